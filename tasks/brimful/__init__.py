@@ -1,0 +1,13 @@
+"""brimful: a fleet of Celery workers that samples LLM completions with one API key.
+
+This package is what a service imports; it knows nothing of workers, aiohttp or Lua.
+"""
+
+from brimful.celery import app
+from brimful.errors import BrimfulError
+from brimful.outcome import Outcome, Rollout
+from brimful.request import Request
+from brimful.tasks import sample, shard
+
+__all__ = ["BrimfulError", "Outcome", "Request", "Rollout", "app", "sample", "shard"]
+__version__ = "0.1.0"

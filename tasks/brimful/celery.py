@@ -1,0 +1,57 @@
+"""The Celery app, where ``celery -A brimful`` finds it. JSON only.
+
+Nothing is read from the environment at import: Celery asks :func:`configuration` when it first needs its settings.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import Celery
+from kombu import Queue  # type: ignore[attr-defined]
+
+from brimful.config import Settings
+from brimful.names import APP, QUEUES, TASK_SAMPLE, TASK_SHARD, Workload
+from brimful.redis_url import broker_options, broker_url
+
+app = Celery(APP, set_as_current=False, include=["brimful.tasks"])
+
+
+def configuration() -> dict[str, Any]:
+    """Celery's settings, from ours."""
+    settings = Settings.load()
+    url = broker_url(settings.redis_url)
+    return {
+        "broker_url": url,
+        "result_backend": url,
+        # JSON and nothing else: a worker with a paid key unpickles nobody's bytes.
+        "accept_content": ["json"],
+        "task_serializer": "json",
+        "result_serializer": "json",
+        "result_accept_content": ["json"],
+        "task_queues": [Queue(name, routing_key=name) for name in QUEUES],  # type: ignore[no-untyped-call]
+        "task_default_queue": Workload.BATCH.value,
+        "task_routes": {
+            TASK_SHARD: {"queue": Workload.BATCH.value},
+            TASK_SAMPLE: {"queue": Workload.INTERACTIVE.value},
+        },
+        "task_acks_late": True,
+        "task_track_started": True,
+        "worker_prefetch_multiplier": 1,
+        "worker_send_task_events": True,
+        "task_send_sent_event": True,
+        "worker_cancel_long_running_tasks_on_connection_loss": False,
+        "worker_hijack_root_logger": False,
+        "broker_connection_retry": True,
+        "broker_connection_retry_on_startup": True,
+        "broker_connection_max_retries": None,
+        "broker_channel_error_retry": True,
+        "broker_transport_options": broker_options(settings.redis_url, settings.visibility_timeout_s),
+        "result_backend_transport_options": broker_options(settings.redis_url, settings.visibility_timeout_s),
+        "result_backend_always_retry": True,
+        "result_backend_thread_safe": True,
+        "result_expires": 24 * 3600,
+    }
+
+
+app.add_defaults(configuration)

@@ -1,0 +1,163 @@
+"""Settings: every ``BRIMFUL_*`` variable in one class, a ``.env`` file read, and the provider's own key and URL.
+
+A flag beats the environment, the environment beats ``.env``, ``.env`` beats the profile.
+The key is a :class:`pydantic.SecretStr`: it prints as stars, and leaves only through ``key.get_secret_value()`` in the
+provider's session.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from dotenv import dotenv_values
+from pydantic import Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from brimful.errors import SettingError
+from brimful.profile import Profile, get_profile
+
+_DOTENV = ".env"
+
+
+class Settings(BaseSettings):
+    """One process's settings. Build it with :meth:`load`, which turns faults into SettingError."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="BRIMFUL_",
+        env_file=_DOTENV,
+        extra="ignore",
+        frozen=True,
+        env_ignore_empty=True,
+        hide_input_in_errors=True,
+    )
+
+    # where
+    provider: str = "acs"
+    profiles: Path | None = None
+    """A TOML file with provider profiles of the user's own."""
+    redis_url: str | None = None
+    """redis://, rediss://, unix:// or sentinel://; None: an embedded Valkey on this machine."""
+
+    # limits, None = the profile's
+    slots: int | None = Field(None, ge=1)
+    starts: int | None = Field(None, ge=0)
+    """Starts in a window; 0 = no such limit."""
+    window_s: float | None = Field(None, gt=0)
+    tokens: int | None = Field(None, ge=0)
+    """Tokens in a window; 0 = no such limit."""
+    guard_s: float | None = Field(None, ge=0)
+    """Seconds by which the window is widened; None = 0.2 + 1 % of the window."""
+    lease_s: float = Field(8.0, gt=0.5, le=60)
+    cooloff_s: float = Field(1.0, ge=0)
+    """How long a slot rests after its request was aborted: the provider may go on for a moment."""
+    reserve_slots: int = Field(0, ge=0)
+    """Slots that batch leaves to interactive."""
+    reserve_starts: int = Field(0, ge=0)
+    age_s: float = Field(30.0, gt=0)
+    """A batch request that waited this long takes its turn among the interactive ones."""
+
+    # one request
+    model: str | None = None
+    timeout_s: float = Field(120.0, gt=0)
+    """One attempt, from the wire to the last byte."""
+    connect_timeout_s: float = Field(10.0, gt=0)
+    attempts: int = Field(8, ge=1)
+    """Attempts per request on transient failures; 429s are counted apart."""
+    throttle_attempts: int = Field(50, ge=1)
+    """429s a request may meet before it fails."""
+    deadline_s: float = Field(3600.0, gt=0)
+    """A request's life from its first start, retries and pauses included."""
+    backoff_base_s: float = Field(0.5, gt=0)
+    backoff_cap_s: float = Field(30.0, gt=0)
+    retry_after_cap_s: float = Field(300.0, gt=0)
+    max_answer_mb: float = Field(64.0, gt=0)
+    job_poll_s: float = Field(1.0, gt=0)
+    """First pause between polls of a Job; it grows to ten times that."""
+    breaker: int = Field(20, ge=0)
+    """Failures in a row, fleet-wide, that trip the breaker; 0 = none."""
+
+    # the fleet
+    workers: int = Field(4, ge=1)
+    """Worker processes of a local fleet."""
+    concurrency: int = Field(32, ge=1)
+    """Tasks (shards and single samples) one worker process runs at once."""
+    visibility_timeout_s: int = Field(15, ge=3)
+    """After this long without renewal a dead worker's task goes to another."""
+    log_level: str = "INFO"
+    state_dir: Path | None = None
+    """Where the embedded Valkey keeps its data; None = $XDG_STATE_HOME/brimful."""
+
+    # Flower and metrics
+    flower_port: int = Field(0, ge=0, le=65535)
+    """0 = a free one."""
+    flower_address: str = "127.0.0.1"
+    flower_user: str = "brimful"
+    flower_password: SecretStr | None = None
+    """None = one is generated and printed."""
+    metrics_port: int | None = None
+
+    @classmethod
+    def load(cls, **flags: Any) -> Settings:
+        """From flags (None = not given), the environment and ``.env``. Raises SettingError naming the setting."""
+        try:
+            return cls(**{name: value for name, value in flags.items() if value is not None})
+        except ValidationError as error:
+            faults = "; ".join(
+                f"BRIMFUL_{'_'.join(map(str, fault['loc'])).upper()}: {fault['msg']}"
+                for fault in error.errors(include_input=False)
+            )
+            raise SettingError(faults) from None
+
+    @cached_property
+    def profile(self) -> Profile:
+        """The provider's profile with this process's limits put in."""
+        profile = get_profile(self.provider, self.profiles)
+        changes: dict[str, Any] = {}
+        for name in ("slots", "window_s", "model"):
+            if (value := getattr(self, name)) is not None:
+                changes[name] = value
+        for name in ("starts", "tokens"):
+            if (value := getattr(self, name)) is not None:
+                changes[name] = value or None
+        return profile.model_copy(update=changes)
+
+    @cached_property
+    def api_base(self) -> str:
+        """The provider's base URL without a trailing slash. Raises SettingError naming the variables."""
+        base = _first_set(self.profile.base_env) or self.profile.base_url
+        if not base:
+            raise SettingError(f"no provider URL: set {self.profile.base_env[0]} (for instance in .env), or --rehearse")
+        if not base.startswith(("http://", "https://")):
+            raise SettingError(f"{self.profile.base_env[0]}: {base!r} must begin with http:// or https://")
+        return base.rstrip("/")
+
+    @cached_property
+    def api_key(self) -> SecretStr:
+        """The one key. Raises SettingError naming the variables."""
+        key = _first_set(self.profile.key_env)
+        if not key or not key.strip():
+            raise SettingError(f"no API key: set {self.profile.key_env[0]} (for instance in .env), or --rehearse")
+        return SecretStr(key.strip())
+
+    @cached_property
+    def key_tag(self) -> str:
+        """The key's fingerprint, the hash tag of all its Redis keys: 64 bits of a salted SHA-256."""
+        secret = self.api_key.get_secret_value().encode()
+        return hashlib.sha256(b"brimful key tag\0" + secret).hexdigest()[:16]
+
+    @property
+    def guard(self) -> float:
+        """Seconds by which the window is widened (DESIGN: jitter between grant and arrival)."""
+        return self.guard_s if self.guard_s is not None else 0.2 + 0.01 * self.profile.window_s
+
+
+def _first_set(names: tuple[str, ...]) -> str | None:
+    dotenv = dotenv_values(_DOTENV)
+    for name in names:
+        if value := os.environ.get(name) or dotenv.get(name):
+            return value
+    return None

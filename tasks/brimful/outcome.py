@@ -1,0 +1,141 @@
+"""What became of a request: a completion or a typed failure, and what it took."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from brimful.errors import (
+    BudgetExhausted,
+    Cancelled,
+    KeyRefused,
+    PermanentFailure,
+    SampleError,
+    TransientFailure,
+)
+
+
+class Cause(StrEnum):
+    """Why a request, or one attempt at it, failed. Users see these words in summaries and error files."""
+
+    BAD_REQUEST = "bad_request"
+    """400/404/405/413/422: the provider will never take it as it stands."""
+    CONTENT_FILTER = "content_filter"
+    KEY_REFUSED = "key_refused"
+    """401/403"""
+    BUDGET = "budget"
+    """The key's tokens (or the run's own budget) are at their end."""
+    RATE_LIMITED = "rate_limited"
+    """429 rate_limited"""
+    QUEUE_FULL = "queue_full"
+    """429 queue_full"""
+    SERVER_ERROR = "server_error"
+    """500, 502, 503, 504 and other 5xx"""
+    TIMEOUT = "timeout"
+    """No answer within the request's timeout, counted from the wire."""
+    CONNECTION = "connection"
+    """Refused, reset, DNS, TLS, closed mid-body."""
+    BAD_ANSWER = "bad_answer"
+    """An answer that is no completion: not JSON, an error under status 200, choices missing or too many."""
+    LEASE_LOST = "lease_lost"
+    """The slot's lease could not be renewed, so the request was ended."""
+    JOB_FAILED = "job_failed"
+    JOB_CANCELLED = "job_cancelled"
+    JOB_EXPIRED = "job_expired"
+    """The Job's result expired before it was fetched."""
+    CANCELLED = "cancelled"
+    """Revoked, or the run was stopped."""
+    WORKER_LOST = "worker_lost"
+    """The request's worker died more often than a request is given to a new one."""
+
+
+_ERRORS: Mapping[Cause, type[SampleError]] = {
+    Cause.BAD_REQUEST: PermanentFailure,
+    Cause.CONTENT_FILTER: PermanentFailure,
+    Cause.JOB_CANCELLED: PermanentFailure,
+    Cause.KEY_REFUSED: KeyRefused,
+    Cause.BUDGET: BudgetExhausted,
+    Cause.CANCELLED: Cancelled,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    cause: Cause
+    message: str
+    """Names the status and what the provider said, cut short; never the key, never the prompt."""
+    status: int | None = None
+    permanent: bool = False
+    """True: asking the same again will not help."""
+
+    def error(self) -> SampleError:
+        """The exception that says the same."""
+        return _ERRORS.get(self.cause, PermanentFailure if self.permanent else TransientFailure)(
+            self.message, self.cause.value
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Exactly one of ``completion`` and ``failure`` is set.
+
+    Times are seconds: ``waited_s`` from asking to the last grant (waiting for slots and starts), ``provider_s`` on the
+    wire, summed over attempts, ``retrying_s`` backing off. ``started_at``/``ended_at`` are Unix times of the
+    first byte sent and of the end.
+    """
+
+    id: str
+    completion: dict[str, Any] | None = None
+    """The provider's Completion; ``choices`` complete and in the order of ``index``."""
+    failure: Failure | None = None
+    attempts: int = 0
+    """Requests that reached the wire, polls of a Job left out."""
+    retries: dict[str, int] = field(default_factory=dict)
+    """Failed attempts by :class:`Cause`."""
+    waited_s: float = 0.0
+    provider_s: float = 0.0
+    retrying_s: float = 0.0
+    started_at: float | None = None
+    ended_at: float | None = None
+    worker: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.failure is None
+
+    @property
+    def rate_limited(self) -> int:
+        """How many 429s it met."""
+        return self.retries.get(Cause.RATE_LIMITED, 0) + self.retries.get(Cause.QUEUE_FULL, 0)
+
+    def as_message(self) -> dict[str, Any]:
+        """JSON-ready; :meth:`from_message` is its inverse."""
+        return asdict(self)
+
+    @classmethod
+    def from_message(cls, raw: Mapping[str, Any]) -> Outcome:
+        fields = dict(raw)
+        if (failure := fields.get("failure")) is not None:
+            fields["failure"] = Failure(**{**failure, "cause": Cause(failure["cause"])})
+        return cls(**fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """One sampled continuation of a completion: ``index = prompt_index * n + choice_index`` (provider docs)."""
+
+    prompt_index: int
+    choice_index: int
+    text: str
+    finish_reason: str | None
+
+
+def rollouts(completion: Mapping[str, Any], n: int) -> Iterator[Rollout]:
+    """The rollouts of a checked completion, in the order of their index. ``n`` is choices per prompt."""
+    for choice in completion["choices"]:
+        prompt_index, choice_index = divmod(int(choice["index"]), n)
+        message = choice.get("message")
+        text = message.get("content") if isinstance(message, dict) else choice.get("text")
+        yield Rollout(prompt_index, choice_index, text or "", choice.get("finish_reason"))

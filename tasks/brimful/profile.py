@@ -1,0 +1,87 @@
+"""Provider profiles: a provider's limits, sizes, endpoints and environment names, all from TOML.
+
+The built-in ones are in ``profiles.toml``; ``BRIMFUL_PROFILES`` names a file of the user's own that adds or
+overrides them.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from brimful.errors import SettingError
+
+
+class Profile(BaseModel):
+    """What one provider promises and asks. A limit that is ``None`` does not exist, and costs nothing."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    base_url: str | None = None
+    """Used when no environment variable names one."""
+    base_env: tuple[str, ...] = ("OPENAI_BASE_URL",)
+    """Environment names of the base URL, the first that is set wins."""
+    key_env: tuple[str, ...] = ("OPENAI_API_KEY",)
+    model: str | None = None
+    """The default model."""
+    modes: tuple[str, ...] = ("completion", "chat")
+    """Endpoints it has, of completion, chat, job; the first is the default for a prompt."""
+    slots: int = Field(16, ge=1)
+    """Active requests per key."""
+    starts: int | None = Field(None, ge=1)
+    """Request starts per key in any window."""
+    window_s: float = Field(60.0, gt=0)
+    tokens: int | None = Field(None, ge=1)
+    """Tokens per key in any window."""
+    max_request_tokens: int | None = None
+    """prompts x n x max_tokens of one request."""
+    max_prompts: int | None = None
+    """Prompts in one request; 1 where the endpoint takes no list."""
+    max_n: int | None = None
+    max_tokens_required: bool = False
+    """``max_tokens`` must be explicit when n > 1 or prompts > 1."""
+    workload_header: str | None = None
+    job_polls_count: bool = True
+    """Whether a poll of a Job counts as a start."""
+    per_process: int = Field(5000, ge=1)
+    """Requests one process may hold."""
+
+
+@lru_cache
+def load_profiles(extra: Path | None = None) -> dict[str, Profile]:
+    """All profiles by name. Raises SettingError naming the file and the field."""
+    tables = tomllib.loads(resources.files("brimful").joinpath("profiles.toml").read_text("utf-8"))
+    if extra is not None:
+        try:
+            mine = tomllib.loads(extra.read_text("utf-8"))
+        except OSError as error:
+            raise SettingError(f"BRIMFUL_PROFILES: cannot read {extra}: {error.strerror}") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise SettingError(f"BRIMFUL_PROFILES: {extra} is not TOML: {error}") from None
+        for name, table in mine.items():
+            if not isinstance(table, dict):
+                raise SettingError(f"BRIMFUL_PROFILES: {extra}: {name!r} must be a table, as in [{name}]")
+            tables[name] = {**tables.get(name, {}), **table}
+    profiles = {}
+    for name, table in tables.items():
+        try:
+            profiles[name] = Profile(name=name, **table)
+        except (ValidationError, TypeError) as error:
+            raise SettingError(f"profile {name!r} in {extra or 'profiles.toml'}: {error}") from None
+    return profiles
+
+
+def get_profile(name: str, extra: Path | None = None) -> Profile:
+    """The profile called ``name``. Raises SettingError listing the known ones."""
+    profiles = load_profiles(extra)
+    if name not in profiles:
+        known = ", ".join(sorted(profiles))
+        raise SettingError(
+            f"unknown provider {name!r}: known are {known}; BRIMFUL_PROFILES can name a TOML file of yours"
+        )
+    return profiles[name]

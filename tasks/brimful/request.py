@@ -1,0 +1,214 @@
+"""What may be asked: one request, checked once, and carried unchanged.
+
+A request is the provider's own JSON object. We read the few fields that matter to us (``prompt``/``messages``, ``n``,
+``max_tokens``, ``model``) and pass every other one through untouched. Four more keys are ours and never reach the
+provider: ``id``, ``mode``, ``workload`` and ``system``.
+
+Strings may hold anything JSON can say, lone surrogates too, so they are checked by hand and not by a schema library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from brimful.errors import BadRequest, RequestTooLarge
+from brimful.names import Mode, Workload
+from brimful.profile import Profile
+
+_Kind = TypeVar("_Kind", bound=StrEnum)
+
+CONTROL_FIELDS = frozenset({"id", "mode", "workload", "system"})
+_CHARS_PER_TOKEN = 4  # a rough, generous rule for estimating holds; never used for a limit of the provider's
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One call to the provider. Build it with :meth:`parse`."""
+
+    fields: Mapping[str, Any]
+    """The provider's fields as asked, without ours. Holds ``prompt`` or ``messages``, never both."""
+    id: str = ""
+    mode: Mode = Mode.COMPLETION
+    workload: Workload = Workload.BATCH
+
+    @classmethod
+    def parse(cls, raw: Mapping[str, Any] | str | list[Any], profile: Profile, **more: Any) -> Request:
+        """A request from a prompt or a mapping of fields; ``more`` holds fields that beat ``raw``'s.
+
+        ``mode`` defaults to chat where there are ``messages``, else to the profile's first; a prompt string asked as
+        chat becomes one user message, after ``system`` if that is given.
+        Raises BadRequest (RequestTooLarge) naming the field and the way out.
+        """
+        merged: dict[str, Any] = dict(raw) if isinstance(raw, Mapping) else {"prompt": raw}
+        merged.update(more)
+        fields = {name: value for name, value in merged.items() if name not in CONTROL_FIELDS and value is not None}
+        mode = _mode(merged.get("mode"), fields, profile)
+        if mode is Mode.CHAT or "messages" in fields:
+            _make_chat(fields, merged.get("system"))
+        elif merged.get("system") is not None:
+            raise BadRequest("system: a system prompt needs the chat endpoint (mode 'chat', --chat)")
+        request = cls(
+            fields=fields,
+            id="" if merged.get("id") is None else str(merged["id"]),
+            mode=mode,
+            workload=_choice(Workload, "workload", merged.get("workload") or Workload.BATCH),
+        )
+        request.check(profile)
+        return request
+
+    @property
+    def prompts(self) -> list[Any]:
+        """The prompts, each a string or a ``list[int]``; the messages count as one."""
+        if "messages" in self.fields:
+            return [self.fields["messages"]]
+        prompt = self.fields["prompt"]
+        if isinstance(prompt, str) or (prompt and isinstance(prompt[0], int)):
+            return [prompt]
+        return list(prompt)
+
+    @property
+    def n(self) -> int:
+        return int(self.fields.get("n", 1))
+
+    @property
+    def choices(self) -> int:
+        """prompts x n: how many choices a complete answer has."""
+        return len(self.prompts) * self.n
+
+    @property
+    def max_tokens(self) -> int | None:
+        """Tokens per choice at most; None where the provider decides."""
+        value = self.fields.get("max_completion_tokens", self.fields.get("max_tokens"))
+        return None if value is None else int(value)
+
+    @property
+    def tokens_at_most(self) -> int | None:
+        """prompts x n x max_tokens, what the provider bounds; None without ``max_tokens``."""
+        return None if self.max_tokens is None else self.choices * self.max_tokens
+
+    @property
+    def hold(self) -> int:
+        """An estimate of the tokens the provider holds while it runs: the prompts', plus all it may generate."""
+        return sum(map(_token_estimate, self.prompts)) + (self.tokens_at_most or 16 * self.choices)
+
+    def body(self, profile: Profile) -> dict[str, Any]:
+        """What is sent: the fields as asked, and the profile's model where none was named."""
+        body = dict(self.fields)
+        if "model" not in body and profile.model is not None:
+            body = {"model": profile.model, **body}
+        return body
+
+    def as_message(self) -> dict[str, Any]:
+        """JSON-ready, for a task message; :meth:`parse` is its inverse."""
+        return {**self.fields, "id": self.id, "mode": self.mode.value, "workload": self.workload.value}
+
+    def check(self, profile: Profile) -> None:
+        """Raises BadRequest where the provider, by its documentation, would refuse or we could not read the answer."""
+        if "messages" in self.fields:
+            if "prompt" in self.fields:
+                raise BadRequest("prompt, messages: a request has one of them, not both")
+            _check_messages(self.fields["messages"])
+        else:
+            _check_prompt(self.fields.get("prompt"))
+        if self.mode.value not in profile.modes:
+            raise BadRequest(f"mode: {profile.name} has no {self.mode.value} endpoint, only {', '.join(profile.modes)}")
+        for name in ("n", "max_tokens", "max_completion_tokens"):
+            value = self.fields.get(name, 1)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise BadRequest(f"{name}: must be a whole number of at least 1, not {value!r}")
+        if self.fields.get("stream"):
+            raise BadRequest("stream: answers are taken whole; leave it out")
+        if "model" in self.fields and not isinstance(self.fields["model"], str):
+            raise BadRequest("model: must be a string")
+        if profile.model is None and "model" not in self.fields:
+            raise BadRequest(f"model: {profile.name} has no default model; name one (--model)")
+        self._check_size(profile)
+
+    def _check_size(self, profile: Profile) -> None:
+        prompts = len(self.prompts)
+        if profile.max_prompts is not None and prompts > profile.max_prompts:
+            raise RequestTooLarge(
+                f"prompt: {prompts} prompts, but {profile.name} takes {profile.max_prompts} in a request"
+            )
+        if profile.max_n is not None and self.n > profile.max_n:
+            raise RequestTooLarge(f"n: {self.n}, but {profile.name} takes at most {profile.max_n}")
+        if self.max_tokens is None:
+            if profile.max_tokens_required and self.choices > 1:
+                raise BadRequest(
+                    f"max_tokens: {profile.name} wants it explicit for n > 1 or several prompts (--max-tokens)"
+                )
+            return
+        bound, asked = profile.max_request_tokens, self.choices * self.max_tokens
+        if bound is not None and asked > bound:
+            raise RequestTooLarge(
+                f"max_tokens: {prompts} prompts x n {self.n} x max_tokens {self.max_tokens} = {asked:,}, "
+                f"above {profile.name}'s {bound:,} in one request; ask for less or in several requests"
+            )
+
+
+def _mode(raw: Any, fields: Mapping[str, Any], profile: Profile) -> Mode:
+    if raw is not None:
+        return _choice(Mode, "mode", raw)
+    return Mode.CHAT if "messages" in fields else Mode(profile.modes[0])
+
+
+def _choice(kind: type[_Kind], name: str, value: Any) -> _Kind:
+    try:
+        return kind(value)
+    except ValueError:
+        raise BadRequest(f"{name}: {value!r} is none of {', '.join(kind)}") from None
+
+
+def _make_chat(fields: dict[str, Any], system: Any) -> None:
+    if "messages" not in fields:
+        prompt = fields.get("prompt")
+        if not isinstance(prompt, str):
+            raise BadRequest("prompt: the chat endpoint takes one string, or messages")
+        del fields["prompt"]
+        fields["messages"] = [{"role": "user", "content": prompt}]
+    if system is not None:
+        if not isinstance(system, str):
+            raise BadRequest("system: must be a string")
+        if isinstance(fields["messages"], list):
+            fields["messages"] = [{"role": "system", "content": system}, *fields["messages"]]
+
+
+def _check_messages(messages: Any) -> None:
+    if not isinstance(messages, list) or not messages:
+        raise BadRequest("messages: must be a list of at least one message")
+    for place, message in enumerate(messages):
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+            raise BadRequest(f"messages[{place}]: must be an object with a role")
+
+
+def _check_prompt(prompt: Any) -> None:
+    if prompt is None:
+        raise BadRequest("prompt: missing; a request needs a prompt (or messages)")
+    if isinstance(prompt, str):
+        return
+    if not isinstance(prompt, list) or not prompt:
+        raise BadRequest("prompt: must be a string, a list of strings, a list[int] or a list of those, and not empty")
+    first = prompt[0]
+    if isinstance(first, str):
+        ok = all(isinstance(item, str) for item in prompt)
+    elif isinstance(first, list):
+        ok = all(isinstance(item, list) and item and all(map(_is_token, item)) for item in prompt)
+    else:
+        ok = all(map(_is_token, prompt))
+    if not ok:
+        raise BadRequest("prompt: a list holds only strings, only token ids, or only non-empty lists of token ids")
+
+
+def _is_token(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _token_estimate(prompt: Any) -> int:
+    if isinstance(prompt, str):
+        return 1 + len(prompt) // _CHARS_PER_TOKEN
+    if prompt and isinstance(prompt[0], int):
+        return len(prompt)
+    return sum(1 + len(str(message.get("content", ""))) // _CHARS_PER_TOKEN for message in prompt)

@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from brimful_worker.local.valkey import Valkey
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No test sees the developer's own keys, settings or .env, nor leaves state in the home."""
+    for name in list(os.environ):
+        if name.startswith(("BRIMFUL_", "ACS_", "OPENAI_", "KIOS_", "CELERY_", "FLOWER_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def valkey(tmp_path: Path) -> Iterator[Valkey]:
+    """A real, empty Valkey on a free port; ``valkey.url`` is what BRIMFUL_REDIS_URL wants."""
+    with Valkey(tmp_path / "valkey") as server:
+        yield server

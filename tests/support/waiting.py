@@ -1,0 +1,34 @@
+"""Wait for a condition, never for a time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+_POLL_S = 0.02
+
+
+def wait_until(condition: Callable[[], Any], what: str, timeout: float = 30.0) -> Any:
+    """The condition's first true value. Fails naming ``what`` after ``timeout`` seconds."""
+    end = time.monotonic() + timeout
+    while not (value := condition()):
+        if time.monotonic() > end:
+            raise AssertionError(f"waited {timeout} s for: {what}")
+        time.sleep(_POLL_S)
+    return value
+
+
+async def wait_until_async(condition: Callable[[], Any | Awaitable[Any]], what: str, timeout: float = 30.0) -> Any:
+    """As :func:`wait_until`, on the loop; the condition may be a coroutine function."""
+    end = time.monotonic() + timeout
+    while True:
+        value = condition()
+        if isinstance(value, Awaitable):
+            value = await value
+        if value:
+            return value
+        if time.monotonic() > end:
+            raise AssertionError(f"waited {timeout} s for: {what}")
+        await asyncio.sleep(_POLL_S)
