@@ -1,0 +1,51 @@
+# make demo | test | check | bench | chaos | clean. Needs python3 >= 3.11 and make; everything else goes into .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+SOURCES := tasks workers tests examples ops
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench chaos clean
+
+help:
+	@echo "make demo    a whole fleet against the stand-in gateway, about two minutes"
+	@echo "make test    all tests, on real parts"
+	@echo "make check   linters and types"
+	@echo "make bench   every figure of the README, and the public peers beside us"
+	@echo "make chaos   long storms of faults"
+	@echo "make clean   removes .venv and what the above made"
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "brimful needs Python 3.11 or newer (PYTHON=... make)")'
+	$(PYTHON) -m venv $(VENV)
+
+# Two stamps, so that the demo installs no test tools.
+$(VENV)/.worker: $(BIN)/python pyproject.toml constraints.txt
+	$(PIP) install -c constraints.txt -e '.[worker]'
+	@touch $@
+
+$(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
+	$(PIP) install -c constraints.txt -e '.[dev]'
+	@touch $@ $(VENV)/.worker
+
+demo: $(VENV)/.worker
+	$(BIN)/python examples/demo.py
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest tests
+
+check: $(VENV)/.dev
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/mypy
+
+bench: $(VENV)/.dev
+	$(BIN)/python -m pip --disable-pip-version-check -q install -r ops/bench/requirements.txt
+	$(BIN)/python ops/bench/run.py
+
+chaos: $(VENV)/.dev
+	BRIMFUL_CHAOS=long $(BIN)/python -m pytest tests -m chaos --timeout 1800
+
+clean:
+	rm -rf $(VENV) .demo .bench .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build
