@@ -1,0 +1,163 @@
+"""``brimful run`` as a researcher types it, measured by a gateway that shares no line with the product."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from support.commands import Running, brimful, nothing_left, records, write_prompts
+from support.strict_gateway import StrictGatewayProcess
+from support.waiting import wait_until
+
+KEY = "sk-canary-7f3d9a"
+
+
+def _run_arguments(prompts: Path, out: Path) -> list[str | Path]:
+    return ["run", prompts, "-o", out, "--pack", "off", "--n", "1", "--max-tokens", "32", "--json", "--workers", "4"]
+
+
+@pytest.mark.parametrize(
+    ("slots", "starts", "window", "count"), [(16, 600, 60.0, 400), (5, 40, 4.0, 150), (32, 64, 2.0, 300)]
+)
+def test_a_run_stays_within_the_limits_and_samples_each_prompt_once(
+    tmp_path: Path, slots: int, starts: int, window: float, count: int
+) -> None:
+    prompts, out = write_prompts(tmp_path / "prompts.jsonl", count), tmp_path / "out.jsonl"
+    limits = {"BRIMFUL_SLOTS": str(slots), "BRIMFUL_STARTS": str(starts), "BRIMFUL_WINDOW_S": str(window)}
+    with StrictGatewayProcess(slots=slots, starts=starts, window=window, latency=0.2, spread=0.1) as gateway:
+        done = brimful(*_run_arguments(prompts, out), ACS_API_BASE=gateway.url, ACS_API_KEY=KEY, **limits)
+        ledger = gateway.ledger()
+    assert done.returncode == 0, done.stderr
+    assert ledger["peak_active"] <= slots
+    assert ledger["most_in_window"] <= starts
+    assert ledger["statuses"] == {"200": count}
+    assert ledger["sampled_twice"] == 0
+    assert sorted(record["id"] for record in records(out)) == sorted(f"p{place}" for place in range(count))
+    summary = json.loads(done.stdout)
+    assert summary["rollouts"] == summary["succeeded"] == count
+    assert summary["failed"] == summary["rate_limited"] == 0
+    assert summary["starts"] == ledger["arrivals"]
+
+
+def test_runs_one_after_the_other_share_the_window(tmp_path: Path) -> None:
+    """The second run knows the first one's starts, though both bring a Valkey of their own."""
+    limits = {"BRIMFUL_STARTS": "30", "BRIMFUL_WINDOW_S": "8"}
+    with StrictGatewayProcess(starts=30, window=8, latency=0.05) as gateway:
+        for place in range(2):
+            prompts, out = write_prompts(tmp_path / f"{place}.jsonl", 25), tmp_path / f"{place}.out.jsonl"
+            done = brimful(*_run_arguments(prompts, out), ACS_API_BASE=gateway.url, ACS_API_KEY=KEY, **limits)
+            assert done.returncode == 0, done.stderr
+        ledger = gateway.ledger()
+    assert ledger["most_in_window"] <= 30
+    assert ledger["statuses"] == {"200": 50}
+
+
+def test_runs_at_the_same_time_share_the_limits(tmp_path: Path) -> None:
+    env = {"BRIMFUL_STARTS": "60", "BRIMFUL_WINDOW_S": "5", "BRIMFUL_SLOTS": "6"}
+    with StrictGatewayProcess(slots=6, starts=60, window=5, latency=0.2) as gateway:
+        env |= {"ACS_API_BASE": gateway.url, "ACS_API_KEY": KEY}
+        outs = [tmp_path / f"{place}.out.jsonl" for place in range(2)]
+        runs = [
+            Running(*_run_arguments(write_prompts(tmp_path / f"{place}.jsonl", 70), out)[:-1], "2", **env)
+            for place, out in enumerate(outs)
+        ]
+        for run in runs:
+            with run:
+                output, _ = run.process.communicate(timeout=120)
+                assert run.process.returncode == 0, output
+        ledger = gateway.ledger()
+    assert ledger["peak_active"] <= 6
+    assert ledger["most_in_window"] <= 60
+    assert ledger["statuses"] == {"200": 140}
+    assert all(len(records(out)) == 70 for out in outs)
+
+
+def test_interrupted_twice_it_leaves_no_process_and_resumes(tmp_path: Path) -> None:
+    prompts, out = write_prompts(tmp_path / "prompts.jsonl", 200), tmp_path / "out.jsonl"
+    with StrictGatewayProcess(latency=0.5) as gateway:
+        env = {"ACS_API_BASE": gateway.url, "ACS_API_KEY": KEY}
+        with Running(*_run_arguments(prompts, out), **env) as run:
+            wait_until(lambda: out.exists() and out.stat().st_size > 0, "the first record", timeout=60)
+            run.look()
+            os.killpg(run.process.pid, signal.SIGINT)
+            assert run.interrupt() == 130
+            nothing_left(run.family)
+        before = len(records(out))
+        assert 0 < before < 200
+        done = brimful(*_run_arguments(prompts, out), **env)
+        ledger = gateway.ledger()
+    assert done.returncode == 0, done.stderr
+    assert sorted(record["id"] for record in records(out)) == sorted(f"p{place}" for place in range(200))
+    assert json.loads(done.stdout)["resumed"] >= before
+    assert ledger["sampled"] <= 200 + 16
+
+
+def test_the_key_is_in_no_output_no_log_and_no_process_list(tmp_path: Path) -> None:
+    prompts, out = write_prompts(tmp_path / "prompts.jsonl", 30), tmp_path / "out.jsonl"
+    env = {"ACS_API_KEY": KEY, "BRIMFUL_LOG_LEVEL": "DEBUG"}
+    with StrictGatewayProcess(latency=0.3) as gateway:
+        with Running(*_run_arguments(prompts, out), ACS_API_BASE=gateway.url, **env) as run:
+            wait_until(lambda: out.exists() and out.stat().st_size > 0, "the first record", timeout=60)
+            for process in run.look():
+                assert KEY not in " ".join(process.cmdline())
+            output, _ = run.process.communicate(timeout=60)
+        assert run.process.returncode == 0, output
+    assert KEY not in output
+    for file in tmp_path.rglob("*"):
+        if file.is_file():
+            assert KEY.encode() not in file.read_bytes(), file
+
+
+@pytest.mark.parametrize(
+    ("content", "words", "code"),
+    [
+        (None, "no such file", 2),
+        ("", "empty", 2),
+        ('{"prompt": "a"}\n' * 6 + "{not json\n", ":7:", 2),
+        ('{"id": "x"}\n', "prompt", 2),
+        ('{"prompt": "a", "n": 0}\n', "n:", 2),
+        ('{"prompt": "a", "n": 2, "max_tokens": 16001}\n', "32,000", 2),
+    ],
+)
+def test_bad_input_names_the_place_and_samples_nothing(
+    tmp_path: Path, content: str | None, words: str, code: int
+) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    if content is not None:
+        prompts.write_text(content)
+    done = brimful(
+        "run", prompts, "-o", tmp_path / "out.jsonl", "--strict", ACS_API_BASE="http://127.0.0.1:9/v1", ACS_API_KEY=KEY
+    )
+    assert done.returncode == code, done.stderr
+    assert words in done.stderr.lower()
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        ({"ACS_API_BASE": "http://127.0.0.1:9/v1"}, "ACS_API_KEY"),
+        ({"ACS_API_KEY": KEY}, "ACS_API_BASE"),
+        ({"ACS_API_BASE": "http://127.0.0.1:9/v1", "ACS_API_KEY": KEY, "BRIMFUL_PROVIDER": "nobody"}, "nobody"),
+        ({"ACS_API_BASE": "http://127.0.0.1:9/v1", "ACS_API_KEY": KEY, "BRIMFUL_SLOTS": "many"}, "BRIMFUL_SLOTS"),
+        (
+            {"ACS_API_BASE": "http://127.0.0.1:9/v1", "ACS_API_KEY": KEY, "BRIMFUL_REDIS_URL": "redis://127.0.0.1:9/0"},
+            "BRIMFUL_REDIS_URL",
+        ),
+        ({"ACS_API_BASE": "http://127.0.0.1:9/v1", "ACS_API_KEY": KEY}, "127.0.0.1:9"),
+    ],
+    ids=["no key", "no URL", "unknown provider", "bad number", "no Redis", "no gateway"],
+)
+def test_a_bad_setting_is_named(tmp_path: Path, env: dict[str, str], words: str) -> None:
+    prompts = write_prompts(tmp_path / "prompts.jsonl", 2)
+    done = brimful("run", prompts, "-o", tmp_path / "out.jsonl", **env)
+    assert done.returncode == 2, done.stderr
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert KEY not in done.stderr
+    assert not (tmp_path / "out.jsonl").exists()

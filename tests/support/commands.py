@@ -1,0 +1,112 @@
+"""The ``brimful`` command as a user runs it: in a process of its own, with an environment of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from support.waiting import wait_until
+
+
+def environment(**more: str) -> dict[str, str]:
+    """What a user's shell would hand on: the test's own state directory, and ``more``."""
+    names = ("PATH", "HOME", "XDG_STATE_HOME", "LANG", "TMPDIR")
+    return {**{name: os.environ[name] for name in names if name in os.environ}, **more}
+
+
+def command(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-m", "brimful.cli", *map(str, arguments)]
+
+
+def brimful(
+    *arguments: str | Path, timeout: float = 120, stdin: str | None = None, **env: str
+) -> subprocess.CompletedProcess[str]:
+    """Run it to its end."""
+    return subprocess.run(
+        command(*arguments), env=environment(**env), capture_output=True, text=True, timeout=timeout, input=stdin
+    )
+
+
+class Running:
+    """A ``brimful`` command in the background; whatever it started is ended with it."""
+
+    def __init__(self, *arguments: str | Path, **env: str) -> None:
+        self.process = subprocess.Popen(
+            command(*arguments),
+            env=environment(**env),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self.family: set[psutil.Process] = set()
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.look()
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            try:
+                self.process.wait(20)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        for child in self.family:
+            if child.is_running():
+                child.kill()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    def look(self) -> set[psutil.Process]:
+        """Remember every process it has started so far, grandchildren too."""
+        if self.process.poll() is None:
+            self.family.update(psutil.Process(self.process.pid).children(recursive=True))
+        return self.family
+
+    def line_with(self, word: str) -> str:
+        """The next line of its output that holds ``word``."""
+        assert self.process.stdout is not None
+        seen = []
+        for line in self.process.stdout:
+            seen.append(line)
+            if word in line:
+                return line
+        raise AssertionError(f"it ended without saying {word!r}: {''.join(seen)}")
+
+    def interrupt(self, timeout: float = 60) -> int:
+        """Ctrl-C as a terminal sends it: to the whole foreground group."""
+        self.look()
+        os.killpg(self.process.pid, signal.SIGINT)
+        return self.process.wait(timeout)
+
+
+def nothing_left(family: Iterable[psutil.Process]) -> None:
+    """Fails naming the processes that outlive their command."""
+
+    def alive() -> list[psutil.Process]:
+        return [p for p in family if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+
+    wait_until(lambda: not alive(), "every process of the command to be gone", timeout=15)
+
+
+def records(path: Path) -> list[dict[str, Any]]:
+    with path.open("rb") as file:
+        return [json.loads(line) for line in file]
+
+
+def write_prompts(path: Path, count: int) -> Path:
+    path.write_text(
+        "".join(json.dumps({"prompt": f"prompt {place}", "id": f"p{place}"}) + "\n" for place in range(count))
+    )
+    return path

@@ -1,0 +1,158 @@
+"""A second gateway, deliberately not the stand-in: small, strict, and sharing no line with the product.
+
+It counts what reaches it and refuses what is too much. A request stays active until its answer is due, whether its
+client is still there or not. Run as a process: ``python strict_gateway.py --slots 16 …``; it prints its URL.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import subprocess
+import sys
+import time
+import urllib.request
+from collections import Counter, deque
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from aiohttp import web
+
+
+class StrictGateway:
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.active = 0
+        self.peak_active = 0
+        self.arrivals: list[float] = []
+        self.window: deque[float] = deque()
+        self.most_in_window = 0
+        self.statuses: Counter[int] = Counter()
+        self.prompts: Counter[str] = Counter()
+        self.keys: set[str] = set()
+        self.slot_seconds = 0.0
+        self.random = random.Random(options.seed)
+
+    async def completions(self, request: web.Request) -> web.Response:
+        now = time.monotonic()
+        self.keys.add(request.headers.get("Authorization", ""))
+        self.arrivals.append(now)
+        while self.window and self.window[0] <= now - self.options.window:
+            self.window.popleft()
+        self.window.append(now)
+        self.most_in_window = max(self.most_in_window, len(self.window))
+        if len(self.window) > self.options.starts or self.active >= self.options.slots:
+            return self._answer(429, {"error": {"message": "too much", "code": "rate_limited"}}, {"Retry-After": "1"})
+        self.active += 1
+        self.peak_active = max(self.peak_active, self.active)
+        try:
+            body = await request.json()
+            prompts = body["prompt"] if isinstance(body["prompt"], list) else [body["prompt"]]
+            n = body.get("n", 1)
+            o = self.options
+            await asyncio.sleep(o.latency + self.random.uniform(-o.spread, o.spread) + o.per_choice * len(prompts) * n)
+            for prompt in prompts:
+                self.prompts[json.dumps(prompt)] += 1
+            choices = [
+                {"index": p * n + i, "text": f" {prompt} → {i}", "finish_reason": "length", "logprobs": None}
+                for p, prompt in enumerate(prompts)
+                for i in range(n)
+            ]
+            usage = {"prompt_tokens": 4 * len(prompts), "completion_tokens": 2 * len(choices), "total_tokens": 0}
+            usage["total_tokens"] = usage["prompt_tokens"] + usage["completion_tokens"]
+            return self._answer(
+                200, {"id": "c", "object": "text_completion", "model": "m", "choices": choices, "usage": usage}
+            )
+        finally:
+            self.active -= 1
+            self.slot_seconds += time.monotonic() - now
+
+    async def ledger(self, _: web.Request) -> web.Response:
+        twice = sum(count > 1 for count in self.prompts.values())
+        return web.json_response(
+            {
+                "peak_active": self.peak_active,
+                "active": self.active,
+                "most_in_window": self.most_in_window,
+                "arrivals": len(self.arrivals),
+                "span_s": self.arrivals[-1] - self.arrivals[0] if self.arrivals else 0.0,
+                "times": [at - self.arrivals[0] for at in self.arrivals],
+                "statuses": {str(status): count for status, count in self.statuses.items()},
+                "prompts": len(self.prompts),
+                "sampled": sum(self.prompts.values()),
+                "sampled_twice": twice,
+                "keys": len(self.keys),
+                "slot_seconds": self.slot_seconds,
+            }
+        )
+
+    def _answer(self, status: int, body: dict[str, Any], headers: dict[str, str] | None = None) -> web.Response:
+        self.statuses[status] += 1
+        return web.json_response(body, status=status, headers=headers)
+
+    def app(self) -> web.Application:
+        app = web.Application(client_max_size=64 * 2**20)
+        app.router.add_post("/v1/completions", self.completions)
+        app.router.add_get("/v1/models", lambda _: _models())
+        app.router.add_get("/ledger", self.ledger)
+        return app
+
+
+async def _models() -> web.Response:
+    return web.json_response({"object": "list", "data": []})
+
+
+class StrictGatewayProcess:
+    """The same in a process of its own, so that its clock is not the client's loop's."""
+
+    def __init__(self, **options: float) -> None:
+        self._options = options
+
+    def __enter__(self) -> StrictGatewayProcess:
+        arguments = [f"--{name.replace('_', '-')}={value}" for name, value in self._options.items()]
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__)), *arguments], stdout=subprocess.PIPE, text=True
+        )
+        assert self._process.stdout is not None
+        self.url = self._process.stdout.readline().strip()
+        assert self.url, "the strict gateway did not start"
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    def ledger(self) -> dict[str, Any]:
+        with urllib.request.urlopen(self.url.removesuffix("/v1") + "/ledger", timeout=30) as answer:
+            return dict(json.load(answer))
+
+
+async def _main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--slots", type=int, default=16)
+    parser.add_argument("--starts", type=int, default=600)
+    parser.add_argument("--window", type=float, default=60.0)
+    parser.add_argument("--latency", type=float, default=0.5)
+    parser.add_argument("--spread", type=float, default=0.0)
+    parser.add_argument("--per-choice", type=float, default=0.0)
+    parser.add_argument("--seed", type=int, default=1)
+    gateway = StrictGateway(parser.parse_args())
+    runner = web.AppRunner(gateway.app(), access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0, backlog=4096)
+    await site.start()
+    assert site._server is not None
+    port = site._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
+    print(f"http://127.0.0.1:{port}/v1", flush=True)
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(_main())
