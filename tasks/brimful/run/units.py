@@ -81,11 +81,14 @@ class Delivered:
     """Indexes in the LINE's terms."""
     model: str
     usage: dict[str, Any] | None
-    """The request's usage where the line was alone in it; None where lines shared it: the provider tells only sums."""
+    """The line's part of the request's usage: whole where it was alone; where lines shared it, their parts add up to
+    the request's (:func:`brimful.run.usage.share_usage`, by the lines' number of rollouts)."""
     outcome: Outcome
     """The whole request's; ``outcome.completion`` is None here, its rollouts having been dealt out."""
     packed: int
     """Lines that shared the request; 1 = alone."""
+    choices: tuple[dict[str, Any], ...] = ()
+    """The provider's own choice objects, parallel to ``rollouts``: for chat messages, tool calls and logprobs."""
 
 
 @dataclass(frozen=True, slots=True)
