@@ -1,0 +1,226 @@
+"""Packing and unpacking: every rollout asked for once, within the bounds, and back under the line's own indexes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from brimful.errors import RequestTooLarge
+from brimful.names import Mode
+from brimful.outcome import Cause, Failure, Outcome
+from brimful.packing import (
+    MAX_PACK_BYTES,
+    Packed,
+    deal,
+    fail,
+    fitting,
+    line_profile,
+    narrow,
+    parts_of,
+    unpack,
+)
+from brimful.profile import Profile, get_profile
+from brimful.request import Request
+from brimful.run.units import Unit, manifest_from, manifest_message
+
+ACS = get_profile("acs")
+
+
+def unit(line: int, wanted: Any = None, **fields: Any) -> Unit:
+    request = Request.parse(fields, line_profile(ACS))
+    return Unit(line, str(line), request, wanted)
+
+
+def pack(*units: Unit, limit: int = 10**6, profile: Profile = ACS) -> list[Packed]:
+    groups: dict[str, Any] = {}
+    for wish in units:
+        for shape, part in parts_of(wish, profile):
+            groups.setdefault(shape.key, (shape, []))[1].append(part)
+    return [
+        Packed(f"r{place}-{index}", shape, chunk)
+        for place, (shape, parts) in enumerate(groups.values())
+        for index, chunk in enumerate(fitting(parts, min(limit, shape.limit)))
+    ]
+
+
+def answer(packed: Packed) -> Outcome:
+    """As the provider would answer: choice i of prompt p is p*n+i, its text names both."""
+    request = packed.request
+    texts = [f"{json.dumps(prompt)}#{choice}" for prompt in request.prompts for choice in range(request.n)]
+    completion = {
+        "model": "llama-8b",
+        "choices": [{"index": i, "text": text, "finish_reason": "stop"} for i, text in enumerate(texts)],
+        "usage": {"total_tokens": 7},
+    }
+    return Outcome(id=packed.id, completion=completion, attempts=1)
+
+
+wishes = st.lists(
+    st.fixed_dictionaries(
+        {
+            "prompt": st.one_of(
+                st.text(max_size=5),
+                st.lists(st.text(max_size=3), min_size=1, max_size=4),
+                st.lists(st.integers(0, 9), min_size=1, max_size=3),
+                st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=3), min_size=1, max_size=3),
+            ),
+            "n": st.integers(1, 5),
+            "max_tokens": st.sampled_from([1, 8000, 16000, 31999]),
+            "temperature": st.sampled_from([0, 1.0]),
+        }
+    ),
+    max_size=12,
+)
+
+
+@given(wishes, st.data())
+@settings(deadline=None, max_examples=150)
+def test_every_wanted_rollout_comes_back_once_and_under_its_own_index(asked: list[dict[str, Any]], data: Any) -> None:
+    units = []
+    expected = set()
+    for line, fields in enumerate(asked, 1):
+        whole = unit(line, **fields)
+        every = [(p, c) for p in range(len(whole.request.prompts)) for c in range(whole.request.n)]
+        wanted = data.draw(st.one_of(st.none(), st.lists(st.sampled_from(every), min_size=1, unique=True).map(tuple)))
+        units.append(unit(line, wanted, **fields))
+        expected |= {(line, *place) for place in (wanted or every)}
+    got = []
+    for packed in pack(*units, limit=data.draw(st.integers(1, 6))):
+        packed.request.check(ACS)
+        manifest = manifest_from(json.loads(json.dumps(manifest_message(packed.manifest))))
+        assert manifest == packed.manifest
+        for share in deal(manifest, answer(packed)):
+            assert share.id == str(share.line)
+            prompts = units[share.line - 1].request.prompts
+            for rollout in share.rollouts:
+                got.append((share.line, rollout.prompt_index, rollout.choice_index))
+                assert rollout.text.startswith(json.dumps(prompts[rollout.prompt_index]) + "#")
+    assert len(got) == len(set(got))
+    assert set(got) == expected
+
+
+def test_compatible_lines_share_a_request_up_to_the_bound() -> None:
+    packs = pack(*(unit(line, prompt=f"p{line}", max_tokens=32) for line in range(1, 1501)))
+    assert [len(packed.parts) for packed in packs] == [1000, 500]
+    assert packs[0].request.tokens_at_most == 32000
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"temperature": 0.5}, {"model": "other"}, {"n": 2}, {"prompt": [1, 2]}, {"mode": "job"}, {"stop": ["x"]}],
+)
+def test_lines_that_differ_in_any_field_do_not_share(other: dict[str, Any]) -> None:
+    same = {"prompt": "a", "max_tokens": 4}
+    assert len(pack(unit(1, **same), unit(2, **same))) == 1
+    assert len(pack(unit(1, **same), unit(2, **{**same, **other}))) == 2
+
+
+def test_the_default_model_named_or_not_is_the_same() -> None:
+    assert len(pack(unit(1, prompt="a", max_tokens=1), unit(2, prompt="b", max_tokens=1, model="llama-8b"))) == 1
+
+
+def test_without_max_tokens_nothing_is_packed_where_it_must_be_explicit() -> None:
+    assert [len(packed.parts) for packed in pack(unit(1, prompt="a"), unit(2, prompt="b"))] == [1, 1]
+
+
+def test_chat_is_never_packed() -> None:
+    chats = [unit(line, prompt="hi", mode="chat", max_tokens=1) for line in (1, 2)]
+    packs = pack(*chats)
+    assert [packed.request.mode for packed in packs] == [Mode.CHAT, Mode.CHAT]
+    assert packs[0].request.prompts == [[{"role": "user", "content": "hi"}]]
+
+
+def test_choices_beyond_one_request_are_spread_evenly() -> None:
+    packs = pack(unit(1, prompt="a", n=100, max_tokens=500))
+    assert [packed.request.n for packed in packs] == [50, 50]
+    assert [packed.parts[0].choices[0] for packed in packs] == [0, 50]
+
+
+def test_a_seed_moves_on_with_the_choices_so_that_no_text_is_sampled_twice() -> None:
+    packs = pack(unit(1, prompt="a", n=100, max_tokens=500, seed=7))
+    assert [packed.request.fields["seed"] for packed in packs] == [7, 57]
+    [missing] = pack(unit(1, ((0, 2),), prompt="a", n=4, max_tokens=5, seed=7))
+    assert (missing.request.fields["seed"], missing.request.n) == (9, 1)
+
+
+def test_one_choice_too_large_for_any_request_is_refused() -> None:
+    with pytest.raises(RequestTooLarge, match="32,001"):
+        pack(unit(1, prompt="a", max_tokens=32001))
+
+
+def test_missing_choices_are_asked_as_fewer_and_mapped_back() -> None:
+    [packed] = pack(unit(3, ((0, 0), (0, 2)), prompt="a", n=3, max_tokens=5))
+    assert packed.request.n == 2
+    [share] = unpack(packed, answer(packed))
+    assert [(r.prompt_index, r.choice_index) for r in share.rollouts] == [(0, 0), (0, 2)]
+
+
+def test_bodies_are_bounded_and_a_larger_prompt_goes_alone() -> None:
+    big, small = "x" * MAX_PACK_BYTES, "y" * (MAX_PACK_BYTES // 3)
+    packs = pack(*(unit(i, prompt=p, max_tokens=1) for i, p in enumerate([small, big, small, small, small], 1)))
+    assert [len(packed.parts) for packed in packs] == [1, 1, 2, 1]
+
+
+def test_usage_is_whole_for_a_line_alone_and_shared_out_among_others() -> None:
+    [shared] = pack(unit(1, prompt="a", max_tokens=1), unit(2, prompt="b", max_tokens=1))
+    shares = [share.usage["total_tokens"] for share in unpack(shared, answer(shared)) if share.usage]
+    assert sum(shares) == 7
+    [alone] = pack(unit(1, prompt=["a", "b"], max_tokens=1))
+    [share] = unpack(alone, answer(alone))
+    assert share.usage == {"total_tokens": 7}
+    assert [choice["text"] for choice in share.choices] == [rollout.text for rollout in share.rollouts]
+
+
+def test_an_answer_that_does_not_fit_is_an_error() -> None:
+    [packed] = pack(unit(1, prompt=["a", "b"], max_tokens=1))
+    short = {"choices": [{"index": 0, "text": ""}]}
+    with pytest.raises(ValueError, match="1 choices for 2"):
+        unpack(packed, Outcome("x", completion=short))
+    beyond = {"choices": [{"index": 5, "text": ""}]}
+    with pytest.raises(ValueError, match="prompt 5"):
+        unpack(packed, Outcome("x", completion=beyond))
+
+
+@pytest.mark.parametrize("culprits", [{7}, {0, 99}, set(range(100))])
+def test_a_pack_refused_for_good_is_narrowed_down_to_the_culprits(culprits: set[int]) -> None:
+    [packed] = pack(*(unit(line, prompt=f"p{line}", max_tokens=1) for line in range(100)))
+    refused = Failure(Cause.BAD_REQUEST, "400", 400, permanent=True)
+    todo, asked, failed, done = [packed.parts], 0, set(), set()
+    while todo:
+        parts = todo.pop()
+        asked += 1
+        attempt = Packed("x", packed.shape, parts)
+        lines = {part.unit.line for part in parts}
+        if not lines & culprits:
+            done |= lines
+        elif smaller := narrow(attempt, refused):
+            todo += smaller
+        else:
+            failed |= {record.line for record in fail(attempt, Outcome("x", failure=refused))}
+    assert failed == culprits
+    assert done == set(range(100)) - culprits
+    assert asked <= 1 + 16 * len(culprits)
+
+
+@pytest.mark.parametrize(
+    ("cause", "status", "permanent", "pieces"),
+    [
+        (Cause.BAD_REQUEST, 404, True, 0),
+        (Cause.KEY_REFUSED, 401, True, 0),
+        (Cause.RATE_LIMITED, 429, False, 0),
+        (Cause.CONNECTION, None, False, 0),
+        (Cause.WORKER_LOST, None, True, 0),
+        (Cause.TIMEOUT, None, False, 8),
+        (Cause.SERVER_ERROR, 500, False, 8),
+        (Cause.BUDGET, 402, True, 2),
+    ],
+)
+def test_only_failures_that_a_single_prompt_may_cause_part_a_pack(
+    cause: Cause, status: int | None, permanent: bool, pieces: int
+) -> None:
+    [packed] = pack(*(unit(line, prompt="p", max_tokens=1) for line in range(64)))
+    assert len(narrow(packed, Failure(cause, "", status, permanent))) == pieces
