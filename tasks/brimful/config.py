@@ -98,7 +98,9 @@ class Settings(BaseSettings):
     flower_user: str = "brimful"
     flower_password: SecretStr | None = None
     """None = one is generated and printed."""
-    metrics_port: int | None = None
+    metrics_port: int | None = Field(None, ge=0, le=65535)
+    """Prometheus metrics on this port, the next free one for each further worker process; None = none."""
+    metrics_address: str = "127.0.0.1"
 
     @classmethod
     def load(cls, **flags: Any) -> Settings:
@@ -148,6 +150,16 @@ class Settings(BaseSettings):
         """The key's fingerprint, the hash tag of all its Redis keys: 64 bits of a salted SHA-256."""
         secret = self.api_key.get_secret_value().encode()
         return hashlib.sha256(b"brimful key tag\0" + secret).hexdigest()[:16]
+
+    def placed(self, *, redis_url: str, api_base: str | None = None, api_key: SecretStr | None = None) -> Settings:
+        """A copy for a fleet that was started: its Redis, and in a rehearsal the stand-in's URL and its made-up key."""
+        copy = type(self).model_construct(
+            self.model_fields_set | {"redis_url"}, **{**dict(self), "redis_url": redis_url}
+        )
+        # Where they are given, they stand in for what the cached properties would find in the environment.
+        copy.__dict__["api_base"] = api_base if api_base is not None else self.api_base
+        copy.__dict__["api_key"] = api_key if api_key is not None else self.api_key
+        return copy
 
     @property
     def guard(self) -> float:

@@ -1,0 +1,85 @@
+"""The metric catalogue: well-named, free while nobody reads it, and readable over real HTTP when served."""
+
+from __future__ import annotations
+
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+
+from brimful.errors import SettingError
+from brimful_worker import metrics
+
+
+@pytest.fixture(autouse=True)
+def _closed() -> Iterator[None]:
+    yield
+    metrics.stop_counting()
+
+
+def scrape(port: int) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        return str(answer.read().decode())
+
+
+def test_names_follow_prometheus_conventions() -> None:
+    assert len(metrics.CATALOGUE) >= 20
+    assert len({metric.name for metric in metrics.CATALOGUE}) == len(metrics.CATALOGUE)
+    for metric in metrics.CATALOGUE:
+        assert metric.name.startswith("brimful_")
+        assert metric.description.endswith(".")
+        assert metric.unit
+        assert isinstance(metric, metrics.Counter) == metric.name.endswith("_total")
+        assert ("_seconds" in metric.name) == (metric.unit == "seconds")
+
+
+def test_counting_costs_nothing_and_keeps_nothing_while_not_served() -> None:
+    metrics.STARTS.inc("batch")
+    metrics.WAIT_SECONDS.observe(1.0, "batch")
+    metrics.HELD.inc()
+    assert not metrics.serving()
+    port = metrics.serve(0, key_tag="k")
+    assert 'brimful_starts_total{key="k"' not in scrape(port)
+
+
+def test_everything_is_exposed_with_the_keys_tag() -> None:
+    port = metrics.serve(0, key_tag="0123abcd")
+    assert metrics.serving()
+    for metric in metrics.CATALOGUE:
+        labels = ["x"] * len(metric.labels)
+        if isinstance(metric, metrics.Histogram):
+            metric.observe(0.5, *labels)
+        elif isinstance(metric, metrics.Gauge):
+            metric.set(2, *labels)
+        elif isinstance(metric, metrics.Counter):
+            metric.inc(*labels, by=2)
+    text = scrape(port)
+    for metric in metrics.CATALOGUE:
+        for name in metric.exposed:
+            assert any(line.startswith(f"{name}{{") and 'key="0123abcd"' in line for line in text.splitlines()), name
+
+
+def test_the_fleets_status_becomes_gauges() -> None:
+    port = metrics.serve(0, key_tag="k")
+    metrics.fleet_status(
+        slots_used=12, slots_limit=16, starts_used=7, starts_limit=None, pause_s=-1, breaker_open=True, epoch=3
+    )
+    lines = scrape(port).splitlines()
+    for line in ("slots_used", "slots_limit"):
+        assert any(entry.startswith(f"brimful_{line}{{") for entry in lines)
+    assert 'brimful_window_starts_limit{key="k"} 0.0' in lines
+    assert 'brimful_pause_seconds{key="k"} 0.0' in lines
+    assert 'brimful_breaker_open{key="k"} 1.0' in lines
+
+
+def test_a_taken_port_means_a_neighbour_and_the_next_one_is_used() -> None:
+    first = metrics.serve(0, key_tag="k")
+    second = metrics.serve(first, key_tag="k")
+    assert second > first
+    assert "brimful" in scrape(second)
+
+
+def test_an_address_that_is_not_ours_is_a_setting_error() -> None:
+    with pytest.raises(SettingError, match=r"BRIMFUL_METRICS_PORT: cannot listen on 192\.0\.2\.1"):
+        metrics.serve(0, key_tag="k", address="192.0.2.1")
+    assert not metrics.serving()

@@ -1,0 +1,246 @@
+"""The one metric catalogue: every name, description and unit that a worker exposes to Prometheus.
+
+Nothing is counted until :func:`serve` is called (``BRIMFUL_METRICS_PORT``); until then every call below is one ``if``.
+Every series has the label ``key``, the API key's fingerprint, so that fleets of several keys do not add up.
+
+Labels come from fixed sets (workloads, causes, modes, task names), never from prompts, ids or models.
+Fleet-wide gauges (``brimful_slots_used`` …) are the same in every worker that reports them: take ``max by (key)``,
+not a sum.
+"""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from brimful.errors import SettingError
+
+if TYPE_CHECKING:
+    from wsgiref.simple_server import WSGIServer
+
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.metrics import MetricWrapperBase
+
+_PORTS = 64  # worker processes of one machine that may share a metrics port's neighbourhood
+_WIRE_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0)
+_WAIT_S = (0.002, 0.005, 0.01, 0.05, 0.25, 1.0, 5.0, 15.0, 30.0, 60.0, 120.0, 300.0, 900.0)
+_LAG_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+
+_servers: list[WSGIServer] = []
+
+
+@dataclass(slots=True)
+class Metric:
+    """One entry of the catalogue. ``labels`` leave out ``key``, which all have."""
+
+    name: str
+    description: str
+    unit: str
+    """Prometheus's base units (seconds, bytes), or what is counted."""
+    labels: tuple[str, ...] = ()
+    _key: str = field(default="", repr=False)
+    _live: MetricWrapperBase | None = field(default=None, repr=False)
+    _children: dict[tuple[str, ...], MetricWrapperBase] = field(default_factory=dict, repr=False)
+
+    @property
+    def exposed(self) -> tuple[str, ...]:
+        """The names of its samples, as queries write them."""
+        return (self.name,)
+
+    def open(self, registry: CollectorRegistry, key: str) -> None:
+        self._key = key
+        self._children = {}
+        self._live = self._make(registry)
+
+    def close(self) -> None:
+        self._live = None
+
+    def _make(self, registry: CollectorRegistry) -> MetricWrapperBase:
+        raise NotImplementedError
+
+    def _child(self, labels: tuple[str, ...]) -> MetricWrapperBase:
+        child = self._children.get(labels)
+        if child is None:
+            assert self._live is not None
+            child = self._children[labels] = self._live.labels(self._key, *map(str, labels))
+        return child
+
+
+@dataclass(slots=True)
+class Counter(Metric):
+    """Only grows. Its name ends in ``_total``."""
+
+    def inc(self, *labels: str, by: float = 1) -> None:
+        if self._live is not None:
+            self._child(labels).inc(by)  # type: ignore[attr-defined]
+
+    def _make(self, registry: CollectorRegistry) -> MetricWrapperBase:
+        from prometheus_client import Counter as Live
+
+        return Live(self.name, self.description, ("key", *self.labels), registry=registry)
+
+
+@dataclass(slots=True)
+class Gauge(Metric):
+    """Goes up and down."""
+
+    def set(self, value: float, *labels: str) -> None:
+        if self._live is not None:
+            self._child(labels).set(value)  # type: ignore[attr-defined]
+
+    def inc(self, *labels: str, by: float = 1) -> None:
+        if self._live is not None:
+            self._child(labels).inc(by)  # type: ignore[attr-defined]
+
+    def dec(self, *labels: str, by: float = 1) -> None:
+        self.inc(*labels, by=-by)
+
+    def _make(self, registry: CollectorRegistry) -> MetricWrapperBase:
+        from prometheus_client import Gauge as Live
+
+        return Live(self.name, self.description, ("key", *self.labels), registry=registry)
+
+
+@dataclass(slots=True)
+class Histogram(Metric):
+    """A distribution; ``buckets`` are upper bounds in the metric's unit."""
+
+    buckets: tuple[float, ...] = ()
+
+    @property
+    def exposed(self) -> tuple[str, ...]:
+        return (f"{self.name}_bucket", f"{self.name}_sum", f"{self.name}_count")
+
+    def observe(self, value: float, *labels: str) -> None:
+        if self._live is not None:
+            self._child(labels).observe(value)  # type: ignore[attr-defined]
+
+    def _make(self, registry: CollectorRegistry) -> MetricWrapperBase:
+        from prometheus_client import Histogram as Live
+
+        return Live(self.name, self.description, ("key", *self.labels), registry=registry, buckets=self.buckets)
+
+
+# the sampler: requests and attempts
+REQUESTS = Counter(
+    "brimful_requests_total",
+    "Requests that ended; result is ok or the failure's cause.",
+    "requests",
+    ("mode", "result"),
+)
+ATTEMPTS = Counter(
+    "brimful_attempts_total",
+    "Attempts that reached the wire and ended; result is ok or the cause (rate_limited, timeout, …).",
+    "attempts",
+    ("mode", "result"),
+)
+ROLLOUTS = Counter("brimful_rollouts_total", "Sampled continuations.", "rollouts")
+TOKENS = Counter(
+    "brimful_tokens_total", "Tokens by the provider's usage; kind is prompt or completion.", "tokens", ("kind",)
+)
+ATTEMPT_SECONDS = Histogram(
+    "brimful_attempt_seconds", "One attempt, from the wire to the last byte.", "seconds", ("mode",), buckets=_WIRE_S
+)
+BACKOFF_SECONDS = Counter("brimful_backoff_seconds_total", "Time spent backing off between attempts.", "seconds")
+
+# admission, this process's part
+STARTS = Counter("brimful_starts_total", "Starts put on the wire.", "starts", ("workload",))
+WAIT_SECONDS = Histogram(
+    "brimful_wait_seconds", "From asking for a slot to its grant.", "seconds", ("workload",), buckets=_WAIT_S
+)
+WAITING = Gauge(
+    "brimful_waiting_requests", "Requests of this process that wait for a grant.", "requests", ("workload",)
+)
+HELD = Gauge("brimful_held_slots", "Slots held by this process.", "slots")
+STALE_GRANTS = Counter(
+    "brimful_stale_grants_total", "Grants given back since the wire was not reached within the guard.", "grants"
+)
+LEASES_LOST = Counter("brimful_leases_lost_total", "Leases that could not be renewed; their requests ended.", "leases")
+REDIS_UP = Gauge("brimful_redis_up", "1 while this process's last admission command to Redis was answered.", "boolean")
+
+# admission, fleet-wide (max by key, not sum)
+SLOTS_LIMIT = Gauge("brimful_slots_limit", "Slots the key has.", "slots")
+SLOTS_USED = Gauge("brimful_slots_used", "Slots leased in the whole fleet.", "slots")
+STARTS_LIMIT = Gauge("brimful_window_starts_limit", "Starts allowed in a window; 0 = no such limit.", "starts")
+STARTS_USED = Gauge("brimful_window_starts_used", "Starts in the last window, whole fleet.", "starts")
+PAUSED = Gauge("brimful_pause_seconds", "What is left of the fleet-wide pause.", "seconds")
+BREAKER_OPEN = Gauge("brimful_breaker_open", "1 while the breaker holds new starts back.", "boolean")
+EPOCH = Gauge("brimful_epoch", "Admission's epoch; it grows when Redis has lost its memory.", "epochs")
+
+# the pool
+TASKS = Counter("brimful_tasks_total", "Celery tasks that ended in this pool, by state.", "tasks", ("task", "state"))
+TASKS_RUNNING = Gauge("brimful_tasks_running", "Celery tasks that run in this pool.", "tasks", ("task",))
+LOOP_LAG_SECONDS = Histogram(
+    "brimful_loop_lag_seconds", "How late the event loop ran a timer.", "seconds", buckets=_LAG_S
+)
+RENEWALS_FAILED = Counter(
+    "brimful_message_renewals_failed_total", "Rounds in which task messages could not be renewed in Redis.", "rounds"
+)
+
+CATALOGUE: tuple[Metric, ...] = tuple(entry for entry in list(globals().values()) if isinstance(entry, Metric))
+"""All of them, in the order above."""
+
+
+def fleet_status(
+    *,
+    slots_used: int,
+    slots_limit: int,
+    starts_used: int,
+    starts_limit: int | None,
+    pause_s: float,
+    breaker_open: bool,
+    epoch: int,
+) -> None:
+    """Set the fleet-wide gauges from one read of admission's status; every few seconds is enough."""
+    SLOTS_USED.set(slots_used)
+    SLOTS_LIMIT.set(slots_limit)
+    STARTS_USED.set(starts_used)
+    STARTS_LIMIT.set(starts_limit or 0)
+    PAUSED.set(max(0.0, pause_s))
+    BREAKER_OPEN.set(float(breaker_open))
+    EPOCH.set(epoch)
+
+
+def serving() -> bool:
+    """Whether anybody will read what is counted; guards work done only to be counted."""
+    return STARTS._live is not None
+
+
+def serve(port: int, *, key_tag: str, address: str = "127.0.0.1") -> int:
+    """Count from now on, and answer ``GET /metrics`` on a daemon thread. Returns the port.
+
+    ``port`` 0 takes a free one. A taken port means another worker of this machine: the next free one above it is used,
+    so that workers of one machine stand side by side. Raises SettingError when none of 64 is free.
+    """
+    from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector, start_http_server
+
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    for metric in CATALOGUE:
+        metric.open(registry, key_tag)
+    for candidate in [port] if port == 0 else range(port, min(port + _PORTS, 65536)):
+        try:
+            server, _ = start_http_server(candidate, address, registry)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                continue
+            stop_counting()
+            raise SettingError(
+                f"BRIMFUL_METRICS_PORT: cannot listen on {address}:{candidate}: {error.strerror}"
+            ) from None
+        _servers.append(server)
+        return int(server.server_port)
+    stop_counting()
+    raise SettingError(f"BRIMFUL_METRICS_PORT: none of the {_PORTS} ports from {port} on is free on {address}")
+
+
+def stop_counting() -> None:
+    """Undo :func:`serve`."""
+    for metric in CATALOGUE:
+        metric.close()
+    while _servers:
+        server = _servers.pop()
+        server.shutdown()
+        server.server_close()
