@@ -1,0 +1,27 @@
+"""The stand-in gateway: a faithful local imitation of the provider, for tests, rehearsals and benchmarks.
+
+It keeps the provider's limits and refuses as the provider does, is ill in every way a gateway can be ill (faults), and
+writes down what it saw (the ledger), so that a fleet can be judged by the other side of the wire.
+"""
+
+from brimful_worker.local.gateway.app import Gateway
+from brimful_worker.local.gateway.fault_kinds import FAULTS, Fault, Wire
+from brimful_worker.local.gateway.faults import FaultError, Rule, parse_faults
+from brimful_worker.local.gateway.ledger import Arrival, Ledger
+from brimful_worker.local.gateway.options import GatewayOptions, OptionError
+from brimful_worker.local.gateway.text import sample_text
+
+__all__ = [
+    "FAULTS",
+    "Arrival",
+    "Fault",
+    "FaultError",
+    "Gateway",
+    "GatewayOptions",
+    "Ledger",
+    "OptionError",
+    "Rule",
+    "Wire",
+    "parse_faults",
+    "sample_text",
+]

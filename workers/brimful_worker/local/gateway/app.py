@@ -1,0 +1,399 @@
+"""The gateway: a server on one port, one handler a route, over limits, holds, faults, Jobs and the ledger."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Self
+
+from aiohttp import web
+
+from brimful_worker.local.gateway.answer import complete
+from brimful_worker.local.gateway.ask import Ask, read_ask, read_json
+from brimful_worker.local.gateway.fault_kinds import Fault, Wire, json_response
+from brimful_worker.local.gateway.faults import FaultError, Faults
+from brimful_worker.local.gateway.holds import Budget
+from brimful_worker.local.gateway.jobs import Jobs, Result
+from brimful_worker.local.gateway.latency import latency_s
+from brimful_worker.local.gateway.ledger import Arrival, Ledger
+from brimful_worker.local.gateway.limits import QueueFull, Slots, Window
+from brimful_worker.local.gateway.options import GatewayOptions, OptionError
+from brimful_worker.local.gateway.refusal import Refusal, retry_headers
+from brimful_worker.local.gateway.server import listen
+from brimful_worker.local.gateway.text import dump_json
+
+_WORKLOAD_HEADER = "X-Acs-Workload"
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
+class Gateway:
+    """``await start()``, use ``url``, ask ``ledger``, ``await stop()``; or ``async with Gateway(options) as it``."""
+
+    def __init__(self, options: GatewayOptions | None = None) -> None:
+        """Raises OptionError or FaultError for options that cannot be."""
+        self.options = options or GatewayOptions()
+        self.options.check()
+        opt, clock = self.options, time.monotonic
+        self.slots = Slots(opt.slots, opt.waiters, clock)
+        self.window = Window(opt.window_s)
+        self.budget = Budget(opt.budget)
+        self.faults = Faults(opt.faults, opt.seed)
+        self.jobs = Jobs(opt, self._run_job)
+        self.ledger = Ledger(clock, window_s=opt.window_s, keep=opt.arrivals_kept, track_prompts=opt.track_prompts)
+        self._random = random.Random(opt.seed + 1)
+        self._stop: Callable[[], Awaitable[None]] | None = None
+        self._host, self._port = "127.0.0.1", 0
+        self._routes: dict[tuple[str, str], Handler] = {
+            ("POST", "/completions"): lambda request: self._arrive(request, "completions"),
+            ("POST", "/chat/completions"): lambda request: self._arrive(request, "chat"),
+            ("POST", "/completion-jobs"): lambda request: self._arrive(request, "submit"),
+            ("GET", "/models"): self._models,
+            ("GET", "/ledger"): self._ledger,
+            ("POST", "/ledger/reset"): self._reset,
+            ("POST", "/ledger/prompts"): self._prompts,
+            ("GET", "/faults"): self._get_faults,
+            ("POST", "/faults"): self._set_faults,
+            ("POST", "/options"): self._set_options,
+            ("GET", "/healthz"): self._health,
+        }
+
+    # -- life -----------------------------------------------------------------------------------------------------
+
+    @property
+    def root(self) -> str:
+        """``http://host:port``, where ``/ledger``, ``/faults``, ``/options`` and ``/healthz`` are."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self._port}"
+
+    @property
+    def url(self) -> str:
+        """The API's base URL, ending in ``/v1``."""
+        return f"{self.root}/v1"
+
+    @property
+    def port(self) -> int:
+        return self._port
+
+    async def start(self, port: int = 0, host: str = "127.0.0.1") -> Self:
+        """Listens; ``port`` 0 takes a free one. Raises OSError where it cannot."""
+        self._host = host
+        self._port, self._stop = await listen(self, host, port)
+        return self
+
+    async def stop(self) -> None:
+        """Closes every connection, ends every Job."""
+        await self.jobs.stop()
+        if self._stop is not None:
+            await self._stop()
+            self._stop = None
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.stop()
+
+    def set(self, **changes: Any) -> None:
+        """Changes options while it runs. Raises OptionError or FaultError, changing nothing."""
+        faults = Faults(changes["faults"], self.options.seed) if "faults" in changes else None
+        self.options.change(changes)
+        if faults is not None:
+            self.faults = faults
+        self.slots.waiters = self.options.waiters
+        self.slots.resize(self.options.slots)
+        self.window.window_s = self.ledger.window.window_s = self.options.window_s
+        self.budget.total = self.options.budget
+
+    def reset(self) -> None:
+        """The ledger begins anew; limits, Jobs and tokens used stay as they are."""
+        self.ledger.reset()
+        self.slots.reset()
+
+    def snapshot(self, *, arrivals: bool = False) -> dict[str, Any]:
+        """What ``GET /ledger`` answers."""
+        budget = self.budget
+        return {
+            "active": self.slots.active,
+            "waiting": self.slots.waiting,
+            "peak_active": self.slots.peak_active,
+            "peak_waiting": self.slots.peak_waiting,
+            "peak_present": self.slots.peak_present,
+            "slot_seconds": round(self.slots.slot_seconds, 3),
+            "slots": self.options.slots,
+            "starts": self.options.starts,
+            "most_starts_in_window": self.window.peak,
+            **self.ledger.snapshot(arrivals=arrivals),
+            "budget": {
+                "total": budget.total,
+                "used": budget.used,
+                "held": budget.held,
+                "peak_held": budget.peak_held,
+                "refused": budget.refused,
+            },
+            "jobs": self.jobs.snapshot(),
+            "now_s": time.monotonic(),
+        }
+
+    # -- routes ---------------------------------------------------------------------------------------------------
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        path = request.raw_path.partition("?")[0].removeprefix("/v1") if request.raw_path[:1] == "/" else request.path
+        handler = self._routes.get((request.method, path))
+        try:
+            if handler is not None:
+                return await handler(request)
+            if path.startswith("/completion-jobs/"):
+                return await self._job(request, path.split("/")[2:])
+            raise Refusal(404, "not_found", f"Unknown request URL: {request.method} {path}.")
+        except Refusal as refusal:
+            return self._refuse(refusal)
+        except (OptionError, FaultError) as error:
+            return self._refuse(Refusal(400, "invalid_option", str(error)))
+
+    async def _models(self, request: web.BaseRequest) -> web.StreamResponse:
+        self._check_key(request)
+        data = [{"id": name, "object": "model", "created": 0, "owned_by": "stand-in"} for name in self.options.models]
+        return json_response({"object": "list", "data": data})
+
+    async def _health(self, request: web.BaseRequest) -> web.StreamResponse:
+        return json_response({"status": "ok"})
+
+    async def _ledger(self, request: web.BaseRequest) -> web.StreamResponse:
+        return json_response(self.snapshot(arrivals="arrivals" in request.query))
+
+    async def _reset(self, request: web.BaseRequest) -> web.StreamResponse:
+        self.reset()
+        return json_response(self.snapshot())
+
+    async def _prompts(self, request: web.BaseRequest) -> web.StreamResponse:
+        prompts = read_json(await request.read()).get("prompts")
+        if not isinstance(prompts, list):
+            raise Refusal(400, "invalid_type", "prompts must be a list", param="prompts")
+        return json_response({"prompts": self.ledger.prompts(prompts)})
+
+    async def _get_faults(self, request: web.BaseRequest) -> web.StreamResponse:
+        rules = [{"fault": rule.fault.name, "happened": rule.happened} for rule in self.faults.rules]
+        return json_response({"rules": rules})
+
+    async def _set_faults(self, request: web.BaseRequest) -> web.StreamResponse:
+        text = read_json(await request.read()).get("faults")
+        if not isinstance(text, str):
+            raise Refusal(400, "invalid_type", 'faults must be a string, as in "500:0.05,reset:x2"', param="faults")
+        self.set(faults=text)
+        return await self._get_faults(request)
+
+    async def _set_options(self, request: web.BaseRequest) -> web.StreamResponse:
+        self.set(**read_json(await request.read()))
+        return json_response({"status": "ok"})
+
+    # -- requests that are work -----------------------------------------------------------------------------------
+
+    async def _arrive(self, request: web.BaseRequest, kind: str) -> web.StreamResponse:
+        ledger = self.ledger
+        arrival = ledger.arrive(kind, request.headers.get(_WORKLOAD_HEADER, ""))
+        try:
+            response = await self._admit(request, kind, arrival)
+        except Refusal as refusal:
+            response = self._refuse(refusal)
+            ledger.ended(arrival, refusal.status, refusal.code or "")
+        except asyncio.CancelledError:
+            ledger.went(arrival)
+            raise
+        else:
+            ledger.ended(arrival, response.status)
+        return response
+
+    async def _admit(self, request: web.BaseRequest, kind: str, arrival: Arrival) -> web.StreamResponse:
+        """Key, window, body, fault at the door; then the work."""
+        self._check_key(request)
+        opt = self.options
+        wait_s = self.window.admit(arrival.at, opt.starts, count_refused=opt.refused_count)
+        limited = None if wait_s is None else self._limited(wait_s)
+        body = await request.read()
+        try:
+            fields = read_json(body)
+            ask = read_ask(fields, opt, chat=kind == "chat")
+        except Refusal:
+            if limited is not None:
+                raise limited from None
+            raise
+        self.ledger.asked(arrival, ask)
+        if limited is not None:
+            raise limited
+        fault = self.faults.choose(kind, ask.prompts)
+        if fault is not None:
+            self.ledger.faulted(arrival, fault.name)
+            if fault.door:
+                return await fault.strike(self._wire(request, dict, _nothing, _nothing))
+        if kind == "submit":
+            return await self._submit(request, ask, fields, fault)
+        return await self._serve(request, ask, fault)
+
+    async def _serve(self, request: web.BaseRequest, ask: Ask, fault: Fault | None) -> web.StreamResponse:
+        """Takes a slot and a hold, takes its time, answers. Both are free before the answer's last byte is written."""
+        async with _Visit(self, ask) as visit:
+            await visit.work()
+            if fault is None:
+                visit.deliver()
+                return json_response(visit.answer())
+            response = await fault.strike(self._wire(request, visit.answer, visit.leave, visit.deliver))
+            self.ledger.spoiled += fault.done and not visit.delivered
+            return response
+
+    async def _submit(
+        self, request: web.BaseRequest, ask: Ask, fields: dict[str, Any], fault: Fault | None
+    ) -> web.StreamResponse:
+        if fault is not None and not fault.done:
+            return await fault.strike(self._wire(request, dict, _nothing, _nothing))
+        job = self.jobs.submit(ask, request.headers.get("Idempotency-Key"), dump_json(fields, sort=True))
+        view = self.jobs.view(job)
+        if fault is not None:
+            return await fault.strike(self._wire(request, lambda: view, _nothing, _nothing))
+        return json_response(view, 202)
+
+    async def _run_job(self, ask: Ask, running: Callable[[], None]) -> Result:
+        fault = self.faults.choose("job", ask.prompts)
+        async with _Visit(self, ask, background=True) as visit:
+            running()
+            await visit.work()
+            if fault is None:
+                visit.deliver()
+                return 200, visit.answer()
+            self.ledger.faulted(None, fault.name)
+            struck = await fault.strike(self._wire(None, visit.answer, visit.leave, visit.deliver))
+            assert isinstance(struck, web.Response)
+            assert isinstance(struck.body, bytes)
+            return struck.status, read_json(struck.body)
+
+    async def _job(self, request: web.BaseRequest, path: list[str]) -> web.StreamResponse:
+        """``GET {id}``, ``GET {id}/result``, ``POST {id}/cancel`` and ``DELETE {id}``."""
+        match (request.method, path):
+            case ("GET", [id]):
+                kind = "poll"
+            case ("GET", [id, "result"]):
+                kind = "result"
+            case ("POST", [id, "cancel"]) | ("DELETE", [id]):
+                kind = "cancel"
+            case _:
+                raise Refusal(404, "not_found", f"Unknown request URL: {request.method} {request.path}.")
+        self._check_key(request)
+        self.ledger.kinds[kind] += 1
+        if self.options.polls_count:
+            wait_s = self.window.admit(time.monotonic(), self.options.starts)
+            if wait_s is not None:
+                raise self._limited(wait_s)
+        fault = self.faults.choose(kind)
+        if fault is not None and not fault.done:
+            self.ledger.faulted(None, fault.name)
+            return await fault.strike(self._wire(request, dict, _nothing, _nothing))
+        status, answer = 200, dict[str, Any]()
+        if kind == "result":
+            status, answer = self.jobs.result(id)
+        else:
+            answer = self.jobs.view(self.jobs.cancel(id) if kind == "cancel" else self.jobs.get(id))
+        if fault is not None:
+            self.ledger.faulted(None, fault.name)
+            return await fault.strike(self._wire(request, lambda: answer, _nothing, _nothing))
+        return json_response(answer, status)
+
+    # -- help -----------------------------------------------------------------------------------------------------
+
+    def _check_key(self, request: web.BaseRequest) -> None:
+        scheme, _, key = request.headers.get("Authorization", "").partition(" ")
+        key = key.strip()
+        if scheme.lower() != "bearer" or not key:
+            raise Refusal(401, "missing_api_key", "You didn't provide an API key (Authorization: Bearer KEY).")
+        if self.options.keys and key not in self.options.keys:
+            raise Refusal(401, "invalid_api_key", "Incorrect API key provided.")
+
+    def _limited(self, wait_s: float) -> Refusal:
+        message = f"More than {self.options.starts} request starts in {self.options.window_s:g} s."
+        return Refusal(429, "rate_limited", message, retry_s=wait_s)
+
+    def _refuse(self, refusal: Refusal) -> web.Response:
+        headers = {} if refusal.retry_s is None else self._retry_after(refusal.retry_s)
+        return json_response(refusal.body(), refusal.status, headers)
+
+    def _retry_after(self, seconds: float) -> dict[str, str]:
+        told = self.options.retry_after_s
+        return retry_headers(self.options.retry_after, seconds if told is None else told)
+
+    def _wire(
+        self,
+        request: web.BaseRequest | None,
+        answer: Callable[[], dict[str, Any]],
+        release: Callable[[], None],
+        delivered: Callable[[], None],
+    ) -> Wire:
+        return Wire(request, answer, release, self._retry_after, delivered)
+
+
+class _Visit:
+    """One request's stay: entering takes a slot, then a hold; leaving gives both back, once."""
+
+    def __init__(self, gateway: Gateway, ask: Ask, *, background: bool = False) -> None:
+        self._gateway = gateway
+        self._ask = ask
+        self._background = background
+        self._answer: dict[str, Any] | None = None
+        self._inside = False
+        self._used = 0
+        self._until = 0.0
+        self.delivered = False
+
+    async def __aenter__(self) -> Self:
+        """Raises Refusal: 429 ``queue_full``, or the end of the budget."""
+        gateway, ask = self._gateway, self._ask
+        try:
+            await gateway.slots.take(background=self._background)
+        except QueueFull:
+            message = f"All slots are taken and {gateway.slots.waiters} requests wait for one."
+            raise Refusal(429, "queue_full", message, retry_s=1.0) from None
+        if not gateway.budget.hold(ask.hold):
+            gateway.slots.give()
+            message = f"The request holds {ask.hold} tokens; {gateway.budget.left} are left of your Budget."
+            raise Refusal(gateway.options.budget_status, "insufficient_quota", message)
+        self._inside = True
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        gateway = self._gateway
+        remaining = self._until - time.monotonic()
+        if kind is asyncio.CancelledError and gateway.options.disconnect == "finish" and remaining > 0:
+            asyncio.get_running_loop().call_later(remaining, self.leave)
+        else:
+            self.leave()
+
+    async def work(self) -> None:
+        """Takes the time that so many tokens take."""
+        gateway, ask = self._gateway, self._ask
+        draw = gateway._random.random() if gateway.options.jitter else 0.5
+        seconds = latency_s(gateway.options, max_tokens=ask.max_tokens, choices=ask.choices, random=draw)
+        self._until = time.monotonic() + seconds
+        if seconds > 0:
+            await asyncio.sleep(seconds)
+
+    def answer(self) -> dict[str, Any]:
+        """The true answer; its tokens are used from now on."""
+        if self._answer is None:
+            self._answer = complete(self._ask, self._gateway.options)
+            self._used = self._answer["usage"]["total_tokens"]
+        return self._answer
+
+    def deliver(self) -> None:
+        """The answer arrives whole."""
+        if not self.delivered:
+            self.delivered = True
+            self._gateway.ledger.sampled(self._ask, self.answer()["usage"]["completion_tokens"])
+
+    def leave(self) -> None:
+        if self._inside:
+            self._inside = False
+            self._gateway.budget.settle(self._ask.hold, self._used)
+            self._gateway.slots.give()
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,172 @@
+"""Reading a request body as the provider does: what it asks, or the 400 or 404 that it deserves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from brimful_worker.local.gateway.options import GatewayOptions
+from brimful_worker.local.gateway.refusal import Refusal
+from brimful_worker.local.gateway.text import count_tokens, prompt_digest
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A valid request."""
+
+    chat: bool
+    model: str
+    prompts: list[Any]
+    """Strings, lists of token ids, or (chat) one list of messages."""
+    digests: list[bytes]
+    n: int
+    max_tokens: int
+    seed: int | None
+    greedy: bool
+    stop: tuple[str, ...]
+    prompt_tokens: int
+    """Each prompt once, whatever n is."""
+
+    @property
+    def choices(self) -> int:
+        return len(self.prompts) * self.n
+
+    @property
+    def hold(self) -> int:
+        """Tokens held while it runs."""
+        return self.prompt_tokens + self.choices * self.max_tokens
+
+
+def read_json(body: bytes) -> dict[str, Any]:
+    """The body's JSON object. Raises Refusal (400)."""
+    try:
+        fields = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        try:
+            fields = json.loads(body)  # it reads lone surrogates, which orjson refuses
+        except (ValueError, RecursionError):
+            raise _bad("We could not parse the JSON body of your request.", None, "invalid_json") from None
+    if not isinstance(fields, dict):
+        raise _bad("The body of a request must be a JSON object.", None, "invalid_json")
+    return fields
+
+
+def read_ask(fields: Mapping[str, Any], options: GatewayOptions, *, chat: bool) -> Ask:
+    """What the fields ask. Raises Refusal (400, 404)."""
+    model = fields.get("model")
+    if not isinstance(model, str) or not model:
+        raise _bad("you must provide a model parameter", "model", "missing_model" if model is None else "invalid_type")
+    if options.models and model not in options.models:
+        raise Refusal(404, "model_not_found", f"The model '{model}' does not exist.", param="model")
+    if chat:
+        prompts: list[Any] = [_messages(fields.get("messages"))]
+    else:
+        prompts = _prompts(fields.get("prompt"))
+    if fields.get("stream"):
+        raise _bad("stream is not supported", "stream", "unsupported_value")
+    n = _count(fields, "n", 1)
+    max_tokens = _max_tokens(fields, options, chat=chat, choices=len(prompts) * n)
+    if options.max_request_tokens is not None and len(prompts) * n * max_tokens > options.max_request_tokens:
+        raise _bad(
+            f"prompt_count x n x max_tokens must be at most {options.max_request_tokens}, "
+            f"but is {len(prompts)} x {n} x {max_tokens}",
+            "max_tokens",
+            "request_too_large",
+        )
+    temperature = _number(fields, "temperature", 0, 2)
+    _number(fields, "top_p", 0, 1)
+    seed = fields.get("seed")
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+        raise _bad("seed must be an integer", "seed", "invalid_type")
+    return Ask(
+        chat=chat,
+        model=model,
+        prompts=prompts,
+        digests=[prompt_digest(prompt) for prompt in prompts],
+        n=n,
+        max_tokens=max_tokens,
+        seed=seed,
+        greedy=temperature == 0,
+        stop=_stop(fields.get("stop")),
+        prompt_tokens=sum(map(count_tokens, prompts)),
+    )
+
+
+def _bad(message: str, param: str | None, code: str) -> Refusal:
+    return Refusal(400, code, message, param=param)
+
+
+def _max_tokens(fields: Mapping[str, Any], options: GatewayOptions, *, chat: bool, choices: int) -> int:
+    name = "max_completion_tokens" if chat and fields.get("max_completion_tokens") is not None else "max_tokens"
+    if fields.get(name) is None and not chat and choices > 1 and options.max_tokens_required:
+        raise _bad("max_tokens must be set explicitly for several prompts or n > 1", "max_tokens", "missing_max_tokens")
+    return _count(fields, name, options.default_max_tokens)
+
+
+def _count(fields: Mapping[str, Any], name: str, default: int) -> int:
+    value = fields.get(name)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise _bad(f"{name} must be an integer", name, "invalid_type")
+    if value < 1:
+        raise _bad(f"{name} must be at least 1", name, "invalid_value")
+    return value
+
+
+def _number(fields: Mapping[str, Any], name: str, low: float, high: float) -> float | None:
+    value = fields.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _bad(f"{name} must be a number", name, "invalid_type")
+    if not low <= value <= high:
+        raise _bad(f"{name} must be between {low} and {high}", name, "invalid_value")
+    return float(value)
+
+
+def _stop(value: Any) -> tuple[str, ...]:
+    stops = [] if value is None else [value] if isinstance(value, str) else value
+    if not isinstance(stops, list) or not all(isinstance(stop, str) for stop in stops):
+        raise _bad("stop must be a string or a list of strings", "stop", "invalid_type")
+    return tuple(stop for stop in stops if stop)
+
+
+def _prompts(prompt: Any) -> list[Any]:
+    if prompt is None:
+        raise _bad("you must provide a prompt", "prompt", "missing_prompt")
+    if isinstance(prompt, str):
+        return [prompt]
+    if isinstance(prompt, list) and prompt:
+        if isinstance(prompt[0], str) and all(type(item) is str for item in prompt):
+            return prompt
+        if isinstance(prompt[0], list) and all(_is_tokens(item) for item in prompt):
+            return prompt
+        if _is_tokens(prompt):
+            return [prompt]
+    raise _bad(
+        "prompt must be a string, a list of strings, a list of token ids or a list of those, and not empty",
+        "prompt",
+        "invalid_type",
+    )
+
+
+def _is_tokens(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(type(item) is int and item >= 0 for item in value)
+
+
+def _messages(messages: Any) -> list[Any]:
+    if messages is None:
+        raise _bad("you must provide messages", "messages", "missing_messages")
+    if not isinstance(messages, list) or not messages:
+        raise _bad("messages must be a list that is not empty", "messages", "invalid_type")
+    for place, message in enumerate(messages):
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            raise _bad("a message must be an object with a role", f"messages[{place}]", "invalid_type")
+        if not isinstance(message.get("content"), str | list | None):
+            raise _bad("content must be a string or a list of parts", f"messages[{place}].content", "invalid_type")
+    return messages
