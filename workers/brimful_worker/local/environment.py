@@ -1,0 +1,41 @@
+"""What a local fleet's processes find in their environment: the workers the key, all others anything but it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import SecretStr
+
+from brimful.config import Settings
+from brimful.profile import load_profiles
+
+
+def worker_environment(settings: Settings, environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The owner's environment, with flags, Redis, provider URL and key in place. Raises SettingError without a key."""
+    environment = keyless_environment(settings, environ)
+    environment[settings.profile.base_env[0]] = settings.api_base
+    environment[settings.profile.key_env[0]] = settings.api_key.get_secret_value()
+    return environment
+
+
+def keyless_environment(settings: Settings, environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """As :func:`worker_environment` without any provider's key, and without whatever else holds the key's text."""
+    environ = os.environ if environ is None else environ
+    names = {name for profile in load_profiles(settings.profiles).values() for name in profile.key_env}
+    names |= {name for name in environ if name.startswith("FLOWER_")} | {"BRIMFUL_FLOWER_PASSWORD"}
+    secret = settings.api_key.get_secret_value()
+    kept = {name: value for name, value in environ.items() if name not in names and secret not in value}
+    return {**kept, **_settings_environment(settings), "PYTHONUNBUFFERED": "1"}
+
+
+def _settings_environment(settings: Settings) -> dict[str, str]:
+    """What was set by flag, environment or .env, as variables: a child may not see the same flags or .env."""
+    found = {}
+    for name in settings.model_fields_set:
+        value = getattr(settings, name)
+        if value is None or isinstance(value, SecretStr):
+            continue
+        found[f"BRIMFUL_{name.upper()}"] = str(value.absolute() if isinstance(value, Path) else value)
+    return found
