@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 
@@ -9,16 +12,18 @@ import pytest
 
 from brimful.errors import SettingError
 from brimful_worker import metrics
+from support.waiting import wait_until_async
 
 
 @pytest.fixture(autouse=True)
-def _closed() -> Iterator[None]:
+def _closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(metrics, "_beat", None)
     yield
     metrics.stop_counting()
 
 
-def scrape(port: int) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+def scrape(port: int, path: str = "/metrics") -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
         return str(answer.read().decode())
 
 
@@ -83,3 +88,18 @@ def test_an_address_that_is_not_ours_is_a_setting_error() -> None:
     with pytest.raises(SettingError, match=r"BRIMFUL_METRICS_PORT: cannot listen on 192\.0\.2\.1"):
         metrics.serve(0, key_tag="k", address="192.0.2.1")
     assert not metrics.serving()
+
+
+async def test_health_follows_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = metrics.serve(0, key_tag="k")
+    with pytest.raises(urllib.error.HTTPError, match="503") as starting:
+        await asyncio.to_thread(scrape, port, "/healthz")
+    starting.value.close()
+    beating = asyncio.create_task(metrics.heartbeat())
+    await wait_until_async(lambda: not metrics.health(), "the first beat")
+    assert await asyncio.to_thread(scrape, port, "/healthz") == "ok\n"
+    beating.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await beating
+    monkeypatch.setattr(metrics, "_STUCK_S", -1.0)
+    assert "stuck" in metrics.health()

@@ -10,11 +10,14 @@ not a sum.
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from brimful.errors import SettingError
+from brimful_worker.metrics_server import listen
 
 if TYPE_CHECKING:
     from wsgiref.simple_server import WSGIServer
@@ -27,7 +30,11 @@ _WIRE_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 30
 _WAIT_S = (0.002, 0.005, 0.01, 0.05, 0.25, 1.0, 5.0, 15.0, 30.0, 60.0, 120.0, 300.0, 900.0)
 _LAG_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
+_BEAT_S = 1.0
+_STUCK_S = 30.0
+
 _servers: list[WSGIServer] = []
+_beat: float | None = None
 
 
 @dataclass(slots=True)
@@ -207,32 +214,50 @@ def serving() -> bool:
     return STARTS._live is not None
 
 
+async def heartbeat() -> None:
+    """Beat for ``/healthz`` and measure the event loop's lag; runs until cancelled, one task per process."""
+    global _beat
+    while True:
+        due = _beat = time.monotonic()
+        await asyncio.sleep(_BEAT_S)
+        LOOP_LAG_SECONDS.observe(max(0.0, time.monotonic() - due - _BEAT_S))
+
+
+def health() -> str:
+    """Why this worker is not well; empty when it is.
+
+    Redis being away is no reason: a worker outlives that, and restarting it would lose what it has in flight.
+    """
+    if _beat is None:
+        return "starting: the event loop has not run yet"
+    silent = time.monotonic() - _beat
+    return f"the event loop has been stuck for {silent:.0f} s" if silent > _STUCK_S else ""
+
+
 def serve(port: int, *, key_tag: str, address: str = "127.0.0.1") -> int:
-    """Count from now on, and answer ``GET /metrics`` on a daemon thread. Returns the port.
+    """Count from now on, and answer ``GET /metrics`` and ``GET /healthz`` on daemon threads. Returns the port.
 
     ``port`` 0 takes a free one. A taken port means another worker of this machine: the next free one above it is used,
     so that workers of one machine stand side by side. Raises SettingError when none of 64 is free.
     """
-    from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector, start_http_server
+    from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)
-    for metric in CATALOGUE:
-        metric.open(registry, key_tag)
     for candidate in [port] if port == 0 else range(port, min(port + _PORTS, 65536)):
         try:
-            server, _ = start_http_server(candidate, address, registry)
+            server = listen(candidate, address, registry, health)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 continue
-            stop_counting()
             raise SettingError(
                 f"BRIMFUL_METRICS_PORT: cannot listen on {address}:{candidate}: {error.strerror}"
             ) from None
+        for metric in CATALOGUE:
+            metric.open(registry, key_tag)
         _servers.append(server)
         return int(server.server_port)
-    stop_counting()
     raise SettingError(f"BRIMFUL_METRICS_PORT: none of the {_PORTS} ports from {port} on is free on {address}")
 
 

@@ -1,0 +1,55 @@
+"""The small HTTP server of :mod:`.metrics`: ``/metrics`` for Prometheus, ``/healthz`` for who watches a container."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterable
+from socketserver import ThreadingMixIn
+from typing import TYPE_CHECKING, cast
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIEnvironment
+
+    from prometheus_client import CollectorRegistry
+
+
+def listen(port: int, address: str, registry: CollectorRegistry, health: Callable[[], str]) -> WSGIServer:
+    """Serve on a daemon thread; ``health`` says what is wrong, or "". Raises OSError if the address cannot be had."""
+    from prometheus_client import make_wsgi_app
+
+    metrics_page = make_wsgi_app(registry)
+
+    def app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        if environ["PATH_INFO"] == "/healthz":
+            trouble = health()
+            status = "503 Service Unavailable" if trouble else "200 OK"
+            start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
+            return [f"{trouble or 'ok'}\n".encode()]
+        return cast("Iterable[bytes]", metrics_page(environ, start_response))
+
+    server = make_server(address, port, app, _ServerV6 if ":" in address else _Server, _Quiet)
+    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+    return server
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+    def server_bind(self) -> None:
+        # The base class asks DNS for our name, which may take seconds.
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+        self.setup_environ()
+
+
+class _ServerV6(_Server):
+    address_family = socket.AF_INET6
+
+
+class _Quiet(WSGIRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        """A scrape is no news."""
