@@ -1,6 +1,6 @@
 """What ``make demo`` runs: a whole fleet on this machine against the stand-in gateway, then the gateway's own ledger.
 
-Embedded Valkey, stand-in gateway, three workers and Flower; every prompt of ``prompts.jsonl`` once, one prompt a request
+Embedded Valkey, stand-in gateway, three workers and Flower; every prompt of ``prompts.jsonl`` once, one a request,
 so that both limits bind. Ends with 0 only if the ledger and the output say so.
 """
 

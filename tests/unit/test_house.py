@@ -42,7 +42,9 @@ def test_importing_the_client_pulls_in_no_worker() -> None:
 
 
 def test_importing_the_client_does_not_become_the_current_app() -> None:
-    code = "from celery import Celery, current_app; mine = Celery('mine'); import brimful.tasks; print(current_app.main)"
+    code = (
+        "from celery import Celery, current_app; mine = Celery('mine'); import brimful.tasks; print(current_app.main)"
+    )
     assert _run(code) == "mine"
 
 
