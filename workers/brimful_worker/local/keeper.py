@@ -230,6 +230,7 @@ def _rewrite(connection: Resp) -> None:
 
 def main(arguments: list[str]) -> int:
     """Never raises: what went wrong goes to the starter and to keeper.log."""
+    os.umask(0o077)
     directory, port, ephemeral = Path(arguments[0]), int(arguments[2]), "--ephemeral" in arguments
     for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(ignored, signal.SIG_IGN)

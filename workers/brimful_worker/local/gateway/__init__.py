@@ -5,11 +5,11 @@ writes down what it saw (the ledger), so that a fleet can be judged by the other
 """
 
 from brimful_worker.local.gateway.app import Gateway
-from brimful_worker.local.gateway.fault_kinds import FAULTS, Fault, Wire
 from brimful_worker.local.gateway.faults import FaultError, Rule, parse_faults
 from brimful_worker.local.gateway.ledger import Arrival, Ledger
 from brimful_worker.local.gateway.options import GatewayOptions, OptionError
 from brimful_worker.local.gateway.text import sample_text
+from brimful_worker.local.gateway.wire import FAULTS, Fault, Wire
 
 __all__ = [
     "FAULTS",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable
@@ -10,22 +9,21 @@ from typing import Any, Self
 
 from aiohttp import web
 
-from brimful_worker.local.gateway.answer import complete
 from brimful_worker.local.gateway.ask import Ask, read_ask, read_json
-from brimful_worker.local.gateway.fault_kinds import Fault, Wire, json_response
+from brimful_worker.local.gateway.control import Control, Handler
 from brimful_worker.local.gateway.faults import FaultError, Faults
 from brimful_worker.local.gateway.holds import Budget
 from brimful_worker.local.gateway.jobs import Jobs, Result
-from brimful_worker.local.gateway.latency import latency_s
 from brimful_worker.local.gateway.ledger import Arrival, Ledger
-from brimful_worker.local.gateway.limits import QueueFull, Slots, Window
+from brimful_worker.local.gateway.limits import Slots, Window
 from brimful_worker.local.gateway.options import GatewayOptions, OptionError
 from brimful_worker.local.gateway.refusal import Refusal, retry_headers
 from brimful_worker.local.gateway.server import listen
 from brimful_worker.local.gateway.text import dump_json
+from brimful_worker.local.gateway.visit import Visit
+from brimful_worker.local.gateway.wire import Fault, Wire, json_response
 
 _WORKLOAD_HEADER = "X-Acs-Workload"
-Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 class Gateway:
@@ -42,7 +40,7 @@ class Gateway:
         self.faults = Faults(opt.faults, opt.seed)
         self.jobs = Jobs(opt, self._run_job)
         self.ledger = Ledger(clock, window_s=opt.window_s, keep=opt.arrivals_kept, track_prompts=opt.track_prompts)
-        self._random = random.Random(opt.seed + 1)
+        self.jitter = random.Random(opt.seed + 1)
         self._stop: Callable[[], Awaitable[None]] | None = None
         self._host, self._port = "127.0.0.1", 0
         self._routes: dict[tuple[str, str], Handler] = {
@@ -50,13 +48,7 @@ class Gateway:
             ("POST", "/chat/completions"): lambda request: self._arrive(request, "chat"),
             ("POST", "/completion-jobs"): lambda request: self._arrive(request, "submit"),
             ("GET", "/models"): self._models,
-            ("GET", "/ledger"): self._ledger,
-            ("POST", "/ledger/reset"): self._reset,
-            ("POST", "/ledger/prompts"): self._prompts,
-            ("GET", "/faults"): self._get_faults,
-            ("POST", "/faults"): self._set_faults,
-            ("POST", "/options"): self._set_options,
-            ("GET", "/healthz"): self._health,
+            **Control(self).routes,
         }
 
     # -- life -----------------------------------------------------------------------------------------------------
@@ -110,6 +102,7 @@ class Gateway:
         """The ledger begins anew; limits, Jobs and tokens used stay as they are."""
         self.ledger.reset()
         self.slots.reset()
+        self.window.reset_peak(time.monotonic())
 
     def snapshot(self, *, arrivals: bool = False) -> dict[str, Any]:
         """What ``GET /ledger`` answers."""
@@ -146,6 +139,8 @@ class Gateway:
                 return await handler(request)
             if path.startswith("/completion-jobs/"):
                 return await self._job(request, path.split("/")[2:])
+            if any(path == known for _, known in self._routes):
+                raise Refusal(405, "method_not_allowed", f"{request.method} is not allowed for {path}.")
             raise Refusal(404, "not_found", f"Unknown request URL: {request.method} {path}.")
         except Refusal as refusal:
             return self._refuse(refusal)
@@ -157,37 +152,6 @@ class Gateway:
         data = [{"id": name, "object": "model", "created": 0, "owned_by": "stand-in"} for name in self.options.models]
         return json_response({"object": "list", "data": data})
 
-    async def _health(self, request: web.BaseRequest) -> web.StreamResponse:
-        return json_response({"status": "ok"})
-
-    async def _ledger(self, request: web.BaseRequest) -> web.StreamResponse:
-        return json_response(self.snapshot(arrivals="arrivals" in request.query))
-
-    async def _reset(self, request: web.BaseRequest) -> web.StreamResponse:
-        self.reset()
-        return json_response(self.snapshot())
-
-    async def _prompts(self, request: web.BaseRequest) -> web.StreamResponse:
-        prompts = read_json(await request.read()).get("prompts")
-        if not isinstance(prompts, list):
-            raise Refusal(400, "invalid_type", "prompts must be a list", param="prompts")
-        return json_response({"prompts": self.ledger.prompts(prompts)})
-
-    async def _get_faults(self, request: web.BaseRequest) -> web.StreamResponse:
-        rules = [{"fault": rule.fault.name, "happened": rule.happened} for rule in self.faults.rules]
-        return json_response({"rules": rules})
-
-    async def _set_faults(self, request: web.BaseRequest) -> web.StreamResponse:
-        text = read_json(await request.read()).get("faults")
-        if not isinstance(text, str):
-            raise Refusal(400, "invalid_type", 'faults must be a string, as in "500:0.05,reset:x2"', param="faults")
-        self.set(faults=text)
-        return await self._get_faults(request)
-
-    async def _set_options(self, request: web.BaseRequest) -> web.StreamResponse:
-        self.set(**read_json(await request.read()))
-        return json_response({"status": "ok"})
-
     # -- requests that are work -----------------------------------------------------------------------------------
 
     async def _arrive(self, request: web.BaseRequest, kind: str) -> web.StreamResponse:
@@ -198,7 +162,7 @@ class Gateway:
         except Refusal as refusal:
             response = self._refuse(refusal)
             ledger.ended(arrival, refusal.status, refusal.code or "")
-        except asyncio.CancelledError:
+        except BaseException:
             ledger.went(arrival)
             raise
         else:
@@ -211,9 +175,8 @@ class Gateway:
         opt = self.options
         wait_s = self.window.admit(arrival.at, opt.starts, count_refused=opt.refused_count)
         limited = None if wait_s is None else self._limited(wait_s)
-        body = await request.read()
         try:
-            fields = read_json(body)
+            fields = read_json(await self.body(request))
             ask = read_ask(fields, opt, chat=kind == "chat")
         except Refusal:
             if limited is not None:
@@ -233,7 +196,7 @@ class Gateway:
 
     async def _serve(self, request: web.BaseRequest, ask: Ask, fault: Fault | None) -> web.StreamResponse:
         """Takes a slot and a hold, takes its time, answers. Both are free before the answer's last byte is written."""
-        async with _Visit(self, ask) as visit:
+        async with Visit(self, ask) as visit:
             await visit.work()
             if fault is None:
                 visit.deliver()
@@ -255,7 +218,7 @@ class Gateway:
 
     async def _run_job(self, ask: Ask, running: Callable[[], None]) -> Result:
         fault = self.faults.choose("job", ask.prompts)
-        async with _Visit(self, ask, background=True) as visit:
+        async with Visit(self, ask, background=True) as visit:
             running()
             await visit.work()
             if fault is None:
@@ -308,6 +271,16 @@ class Gateway:
         if self.options.keys and key not in self.options.keys:
             raise Refusal(401, "invalid_api_key", "Incorrect API key provided.")
 
+    async def body(self, request: web.BaseRequest) -> bytes:
+        """The body. Raises Refusal (400, 413)."""
+        try:
+            return await request.read()
+        except web.HTTPRequestEntityTooLarge:
+            most = self.options.max_body_bytes
+            raise Refusal(413, "body_too_large", f"The body is larger than {most} bytes.") from None
+        except web.RequestPayloadError as error:
+            raise Refusal(400, "invalid_body", f"We could not read the body of your request: {error}") from None
+
     def _limited(self, wait_s: float) -> Refusal:
         message = f"More than {self.options.starts} request starts in {self.options.window_s:g} s."
         return Refusal(429, "rate_limited", message, retry_s=wait_s)
@@ -328,71 +301,6 @@ class Gateway:
         delivered: Callable[[], None],
     ) -> Wire:
         return Wire(request, answer, release, self._retry_after, delivered)
-
-
-class _Visit:
-    """One request's stay: entering takes a slot, then a hold; leaving gives both back, once."""
-
-    def __init__(self, gateway: Gateway, ask: Ask, *, background: bool = False) -> None:
-        self._gateway = gateway
-        self._ask = ask
-        self._background = background
-        self._answer: dict[str, Any] | None = None
-        self._inside = False
-        self._used = 0
-        self._until = 0.0
-        self.delivered = False
-
-    async def __aenter__(self) -> Self:
-        """Raises Refusal: 429 ``queue_full``, or the end of the budget."""
-        gateway, ask = self._gateway, self._ask
-        try:
-            await gateway.slots.take(background=self._background)
-        except QueueFull:
-            message = f"All slots are taken and {gateway.slots.waiters} requests wait for one."
-            raise Refusal(429, "queue_full", message, retry_s=1.0) from None
-        if not gateway.budget.hold(ask.hold):
-            gateway.slots.give()
-            message = f"The request holds {ask.hold} tokens; {gateway.budget.left} are left of your Budget."
-            raise Refusal(gateway.options.budget_status, "insufficient_quota", message)
-        self._inside = True
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, *exc: object) -> None:
-        gateway = self._gateway
-        remaining = self._until - time.monotonic()
-        if kind is asyncio.CancelledError and gateway.options.disconnect == "finish" and remaining > 0:
-            asyncio.get_running_loop().call_later(remaining, self.leave)
-        else:
-            self.leave()
-
-    async def work(self) -> None:
-        """Takes the time that so many tokens take."""
-        gateway, ask = self._gateway, self._ask
-        draw = gateway._random.random() if gateway.options.jitter else 0.5
-        seconds = latency_s(gateway.options, max_tokens=ask.max_tokens, choices=ask.choices, random=draw)
-        self._until = time.monotonic() + seconds
-        if seconds > 0:
-            await asyncio.sleep(seconds)
-
-    def answer(self) -> dict[str, Any]:
-        """The true answer; its tokens are used from now on."""
-        if self._answer is None:
-            self._answer = complete(self._ask, self._gateway.options)
-            self._used = self._answer["usage"]["total_tokens"]
-        return self._answer
-
-    def deliver(self) -> None:
-        """The answer arrives whole."""
-        if not self.delivered:
-            self.delivered = True
-            self._gateway.ledger.sampled(self._ask, self.answer()["usage"]["completion_tokens"])
-
-    def leave(self) -> None:
-        if self._inside:
-            self._inside = False
-            self._gateway.budget.settle(self._ask.hold, self._used)
-            self._gateway.slots.give()
 
 
 def _nothing() -> None:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from brimful_worker.local.gateway.app import Gateway
 
 _BACKLOG = 8192
+_STOP_S = 0.01
+"""What runs when the gateway stops is cut off; aiohttp takes 0 for "wait for ever"."""
 
 
 class _Server(web.Server):
@@ -52,7 +54,7 @@ async def listen(gateway: Gateway, host: str, port: int) -> tuple[int, Callable[
     async def close() -> None:
         listener.close()
         server.pre_shutdown()
-        await server.shutdown(0.0)
+        await server.shutdown(_STOP_S)
         await listener.wait_closed()
 
     return bound, close
