@@ -49,6 +49,8 @@ class Cause(StrEnum):
     """Revoked, or the run was stopped."""
     WORKER_LOST = "worker_lost"
     """The request's worker died more often than a request is given to a new one."""
+    INTERNAL = "internal"
+    """A fault of brimful's own; the worker's log has it."""
 
 
 _ERRORS: Mapping[Cause, type[SampleError]] = {

@@ -1,0 +1,92 @@
+"""An admission of one process, with the real one's shape, that tests can look into and meddle with."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from brimful_worker.admission import StaleGrant
+
+
+@dataclass
+class FakeLease:
+    waited_s: float = 0.0
+    wire_deadline: float = float("inf")
+    lost: bool = False
+    stale: bool = False
+    sent_at: float | None = None
+    transport: asyncio.Transport | None = None
+    reports: list[dict[str, Any]] = field(default_factory=list)
+
+    def sent(self) -> None:
+        if self.stale or time.monotonic() >= self.wire_deadline:
+            raise StaleGrant("too late")
+        assert self.sent_at is None, "one start, sent twice"
+        self.sent_at = time.monotonic()
+
+    def watch(self, transport: asyncio.Transport) -> None:
+        self.transport = transport
+
+    def report(self, *, ok: bool | None, tokens_used: int | None = None, cooloff_s: float | None = None) -> None:
+        self.reports.append({"ok": ok, "tokens_used": tokens_used})
+
+
+@dataclass
+class FakeStatus:
+    slots_used: int
+
+
+class FakeAdmission:
+    """``slots`` at once, no window. ``grants`` are all leases so far, ``pauses`` all pauses asked for."""
+
+    def __init__(self, slots: int = 16, *, obey_pauses: bool = False, stale: int = 0, elsewhere: int = 0) -> None:
+        self.free = asyncio.Semaphore(slots)
+        self.grants: list[FakeLease] = []
+        self.polls: list[FakeLease] = []
+        self.workloads: list[str] = []
+        self.tokens: list[int] = []
+        self.pauses: list[tuple[float, str]] = []
+        self.active = 0
+        self.stale = stale
+        self.elsewhere = elsewhere
+        self._until = 0.0
+        self._obey = obey_pauses
+
+    @asynccontextmanager
+    async def slot(self, workload: Any = "batch", *, tokens: int = 0) -> AsyncIterator[FakeLease]:
+        asked = time.monotonic()
+        async with self.free:
+            while self._obey and (left := self._until - time.monotonic()) > 0:
+                await asyncio.sleep(left)
+            lease = FakeLease(waited_s=time.monotonic() - asked, stale=self.stale > 0)
+            self.stale -= 1
+            self.grants.append(lease)
+            self.workloads.append(str(workload))
+            self.tokens.append(tokens)
+            self.active += 1
+            try:
+                yield lease
+            finally:
+                self.active -= 1
+
+    @asynccontextmanager
+    async def start_only(self, workload: Any = "batch") -> AsyncIterator[FakeLease]:
+        lease = FakeLease()
+        self.polls.append(lease)
+        yield lease
+
+    async def pause(self, seconds: float, reason: str) -> None:
+        self.pauses.append((seconds, reason))
+        self._until = max(self._until, time.monotonic() + seconds)
+
+    async def status(self) -> FakeStatus:
+        return FakeStatus(self.active + self.elsewhere)
+
+    @property
+    def sent(self) -> int:
+        """Grants that reached the wire."""
+        return sum(lease.sent_at is not None for lease in self.grants)

@@ -1,0 +1,71 @@
+"""What came back from the provider, and what it means: plain values, no HTTP library."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from brimful.outcome import Cause
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole HTTP answer. Header names are in lower case; ``body`` is decompressed."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    too_large: bool = False
+    """Reading was given up at the bound; ``body`` is empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoAnswer:
+    """No whole answer came."""
+
+    cause: Cause
+    """CONNECTION, TIMEOUT, LEASE_LOST, or BAD_ANSWER for bytes that are no HTTP."""
+    message: str
+    stale: bool = False
+    """A kept-alive connection was closed by the server before a byte of the answer came: nobody's failure."""
+    permanent: bool = False
+    """Asking again will not help: a certificate that does not verify, a URL that is none."""
+
+
+class Kind(StrEnum):
+    SUCCESS = "success"
+    SHORT = "short"
+    """Some choices are there, others are not: ``completion`` has those, ``missing`` names the others."""
+    TRANSIENT = "transient"
+    THROTTLED = "throttled"
+    PERMANENT = "permanent"
+    FILTERED = "filtered"
+    KEY_REFUSED = "key_refused"
+    BUDGET = "budget"
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What an answer means. ``cause`` and ``message`` are set for all kinds but SUCCESS."""
+
+    kind: Kind
+    completion: dict[str, Any] | None = None
+    """SUCCESS and SHORT: the Completion; its choices have whole, distinct indexes and are in their order."""
+    missing: tuple[int, ...] = ()
+    """SHORT: the indexes that are not there."""
+    cause: Cause | None = None
+    message: str = ""
+    status: int | None = None
+    retry_after_s: float | None = None
+    """THROTTLED and TRANSIENT: what the provider asked for; not yet bounded."""
+    stale: bool = False
+    """TRANSIENT: a kept-alive connection had gone away; ask again at once."""
+
+    @property
+    def tokens_used(self) -> int | None:
+        """``usage.total_tokens`` of a completion that tells it."""
+        usage = self.completion.get("usage") if self.completion else None
+        total = usage.get("total_tokens") if isinstance(usage, dict) else None
+        return total if isinstance(total, int) and not isinstance(total, bool) else None

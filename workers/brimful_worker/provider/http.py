@@ -1,0 +1,158 @@
+"""HTTP to the provider: one shared session, and one exchange at a time on it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import aiohttp
+import orjson
+
+from brimful.outcome import Cause
+from brimful_worker.provider.answer import Answer, NoAnswer
+from brimful_worker.provider.wire import WIRE, Grant, Wire, WiredRequest
+
+_KEEPALIVE_S = 20.0
+"""Idle connections are kept this long: long enough for the next request of a busy fleet, and shorter than what the
+load balancers in front of providers allow (60 s and more), so that ours is the side that closes."""
+_DNS_TTL_S = 60
+
+
+def encode(body: Mapping[str, Any]) -> bytes:
+    """JSON bytes. orjson where it can; the standard library where a string holds a lone surrogate (as ``\\ud800``)."""
+    try:
+        return orjson.dumps(body)
+    except (orjson.JSONEncodeError, TypeError):
+        return json.dumps(body, separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+class Http:
+    """One process's connections to one provider. Open it on the loop that will use it."""
+
+    def __init__(
+        self,
+        *,
+        headers: Mapping[str, str],
+        connect_timeout_s: float,
+        max_bytes: int,
+        tls: ssl.SSLContext | bool = True,
+        proxy: str | None = None,
+    ) -> None:
+        self._max_bytes = max_bytes
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                limit=0,  # admission decides how many; a second limit below it would only hide waiting from it
+                limit_per_host=0,
+                keepalive_timeout=_KEEPALIVE_S,
+                ttl_dns_cache=_DNS_TTL_S,
+                ssl=tls,
+            ),
+            headers=headers,
+            # From the wire on, the timeout is the exchange's own; before it, only connecting is bounded.
+            timeout=aiohttp.ClientTimeout(total=None, connect=connect_timeout_s),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            request_class=WiredRequest,
+            auto_decompress=True,
+            proxy=proxy,
+        )
+
+    async def aclose(self) -> None:
+        await self._session.close()
+
+    async def exchange(
+        self,
+        method: str,
+        url: str,
+        *,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float,
+        grant: Grant | None,
+        on_wire: Callable[[Wire], None] | None = None,
+    ) -> Answer | NoAnswer:
+        """Send one request and read its whole answer; redirects are not followed.
+
+        ``timeout_s`` runs from the first byte written to the last byte read. What ``grant.sent()`` raises comes
+        through, with nothing written. Cancelled, the connection is dropped at once.
+        """
+        loop = asyncio.get_running_loop()
+        timer = asyncio.timeout(None)
+
+        def sent() -> None:
+            timer.reschedule(loop.time() + timeout_s)
+            if on_wire is not None:
+                on_wire(wire)
+
+        wire = Wire(grant, sent)
+        token = WIRE.set(wire)
+        try:
+            async with (
+                timer,
+                self._session.request(method, url, data=body, headers=headers, allow_redirects=False) as response,
+            ):
+                return await self._read(response)
+        except TimeoutError as error:
+            wire.abort()
+            if timer.expired():
+                return NoAnswer(Cause.TIMEOUT, f"no whole answer within {timeout_s:g} s of sending")
+            return _no_answer(error, wire)
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            wire.abort()
+            return _no_answer(error, wire)
+        except BaseException:
+            wire.abort()
+            raise
+        finally:
+            WIRE.reset(token)
+
+    async def _read(self, response: aiohttp.ClientResponse) -> Answer:
+        headers = {name.lower(): value for name, value in response.headers.items()}
+        content = response.content
+        chunks: list[bytes] = []
+        size = 0
+        while chunk := await content.readany():
+            size += len(chunk)
+            if size > self._max_bytes:
+                response.close()
+                return Answer(response.status, headers, b"", too_large=True)
+            chunks.append(chunk)
+        return Answer(response.status, headers, chunks[0] if len(chunks) == 1 else b"".join(chunks))
+
+
+def _no_answer(error: BaseException, wire: Wire) -> NoAnswer:
+    """A network error in words: what broke and when. Never the URL's secrets: aiohttp's messages name host and port."""
+    if isinstance(error, aiohttp.ServerTimeoutError):
+        return NoAnswer(Cause.CONNECTION, "no connection within the connect timeout")
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return NoAnswer(
+            Cause.CONNECTION,
+            f"the provider's certificate does not verify: {error.certificate_error}; "
+            "SSL_CERT_FILE can name the authority's file",
+            permanent=True,
+        )
+    if isinstance(error, aiohttp.ClientProxyConnectionError):
+        return NoAnswer(Cause.CONNECTION, f"no connection to the proxy: {error.strerror or error}")
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return NoAnswer(Cause.CONNECTION, f"no connection to {error.host}:{error.port}: {_reason(error.os_error)}")
+    if isinstance(error, aiohttp.ClientHttpProxyError):
+        return NoAnswer(Cause.CONNECTION, f"the proxy refused the connection: HTTP {error.status}")
+    if isinstance(error, aiohttp.InvalidURL):
+        return NoAnswer(Cause.BAD_REQUEST, "the provider's URL is none", permanent=True)
+    if isinstance(error, aiohttp.ClientPayloadError):
+        return NoAnswer(Cause.CONNECTION, "the connection broke off within the answer's body")
+    if isinstance(error, aiohttp.ClientResponseError):
+        return NoAnswer(Cause.BAD_ANSWER, f"what came is no HTTP: {(error.message or '').splitlines()[0:1]}")
+    if isinstance(error, (aiohttp.ServerDisconnectedError, ConnectionError, aiohttp.ClientOSError)):
+        when = "before the request was sent" if wire.sent_at is None else "before an answer came"
+        return NoAnswer(Cause.CONNECTION, f"the connection closed {when}: {_reason(error)}", stale=wire.reused)
+    if isinstance(error, ValueError):
+        return NoAnswer(Cause.BAD_REQUEST, f"the request cannot be sent: {type(error).__name__}", permanent=True)
+    return NoAnswer(Cause.CONNECTION, _reason(error))
+
+
+def _reason(error: BaseException) -> str:
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return " ".join(str(text).split())[:200]
