@@ -1,0 +1,182 @@
+"""A run's keys in Redis, as submitter and workers share them. Plain commands and MULTI only, no scripts.
+
+=========================  ======  ==============================================================================
+``shards``                 ZSET    shard → when it was enqueued (Unix seconds)
+``shard:<S>``              HASH    request id → manifest JSON (no prompts) of what is still wanted
+``results``                STREAM  ``id``, ``units`` (manifest JSON), ``outcome`` (JSON); trimmed when written down
+``claim:<S>``              STRING  token of the worker that runs the shard, with a TTL, renewed
+``tries:<S>``              STRING  how often the shard was begun without being given back
+``drain``                  STRING  set while the submitter wants nothing new on the wire
+=========================  ======  ==============================================================================
+
+A request is either in its shard's HASH or its outcome is in the stream: the worker changes both in one MULTI. Every
+key has a TTL of a week, renewed while the run is alive.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from redis.asyncio import Redis
+
+from brimful.keys import run_key
+from brimful.outcome import Outcome
+from brimful.run.units import Manifest, manifest_from, manifest_message
+
+TTL_S = 7 * 24 * 3600
+CLAIM_TTL_S = 10.0
+"""A worker that has not renewed its claim for so long is taken for dead."""
+MAX_TRIES = 5
+"""A shard whose worker died so often is given up: its requests end with cause ``worker_lost``."""
+_CHUNK = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """An entry of the results stream."""
+
+    entry: str
+    id: str
+    manifest: Manifest
+    outcome: Outcome
+
+
+class Keys:
+    """The names of one run's keys."""
+
+    def __init__(self, run: str) -> None:
+        self.shards = run_key(run, "shards")
+        self.results = run_key(run, "results")
+        self.drain = run_key(run, "drain")
+        self._run = run
+
+    def shard(self, shard: str) -> str:
+        return run_key(self._run, f"shard:{shard}")
+
+    def claim(self, shard: str) -> str:
+        return run_key(self._run, f"claim:{shard}")
+
+    def tries(self, shard: str) -> str:
+        return run_key(self._run, f"tries:{shard}")
+
+
+class Ledger:
+    """The submitter's side. Raises redis.RedisError (callers retry: every method may be repeated)."""
+
+    def __init__(self, client: Redis, run: str) -> None:
+        self._client = client
+        self.keys = Keys(run)
+
+    async def record(self, shards: Mapping[str, Mapping[str, Manifest]]) -> None:
+        """Before the shards' messages are sent: what each of them stands for."""
+        async with self._client.pipeline(transaction=True) as pipe:
+            now = time.time()
+            for shard, requests in shards.items():
+                rows: dict[Any, Any] = {id: json.dumps(manifest_message(manifest)) for id, manifest in requests.items()}
+                pipe.hset(self.keys.shard(shard), mapping=rows)
+                pipe.expire(self.keys.shard(shard), TTL_S)
+                pipe.zadd(self.keys.shards, {shard: now})
+            pipe.expire(self.keys.shards, TTL_S)
+            await pipe.execute()
+
+    async def withdraw(self, shards: Iterable[str]) -> None:
+        """Nobody shall begin these any more; workers that run them stop within about a second."""
+        for chunk in _chunks(list(shards)):
+            async with self._client.pipeline(transaction=True) as pipe:
+                pipe.delete(*map(self.keys.shard, chunk), *map(self.keys.tries, chunk))
+                pipe.zrem(self.keys.shards, *chunk)
+                await pipe.execute()
+
+    async def outstanding(self) -> dict[str, dict[str, Manifest]]:
+        """Every recorded shard with the requests that have not ended. Shards at their end may have none."""
+        shards = await self._recorded()
+        found: dict[str, dict[str, Manifest]] = {}
+        for chunk in _chunks(shards):
+            async with self._client.pipeline(transaction=False) as pipe:
+                for shard in chunk:
+                    pipe.hgetall(self.keys.shard(shard))
+                for shard, rows in zip(chunk, await pipe.execute(), strict=True):
+                    found[shard] = {id: manifest_from(json.loads(raw)) for id, raw in rows.items()}
+        return found
+
+    async def look(self, shards: Sequence[str]) -> dict[str, tuple[bool, bool, bool]]:
+        """For each shard: whether it is recorded, claimed, and was ever begun."""
+        seen: dict[str, tuple[bool, bool, bool]] = {}
+        for chunk in _chunks(shards):
+            async with self._client.pipeline(transaction=False) as pipe:
+                for shard in chunk:
+                    pipe.exists(self.keys.shard(shard))
+                    pipe.exists(self.keys.claim(shard))
+                    pipe.exists(self.keys.tries(shard))
+                answers = list(map(bool, await pipe.execute()))
+            for place, shard in enumerate(chunk):
+                recorded, claimed, begun = answers[3 * place : 3 * place + 3]
+                seen[shard] = (recorded, claimed, begun)
+        return seen
+
+    async def results(self, after: str, count: int, block_ms: int | None) -> list[Result]:
+        """Outcomes that came after entry ``after`` ("0" = from the first); waits for some where there are none."""
+        answer: Any = await self._client.xread({self.keys.results: after}, count=count, block=block_ms)
+        if not answer:
+            return []
+        streams = answer.items() if isinstance(answer, Mapping) else answer
+        entries: list[Any] = []
+        for _, rows in streams:
+            for row in rows:
+                # One client version nests the rows of a stream once more than another.
+                entries.extend([row] if isinstance(row[0], str) else row)
+        return [_result(entry, fields) for entry, fields in entries]
+
+    async def forget(self, entry: str) -> None:
+        """Everything up to ``entry`` is written down: drop it from the stream."""
+        milliseconds, _, sequence = entry.partition("-")
+        await self._client.xtrim(self.keys.results, minid=f"{milliseconds}-{int(sequence) + 1}", approximate=False)
+
+    async def touch(self, shards: Iterable[str]) -> None:
+        """Renew the TTLs of a run that goes on for long."""
+        async with self._client.pipeline(transaction=False) as pipe:
+            for key in (self.keys.shards, self.keys.results, *map(self.keys.shard, shards)):
+                pipe.expire(key, TTL_S)
+            await pipe.execute()
+
+    async def drain(self, on: bool) -> None:
+        if on:
+            await self._client.set(self.keys.drain, "1", ex=24 * 3600)
+        else:
+            await self._client.delete(self.keys.drain)
+
+    async def clear(self, *, results: bool) -> None:
+        """At the end of a run: what is left of its keys; ``results`` only when all of them are written down."""
+        if shards := await self._recorded():
+            await self.withdraw(shards)
+        await self._client.delete(self.keys.shards, self.keys.drain, *([self.keys.results] if results else []))
+
+    async def _recorded(self) -> list[str]:
+        return [str(shard) for shard in await self._client.zrange(self.keys.shards, 0, -1)]
+
+
+def result_fields(id: str, units: Any, outcome: Outcome) -> dict[str, str]:
+    """What a worker adds to the stream. ``units`` is the manifest's message. ASCII, whatever the texts hold."""
+    return {
+        "id": id,
+        "units": json.dumps(units, separators=(",", ":")),
+        "outcome": json.dumps(outcome.as_message(), separators=(",", ":")),
+    }
+
+
+def _result(entry: str, fields: Mapping[str, str]) -> Result:
+    return Result(
+        entry=entry,
+        id=fields["id"],
+        manifest=manifest_from(json.loads(fields["units"])),
+        outcome=Outcome.from_message(json.loads(fields["outcome"])),
+    )
+
+
+def _chunks(items: Sequence[str]) -> Iterable[Sequence[str]]:
+    for begin in range(0, len(items), _CHUNK):
+        yield items[begin : begin + _CHUNK]

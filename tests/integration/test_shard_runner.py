@@ -1,0 +1,291 @@
+"""The worker's shard runner on a real Valkey, with a sampler that the tests hold by the hand."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from celery.exceptions import Reject
+
+from brimful.outcome import Cause, Outcome
+from brimful.redis_url import redis_client
+from brimful.request import Request
+from brimful.run.ledger import MAX_TRIES, Ledger, Result
+from brimful.run.units import Manifest, Piece, manifest_message
+from brimful_worker.local.valkey import Valkey
+from brimful_worker.shard import ShardRunner
+from support.waiting import wait_until_async
+
+RUN, SHARD = "run", "s1"
+
+
+class HeldSampler:
+    """Requests end when they are let go; ``free`` lets all go at once."""
+
+    def __init__(self, free: bool = True) -> None:
+        self.free = free
+        self.begun: list[str] = []
+        self.cancelled: list[str] = []
+        self.holds: dict[str, asyncio.Event] = {}
+        self.waiting: set[str] = set()
+        """Requests that wait for a grant: never on the wire."""
+
+    async def sample(
+        self, request: Request, *, scope: str = "", on_wire: Callable[[bool], None] | None = None
+    ) -> Outcome:
+        assert scope == RUN
+        self.begun.append(request.id)
+        hold = self.holds.setdefault(request.id, asyncio.Event())
+        if on_wire is not None and request.id not in self.waiting:
+            on_wire(True)
+        try:
+            if not self.free:
+                await hold.wait()
+        except asyncio.CancelledError:
+            self.cancelled.append(request.id)
+            raise
+        return Outcome(
+            request.id, completion={"choices": [{"index": 0, "text": f"{request.fields['prompt']}\ud800 \u2028"}]}
+        )
+
+
+def message(*ids: str) -> list[dict[str, Any]]:
+    return [{"id": id, "units": manifest_message(manifest(id)), "request": {"prompt": f"say {id}"}} for id in ids]
+
+
+def manifest(id: str) -> Manifest:
+    return (Piece(1, id, 0, (0,)),)
+
+
+@pytest.fixture
+async def ledger(valkey: Valkey) -> AsyncIterator[Ledger]:
+    async with redis_client(valkey.url) as client:
+        yield Ledger(client, RUN)
+
+
+@contextlib.asynccontextmanager
+async def worker(valkey: Valkey, sampler: Any, **options: Any) -> AsyncIterator[ShardRunner]:
+    runner = ShardRunner(
+        sampler, valkey.url, "w", options.pop("stopping", None) or asyncio.Event(), check_s=0.05, **options
+    )
+    async with runner:
+        yield runner
+
+
+async def stored(ledger: Ledger) -> list[Result]:
+    return await ledger.results("0", 1000, None)
+
+
+async def record(ledger: Ledger, *ids: str) -> None:
+    await ledger.record({SHARD: {id: manifest(id) for id in ids}})
+
+
+async def test_outcomes_reach_the_stream_and_the_shard_is_struck_off(valkey: Valkey, ledger: Ledger) -> None:
+    await record(ledger, "a", "b")
+    async with worker(valkey, HeldSampler()) as runner:
+        assert await runner.run(RUN, SHARD, message("a", "b")) == {"requests": 2, "failed": 0}
+        await wait_until_async(lambda: _is_empty(ledger), "the shard's keys are gone")
+    results = await stored(ledger)
+    assert {result.id: result.manifest for result in results} == {"a": manifest("a"), "b": manifest("b")}
+    assert results[0].outcome.completion is not None
+    assert results[0].outcome.completion["choices"][0]["text"] == "say a\ud800 \u2028"
+
+
+async def _is_empty(ledger: Ledger) -> bool:
+    return await ledger.outstanding() == {} and await ledger.look([SHARD]) == {SHARD: (False, False, False)}
+
+
+async def test_only_what_is_still_wanted_is_sampled(valkey: Valkey, ledger: Ledger) -> None:
+    await record(ledger, "b")
+    sampler = HeldSampler()
+    async with worker(valkey, sampler) as runner:
+        await runner.run(RUN, SHARD, message("a", "b"))
+        assert await runner.run(RUN, SHARD, message("a", "b")) == {"requests": 0, "failed": 0}
+    assert sampler.begun == ["b"]
+
+
+async def test_a_second_delivery_waits_and_finds_nothing_left(valkey: Valkey, ledger: Ledger) -> None:
+    await record(ledger, "a")
+    sampler = HeldSampler(free=False)
+    async with worker(valkey, sampler) as one, worker(valkey, sampler) as two:
+        first = asyncio.create_task(one.run(RUN, SHARD, message("a")))
+        await wait_until_async(lambda: sampler.begun, "the first delivery samples")
+        second = asyncio.create_task(two.run(RUN, SHARD, message("a")))
+        await asyncio.sleep(0)
+        assert not second.done()
+        sampler.holds["a"].set()
+        assert (await first)["requests"] == 1
+        assert (await second)["requests"] == 0
+    assert sampler.begun == ["a"]
+    assert len(await stored(ledger)) == 1
+
+
+async def test_a_dead_workers_claim_runs_out_and_the_rest_is_taken_over(valkey: Valkey, ledger: Ledger) -> None:
+    await record(ledger, "a")
+    async with redis_client(valkey.url) as client:
+        await client.set(ledger.keys.claim(SHARD), "the dead", px=300)
+    async with worker(valkey, HeldSampler()) as runner:
+        assert (await runner.run(RUN, SHARD, message("a")))["requests"] == 1
+
+
+async def test_a_living_claim_is_renewed(valkey: Valkey, ledger: Ledger) -> None:
+    await record(ledger, "a")
+    sampler = HeldSampler(free=False)
+    async with worker(valkey, sampler, claim_ttl_s=0.5) as runner, redis_client(valkey.url) as client:
+        running = asyncio.create_task(runner.run(RUN, SHARD, message("a")))
+        await wait_until_async(lambda: sampler.begun, "sampling")
+        await client.pexpire(ledger.keys.claim(SHARD), 10_000)
+        await wait_until_async(lambda: _ttl_under(client, ledger, 600), "the claim is renewed")
+        await client.delete(ledger.keys.claim(SHARD))  # ran out during an outage
+        await wait_until_async(lambda: client.exists(ledger.keys.claim(SHARD)), "the claim is there again")
+        sampler.holds["a"].set()
+        assert (await running)["requests"] == 1
+
+
+async def _ttl_under(client: Any, ledger: Ledger, milliseconds: int) -> bool:
+    return bool(0 < await client.pttl(ledger.keys.claim(SHARD)) < milliseconds)
+
+
+async def test_withdrawn_work_is_cancelled_on_the_wire_too(valkey: Valkey, ledger: Ledger) -> None:
+    await record(ledger, "a", "b")
+    sampler = HeldSampler(free=False)
+    async with worker(valkey, sampler) as runner:
+        running = asyncio.create_task(runner.run(RUN, SHARD, message("a", "b")))
+        await wait_until_async(lambda: len(sampler.begun) == 2, "both sampled")
+        await ledger.withdraw([SHARD])
+        assert (await running)["requests"] == 0
+        assert sorted(sampler.cancelled) == ["a", "b"]
+        assert runner.shards == 0
+    assert await stored(ledger) == []
+
+
+async def test_a_claim_taken_by_another_ends_the_work_here(valkey: Valkey, ledger: Ledger) -> None:
+    await record(ledger, "a")
+    sampler = HeldSampler(free=False)
+    async with worker(valkey, sampler) as runner, redis_client(valkey.url) as client:
+        running = asyncio.create_task(runner.run(RUN, SHARD, message("a")))
+        await wait_until_async(lambda: sampler.begun, "sampling")
+        await client.set(ledger.keys.claim(SHARD), "another")
+        await running
+        assert sampler.cancelled == ["a"]
+        assert await client.get(ledger.keys.claim(SHARD)) == "another"
+
+
+async def test_stopping_finishes_what_is_on_the_wire_and_gives_the_rest_back(valkey: Valkey, ledger: Ledger) -> None:
+    await record(ledger, "a", "b")
+    sampler, stopping = HeldSampler(free=False), asyncio.Event()
+    sampler.waiting = {"b"}
+    async with worker(valkey, sampler, stopping=stopping) as runner:
+        running = asyncio.create_task(runner.run(RUN, SHARD, message("a", "b")))
+        await wait_until_async(lambda: len(sampler.begun) == 2, "both begun")
+        stopping.set()
+        await wait_until_async(lambda: sampler.cancelled == ["b"], "the one that waits for its grant is let go")
+        assert not running.done()
+        sampler.holds["a"].set()
+        with pytest.raises(Reject) as given_back:
+            await running
+        assert given_back.value.requeue
+        with pytest.raises(Reject):
+            await runner.run(RUN, SHARD, message("a", "b"))
+    assert [result.id for result in await stored(ledger)] == ["a"]
+    async with worker(valkey, HeldSampler()) as next_worker:
+        assert (await next_worker.run(RUN, SHARD, message("a", "b")))["requests"] == 1
+
+
+async def test_a_retry_that_waits_is_let_go_when_the_worker_stops(valkey: Valkey, ledger: Ledger) -> None:
+    await record(ledger, "a")
+    stopping = asyncio.Event()
+    failed = asyncio.Event()
+
+    class Retrying(HeldSampler):
+        async def sample(self, request: Request, *, scope: str = "", on_wire: Any = None) -> Outcome:
+            on_wire(True)
+            self.begun.append(request.id)
+            await failed.wait()
+            on_wire(False)
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    sampler = Retrying()
+    async with worker(valkey, sampler, stopping=stopping) as runner:
+        running = asyncio.create_task(runner.run(RUN, SHARD, message("a")))
+        await wait_until_async(lambda: sampler.begun, "on the wire")
+        stopping.set()
+        await asyncio.sleep(0)
+        assert not running.done()
+        failed.set()
+        with pytest.raises(Reject):
+            await running
+
+
+async def test_draining_ends_what_is_not_on_the_wire_and_says_so(valkey: Valkey, ledger: Ledger) -> None:
+    await record(ledger, "a", "b")
+    sampler = HeldSampler(free=False)
+    sampler.waiting = {"b"}
+    async with worker(valkey, sampler) as runner:
+        running = asyncio.create_task(runner.run(RUN, SHARD, message("a", "b")))
+        await wait_until_async(lambda: len(sampler.begun) == 2, "both begun")
+        await ledger.drain(True)
+        [withdrawn] = await wait_until_async(lambda: stored(ledger), "the one that waited is told as cancelled")
+        assert withdrawn.id == "b"
+        assert withdrawn.outcome.failure.cause is Cause.CANCELLED
+        sampler.holds["a"].set()
+        await running
+    assert [result.outcome.ok for result in await stored(ledger)] == [False, True]
+
+
+async def test_outcomes_wait_for_redis(valkey: Valkey, ledger: Ledger, tmp_path: Any) -> None:
+    with Valkey(tmp_path / "kept", appendonly=True, options=("appendfsync always",)) as server:
+        async with redis_client(server.url) as client:
+            kept = Ledger(client, RUN)
+            await record(kept, "a", "b")
+            sampler = HeldSampler(free=False)
+            async with worker(server, sampler) as runner:
+                running = asyncio.create_task(runner.run(RUN, SHARD, message("a", "b")))
+                await wait_until_async(lambda: len(sampler.begun) == 2, "both begun")
+                server.kill()
+                for hold in sampler.holds.values():
+                    hold.set()
+                await wait_until_async(lambda: runner.unstored == 2, "two outcomes wait")
+                server.start()
+                assert (await running)["requests"] == 2
+        async with redis_client(server.url) as client:
+            assert sorted(result.id for result in await stored(Ledger(client, RUN))) == ["a", "b"]
+
+
+async def test_a_shard_that_kills_its_workers_is_given_up(valkey: Valkey, ledger: Ledger) -> None:
+    await record(ledger, "a")
+    sampler = HeldSampler(free=False)
+    for _ in range(MAX_TRIES):
+        runner = ShardRunner(sampler, valkey.url, "w", asyncio.Event())
+        await runner.start()
+        begun = len(sampler.begun)
+        running = asyncio.create_task(runner.run(RUN, SHARD, message("a")))
+        await wait_until_async(lambda: len(sampler.begun) > begun, "begun")  # noqa: B023
+        running.cancel()  # stands for its death: the claim is given up, the try stays counted
+        await asyncio.gather(running, return_exceptions=True)
+        await runner.aclose()
+    async with worker(valkey, sampler) as last:
+        assert await last.run(RUN, SHARD, message("a")) == {"requests": 1, "failed": 1}
+    [result] = await stored(ledger)
+    assert result.outcome.failure is not None
+    assert result.outcome.failure.cause is Cause.WORKER_LOST
+    assert len(sampler.begun) == MAX_TRIES
+
+
+async def test_a_request_that_cannot_be_made_fails_alone(valkey: Valkey, ledger: Ledger) -> None:
+    from brimful.profile import get_profile
+
+    await record(ledger, "a", "b")
+    acs = get_profile("acs")
+    async with worker(valkey, HeldSampler(), parse=lambda fields: Request.parse(fields, acs)) as runner:
+        bad, good = message("a", "b")
+        bad["request"]["n"] = 0
+        assert await runner.run(RUN, SHARD, [bad, good]) == {"requests": 2, "failed": 1}
+    outcomes = {result.id: result.outcome for result in await stored(ledger)}
+    assert outcomes["a"].failure is not None
+    assert outcomes["a"].failure.cause is Cause.BAD_REQUEST
+    assert outcomes["b"].ok

@@ -1,0 +1,316 @@
+"""The worker's side of a run: claim a shard, sample what is still wanted of it, bring the outcomes to the ledger.
+
+Exactly once rests on three things. A *claim* (a key with a TTL, renewed every second) keeps a second delivery of the
+same message waiting while the first lives. A request's outcome and its removal from the shard's HASH go to Redis in
+one MULTI, so that whoever begins the shard again asks only for what has no outcome. And the submitter drops what comes
+twice all the same, as when a claim was lost to an outage.
+
+When Redis is away, outcomes are kept here until it is back; nothing that was sampled is thrown away for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+from celery.exceptions import Reject
+from redis import RedisError
+
+from brimful.errors import BadRequest
+from brimful.names import Mode, Workload
+from brimful.outcome import Cause, Failure, Outcome
+from brimful.redis_url import redis_client
+from brimful.request import Request
+from brimful.run.ledger import CLAIM_TTL_S, MAX_TRIES, TTL_S, Keys
+from brimful_worker.store import Store
+
+log = logging.getLogger(__name__)
+
+_CHECK_S = 1.0
+_WAIT_S = 0.5
+_AWAY = (RedisError, OSError)
+
+
+class Samples(Protocol):
+    """What a runner needs of the sampler."""
+
+    async def sample(
+        self, request: Request, *, scope: str = "", on_wire: Callable[[bool], None] | None = None
+    ) -> Outcome:
+        """``on_wire`` is told True when an attempt's bytes are sent, False when it failed and another is to follow.
+        ``scope`` and the request's id name it to the provider's Jobs. Raises only CancelledError."""
+
+
+@dataclass(eq=False)
+class _Job:
+    run: str
+    shard: str
+    keys: Keys
+    token: str
+    tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    on_wire: set[str] = field(default_factory=set)
+    ended: set[str] = field(default_factory=set)
+    """Requests that have their outcome, stored or on its way to be."""
+    left: int = 0
+    """Requests whose outcome is not stored yet."""
+    stopped: str = ""
+    """Why the rest is not done here: withdrawn, lost, stopping."""
+    drained: bool = False
+
+    def wire(self, id: str, on: bool) -> None:
+        if on:
+            self.on_wire.add(id)
+            return
+        self.on_wire.discard(id)
+        if self.stopped or self.drained:
+            asyncio.get_running_loop().call_soon(self.stop_unsent)
+
+    def stop_all(self) -> None:
+        for id, task in self.tasks.items():
+            if id not in self.ended:
+                task.cancel()
+
+    def stop_unsent(self) -> None:
+        for id, task in self.tasks.items():
+            if id not in self.on_wire and id not in self.ended:
+                task.cancel()
+
+
+class ShardRunner:
+    """All shards of one worker process. ``async with``, or ``start``/``aclose``."""
+
+    def __init__(
+        self,
+        sampler: Samples,
+        redis_url: str,
+        worker_name: str,
+        stopping: asyncio.Event,
+        *,
+        parse: Callable[[Mapping[str, Any]], Request] | None = None,
+        claim_ttl_s: float = CLAIM_TTL_S,
+        check_s: float = _CHECK_S,
+    ) -> None:
+        """``stopping``: begin nothing new, finish what is on the wire, give the rest back.
+
+        ``parse`` makes a checked request of a message's fields (raises BadRequest); default: taken as they are.
+        """
+        self._sampler = sampler
+        self._redis = redis_client(redis_url)
+        self._name = worker_name
+        self._stopping = stopping
+        self._parse = parse or _as_it_is
+        self._ttl_ms = int(claim_ttl_s * 1000)
+        self._check_s = check_s
+        self._store = Store(self._redis)
+        self._jobs: set[_Job] = set()
+        self._background: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        self._background = [asyncio.create_task(self._watch()), asyncio.create_task(self._watch_stopping())]
+        self._store.start()
+
+    async def aclose(self, grace_s: float = 5.0) -> None:
+        """Outcomes that Redis has not taken within ``grace_s`` are lost (their requests are asked again)."""
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        await self._store.aclose(grace_s)
+        await self._redis.aclose()
+
+    async def __aenter__(self) -> ShardRunner:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    @property
+    def shards(self) -> int:
+        """Shards in hand."""
+        return len(self._jobs)
+
+    @property
+    def unstored(self) -> int:
+        """Outcomes that wait for Redis."""
+        return self._store.waiting
+
+    async def run(self, run: str, shard: str, requests: list[dict[str, Any]]) -> dict[str, Any]:
+        """Until every request still wanted has its outcome stored. Returns ``{"requests": …, "failed": …}``.
+
+        Raises celery's Reject (requeue) where the worker stops first. Cancelled: gives its claim up at once.
+        """
+        keys = Keys(run)
+        job = _Job(run, shard, keys, f"{self._name}:{uuid.uuid4().hex}")
+        if not await self._claim(job):
+            return {"requests": 0, "failed": 0}
+        self._jobs.add(job)
+        try:
+            return await self._run_claimed(job, requests)
+        finally:
+            self._jobs.discard(job)
+            for task in job.tasks.values():
+                task.cancel()
+            if job.left:
+                await self._give_up_claim(job)
+
+    async def _run_claimed(self, job: _Job, requests: list[dict[str, Any]]) -> dict[str, Any]:
+        wanted, tries = await self._begin(job)
+        todo = [entry for entry in requests if entry["id"] in wanted]
+        job.left = len(todo)
+        if not todo:
+            await self._end_empty(job)
+            return {"requests": 0, "failed": 0}
+        counts = {"requests": 0, "failed": 0}
+        lost = tries > MAX_TRIES
+        for entry in todo:
+            job.tasks[entry["id"]] = asyncio.create_task(self._one(job, entry, lost, counts))
+        if self._stopping.is_set():
+            job.stopped = job.stopped or "stopping"
+            job.stop_unsent()
+        await asyncio.wait(job.tasks.values())
+        failures = [task.exception() for task in job.tasks.values() if not task.cancelled() and task.exception()]
+        if failures:
+            raise failures[0]  # type: ignore[misc]  # a fault of ours: the shard is begun again, at most MAX_TRIES times
+        if job.left and job.stopped == "stopping":
+            raise Reject("the worker stops", requeue=True)
+        return counts
+
+    async def _one(self, job: _Job, entry: dict[str, Any], lost: bool, counts: dict[str, int]) -> None:
+        id = entry["id"]
+        if lost:
+            message = f"its worker died {MAX_TRIES} times while it ran"
+            outcome = Outcome(id, failure=Failure(Cause.WORKER_LOST, message, permanent=True), worker=self._name)
+        else:
+            try:
+                request = self._parse({**entry["request"], "id": id})
+            except BadRequest as error:
+                outcome = Outcome(id, failure=Failure(Cause.BAD_REQUEST, str(error), permanent=True))
+            else:
+                try:
+                    outcome = await self._sampler.sample(request, scope=job.run, on_wire=partial(job.wire, id))
+                except asyncio.CancelledError:
+                    if not job.drained:
+                        raise
+                    message = "withdrawn before it was sent: its run drains"
+                    outcome = Outcome(id, failure=Failure(Cause.CANCELLED, message))
+        job.ended.add(id)
+        counts["requests"] += 1
+        counts["failed"] += not outcome.ok
+        await self._store.put(job.keys, job.shard, id, entry["units"], outcome, last=lambda: self._is_last(job))
+
+    @staticmethod
+    def _is_last(job: _Job) -> bool:
+        """Called as the outcome goes to Redis: whether the shard ends with it."""
+        job.left -= 1
+        return job.left == 0
+
+    # -- the claim -----------------------------------------------------------------------------------------------
+
+    async def _claim(self, job: _Job) -> bool:
+        """False: the shard is gone. Waits while another delivery of it lives. Raises Reject when the worker stops."""
+        while True:
+            if self._stopping.is_set():
+                raise Reject("the worker stops", requeue=True)
+            with contextlib.suppress(*_AWAY):
+                async with self._redis.pipeline(transaction=True) as pipe:
+                    pipe.set(job.keys.claim(job.shard), job.token, nx=True, px=self._ttl_ms)
+                    pipe.exists(job.keys.shard(job.shard))
+                    pipe.get(job.keys.claim(job.shard))
+                    _, recorded, holder = await pipe.execute()
+                if holder == job.token:
+                    if recorded:
+                        return True
+                    await self._end_empty(job)
+                if not recorded:
+                    return False
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), _WAIT_S)
+
+    async def _begin(self, job: _Job) -> tuple[set[str], int]:
+        while True:
+            try:
+                async with self._redis.pipeline(transaction=True) as pipe:
+                    pipe.hkeys(job.keys.shard(job.shard))
+                    pipe.incr(job.keys.tries(job.shard))
+                    pipe.expire(job.keys.tries(job.shard), TTL_S)
+                    wanted, tries, _ = await pipe.execute()
+                return set(wanted), int(tries)
+            except _AWAY:
+                await asyncio.sleep(_WAIT_S)
+
+    async def _end_empty(self, job: _Job) -> None:
+        with contextlib.suppress(*_AWAY):
+            async with self._redis.pipeline(transaction=True) as pipe:
+                pipe.zrem(job.keys.shards, job.shard)
+                pipe.delete(job.keys.claim(job.shard), job.keys.tries(job.shard))
+                await pipe.execute()
+
+    async def _give_up_claim(self, job: _Job) -> None:
+        """So that the next one need not wait for it to run out; a shard given back is no try."""
+        with contextlib.suppress(*_AWAY):
+            async with asyncio.timeout(1.0):
+                if await self._redis.get(job.keys.claim(job.shard)) != job.token:
+                    return
+                async with self._redis.pipeline(transaction=True) as pipe:
+                    pipe.delete(job.keys.claim(job.shard))
+                    if job.stopped == "stopping":
+                        pipe.decr(job.keys.tries(job.shard))
+                    await pipe.execute()
+
+    # -- what may end a job early --------------------------------------------------------------------------------
+
+    async def _watch_stopping(self) -> None:
+        await self._stopping.wait()
+        for job in self._jobs:
+            job.stopped = job.stopped or "stopping"
+            job.stop_unsent()
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(self._check_s)
+            try:
+                await self._check([job for job in self._jobs if job.tasks])
+            except _AWAY as error:
+                log.debug("claims not renewed: %s", error)
+
+    async def _check(self, jobs: list[_Job]) -> None:
+        if not jobs:
+            return
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for job in jobs:
+                claim = job.keys.claim(job.shard)
+                pipe.set(claim, job.token, nx=True, px=self._ttl_ms)  # it ran out while Redis was away
+                pipe.get(claim)
+                pipe.pexpire(claim, self._ttl_ms)
+                pipe.exists(job.keys.shard(job.shard))
+                pipe.exists(job.keys.drain)
+            answers = await pipe.execute()
+        for place, job in enumerate(jobs):
+            _, holder, _, recorded, drain = answers[5 * place : 5 * place + 5]
+            if job not in self._jobs or job.left == 0:
+                continue
+            if holder != job.token:
+                job.stopped = "lost"
+                job.stop_all()
+            elif not recorded:
+                job.stopped = "withdrawn"
+                job.stop_all()
+            elif drain:
+                job.drained = True
+                job.stop_unsent()
+
+
+def _as_it_is(fields: Mapping[str, Any]) -> Request:
+    ours = {"id", "mode", "workload"}
+    return Request(
+        fields={name: value for name, value in fields.items() if name not in ours},
+        id=str(fields.get("id", "")),
+        mode=Mode(fields.get("mode", Mode.COMPLETION)),
+        workload=Workload(fields.get("workload", Workload.BATCH)),
+    )

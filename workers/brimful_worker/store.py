@@ -1,0 +1,140 @@
+"""Outcomes on their way to the run's ledger: many in one MULTI, kept here for as long as Redis is away."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from redis import RedisError
+from redis.asyncio import Redis
+
+from brimful.outcome import Outcome
+from brimful.run.ledger import TTL_S, Keys, result_fields
+
+log = logging.getLogger(__name__)
+
+_MOST = 128
+"""Outcomes in one MULTI at most, and _MOST_BYTES of them: Redis serves nobody else meanwhile."""
+_MOST_BYTES = 2 * 1024 * 1024
+_PAUSE_S = (0.1, 2.0)
+"""First and longest pause between tries while Redis is away."""
+
+
+@dataclass(slots=True)
+class _Item:
+    keys: Keys
+    shard: str
+    id: str
+    fields: dict[Any, Any]
+    last: Callable[[], bool]
+    stored: asyncio.Future[None]
+
+    @property
+    def size(self) -> int:
+        return len(self.fields["outcome"]) + len(self.fields["units"])
+
+
+class Store:
+    """One writer for all shards of a process, on the loop on which :meth:`start` was called."""
+
+    def __init__(self, client: Redis) -> None:
+        self._redis = client
+        self._items: deque[_Item] = deque()
+        self._some = asyncio.Event()
+        self._writer: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._writer = asyncio.create_task(self._write())
+
+    @property
+    def waiting(self) -> int:
+        return len(self._items)
+
+    async def put(
+        self, keys: Keys, shard: str, id: str, units: Any, outcome: Outcome, *, last: Callable[[], bool]
+    ) -> None:
+        """Returns when Redis has it. Cancelled while waiting, the outcome is stored all the same.
+
+        ``last()`` is called once, when it has been stored: whether its shard has ended with it.
+        """
+        stored = asyncio.get_running_loop().create_future()
+        self._items.append(_Item(keys, shard, id, result_fields(id, units, outcome), last, stored))
+        self._some.set()
+        await stored
+
+    async def aclose(self, grace_s: float) -> None:
+        """Waits ``grace_s`` seconds at most for what is not stored yet."""
+        if self._writer is None:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                while self._items:
+                    await asyncio.wait([self._items[-1].stored])
+        if self._items:
+            log.warning("%d outcomes could not be stored: Redis is away; they will be sampled again", len(self._items))
+        self._writer.cancel()
+        await asyncio.gather(self._writer, return_exceptions=True)
+        for item in self._items:
+            item.stored.cancel()
+
+    async def _write(self) -> None:
+        pause = _PAUSE_S[0]
+        while True:
+            await self._some.wait()
+            batch = self._batch()
+            if not batch:
+                self._some.clear()
+                continue
+            try:
+                await self._send(batch)
+            except (RedisError, OSError) as error:
+                log.warning("%d outcomes wait for Redis: %s", len(self._items), type(error).__name__)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _PAUSE_S[1])
+                continue
+            pause = _PAUSE_S[0]
+            for _ in batch:
+                self._items.popleft()
+            await self._end(batch)
+
+    def _batch(self) -> list[_Item]:
+        """The oldest items, all of one run: only a run's own keys are sure to be in one slot of a Redis Cluster."""
+        batch: list[_Item] = []
+        size = 0
+        for item in self._items:
+            if batch and (
+                item.keys.results != batch[0].keys.results or len(batch) == _MOST or size + item.size > _MOST_BYTES
+            ):
+                break
+            batch.append(item)
+            size += item.size
+        return batch
+
+    async def _send(self, batch: list[_Item]) -> None:
+        keys = batch[0].keys
+        async with self._redis.pipeline(transaction=True) as pipe:
+            for item in batch:
+                pipe.xadd(keys.results, item.fields)
+                pipe.hdel(keys.shard(item.shard), item.id)
+            pipe.expire(keys.results, TTL_S)
+            await pipe.execute()
+
+    async def _end(self, batch: list[_Item]) -> None:
+        """The shards that ended are struck off. Should that fail, the submitter's sweep does it."""
+        ended = {item.shard for item in batch if item.last()}
+        for item in batch:
+            if not item.stored.done():
+                item.stored.set_result(None)
+        if not ended:
+            return
+        keys = batch[0].keys
+        with contextlib.suppress(RedisError, OSError):
+            async with self._redis.pipeline(transaction=True) as pipe:
+                pipe.zrem(keys.shards, *ended)
+                pipe.delete(*map(keys.claim, ended), *map(keys.tries, ended), *map(keys.shard, ended))
+                await pipe.execute()
