@@ -73,13 +73,17 @@ class Sampler:
         self.budget = BudgetGate()
         self.worker = f"{socket.gethostname()}:{os.getpid()}"
 
-    async def sample(self, request: Request, *, scope: str = "") -> Outcome:
+    async def sample(
+        self, request: Request, *, scope: str = "", on_wire: Callable[[bool], None] | None = None
+    ) -> Outcome:
         """What became of a request; raises only CancelledError.
 
         ``scope`` (a run's or a Celery task's id) and ``request.id`` name the request to the provider's Jobs: the same
         names and fields find the same Job again. With neither, each call is a Job of its own.
+        ``on_wire`` is told True when an attempt's bytes are sent, False when that attempt failed and another is to
+        follow: whoever stops calmly lets the first end and cancels the second.
         """
-        sampling = _Sampling(self, request, scope)
+        sampling = _Sampling(self, request, scope, on_wire)
         try:
             async with sampling.clock:
                 return await sampling.run()
@@ -117,16 +121,20 @@ class _Sampling:
         "request",
         "stale_grants",
         "tally",
+        "tell_wire",
         "throttles",
         "ticket",
         "ticket_name",
     )
 
-    def __init__(self, fleet: Sampler, request: Request, scope: str) -> None:
+    def __init__(
+        self, fleet: Sampler, request: Request, scope: str, tell_wire: Callable[[bool], None] | None = None
+    ) -> None:
         self.fleet = fleet
         self.request = request
         self.assembly = Assembly(request)
         self.tally = Tally()
+        self.tell_wire = tell_wire
         self.clock = asyncio.timeout(None)
         self.failures = self.throttles = self.budget_refusals = self.stale_grants = 0
         self.last: Meaning | None = None
@@ -154,6 +162,7 @@ class _Sampling:
 
     async def _attempt(self, part: Part) -> Meaning | None:
         """Ask once. None: nothing was sent, and it costs nothing to ask again."""
+        self._off_wire()
         fleet, request = self.fleet, part.request
         hold = request.hold
         if fleet.budget.at_end(hold):
@@ -192,6 +201,8 @@ class _Sampling:
             nonlocal sent_at
             sent_at = wire.sent_at or 0.0
             self.tally.on_wire()
+            if self.tell_wire is not None:
+                self.tell_wire(True)
 
         try:
             if part.request.mode is Mode.JOB:
@@ -255,6 +266,7 @@ class _Sampling:
             self.tally.retries[told.cause] += 1
 
     async def _back_off(self, failures: int, *, base_s: float | None = None, cap_s: float | None = None) -> None:
+        self._off_wire()
         settings = self.fleet.settings
         seconds = retry.full_jitter(
             failures,
@@ -264,6 +276,10 @@ class _Sampling:
         )
         self.tally.retrying_s += seconds
         await asyncio.sleep(seconds)
+
+    def _off_wire(self) -> None:
+        if self.tell_wire is not None:
+            self.tell_wire(False)
 
     async def _pause_fleet(self, told: Meaning) -> None:
         """The provider named a time: nobody of the fleet starts until then."""
