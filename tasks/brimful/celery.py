@@ -7,14 +7,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from celery import Celery
+from celery import Celery, concurrency
 from kombu import Queue  # type: ignore[attr-defined]
 
 from brimful.config import Settings
 from brimful.names import APP, QUEUES, TASK_SAMPLE, TASK_SHARD, Workload
 from brimful.redis_url import broker_options, broker_url
 
-app = Celery(APP, set_as_current=False, include=["brimful.tasks"])
+POOL = "brimful_worker.pool:TaskPool"
+"""By name: clients must not import it."""
+
+app = Celery(APP, set_as_current=False, include=["brimful.tasks"], amqp="brimful.discreet:DiscreetAMQP")
+
+# What `celery -A brimful worker -P custom` means, unless CELERY_CUSTOM_WORKER_POOL says otherwise.
+concurrency.ALIASES["custom"] = concurrency.ALIASES.get("custom") or POOL
 
 
 def configuration() -> dict[str, Any]:
@@ -37,7 +43,11 @@ def configuration() -> dict[str, Any]:
         },
         "task_acks_late": True,
         "task_track_started": True,
+        "worker_pool": POOL,
+        "worker_concurrency": settings.concurrency,
         "worker_prefetch_multiplier": 1,
+        # How many tasks with a countdown a worker may hold beside the running ones.
+        "worker_eta_task_limit": 1000,
         "worker_send_task_events": True,
         "task_send_sent_event": True,
         "worker_cancel_long_running_tasks_on_connection_loss": False,

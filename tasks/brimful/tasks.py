@@ -7,6 +7,7 @@ from typing import Any
 from celery import Task
 
 from brimful.celery import app
+from brimful.errors import BadRequest, SampleError
 from brimful.names import TASK_SAMPLE, TASK_SHARD
 from brimful.port import port
 
@@ -20,7 +21,7 @@ class CoroutineTask(Task):  # type: ignore[misc]  # celery ships no types
         return port().run(self, self.run(*args, **kwargs))
 
 
-@app.task(base=CoroutineTask, name=TASK_SAMPLE)  # type: ignore[untyped-decorator]
+@app.task(base=CoroutineTask, name=TASK_SAMPLE, shared=False, throws=(SampleError, BadRequest))  # type: ignore[untyped-decorator]
 async def sample(request: Any = None, /, **fields: Any) -> dict[str, Any]:
     """One request; the provider's Completion is the result, with what it took under ``brimful``.
 
@@ -36,7 +37,7 @@ async def sample(request: Any = None, /, **fields: Any) -> dict[str, Any]:
     return {**outcome.completion, "brimful": took}
 
 
-@app.task(base=CoroutineTask, name=TASK_SHARD, ignore_result=True)  # type: ignore[untyped-decorator]
+@app.task(base=CoroutineTask, name=TASK_SHARD, shared=False, ignore_result=True)  # type: ignore[untyped-decorator]
 async def shard(run: str, shard: str, requests: list[dict[str, Any]]) -> dict[str, Any]:
     """Many requests of one run. Each has an outcome of its own; a failing one never fails its neighbours."""
     return await port().shard(run, shard, requests)

@@ -1,0 +1,80 @@
+"""``brimful worker``: one worker process of the fleet. It is ``celery worker`` underneath, in this same process."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from brimful.config import Settings
+from brimful.errors import SettingError
+from brimful.names import QUEUES
+
+
+def worker(
+    concurrency: Annotated[
+        int | None, typer.Option("--concurrency", "-c", min=1, help="Tasks run at once; BRIMFUL_CONCURRENCY.")
+    ] = None,
+    queues: Annotated[
+        str | None, typer.Option("--queues", "-Q", help=f"By commas, most urgent first; else {','.join(QUEUES)}.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", "-n", help="The node's name, unique in the fleet; NAME or NAME@HOST.")
+    ] = None,
+    log_level: Annotated[
+        str | None, typer.Option("--log-level", "-l", help="DEBUG, INFO, WARNING, ERROR; BRIMFUL_LOG_LEVEL.")
+    ] = None,
+) -> None:
+    """Run one worker process until SIGTERM or Ctrl-C; it needs BRIMFUL_REDIS_URL, the key and the provider's URL.
+
+    SIGTERM finishes what is on the wire and gives the rest back. A second Ctrl-C, or SIGQUIT, gives all of it back.
+    """
+    raise typer.Exit(run_worker(concurrency=concurrency, queues=queues, name=name, log_level=log_level))
+
+
+def run_worker(
+    *,
+    concurrency: int | None = None,
+    queues: str | None = None,
+    name: str | None = None,
+    log_level: str | None = None,
+) -> int:
+    """Returns the exit code at the worker's end. Raises SettingError before anything has started."""
+    try:
+        import brimful_worker.pool  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise SettingError(f"a worker needs {error.name}: pip install 'brimful[worker]'") from None
+    settings = Settings.load(concurrency=concurrency, log_level=log_level)
+    if settings.redis_url is None:
+        raise SettingError(
+            "BRIMFUL_REDIS_URL: not set; it names the fleet's Redis. (`brimful up` brings one of its own.)"
+        )
+    _ = settings.api_base, settings.key_tag  # raises where the key or the provider's URL is missing
+    known = [queue.strip() for queue in (queues or ",".join(QUEUES)).split(",") if queue.strip()]
+    if unknown := [queue for queue in known if queue not in QUEUES]:
+        raise SettingError(f"--queues: {', '.join(unknown)}: the queues are {', '.join(QUEUES)}")
+    node = name or f"worker-{os.getpid()}"
+    arguments = [
+        *("worker", "-P", "custom"),
+        *("-n", node if "@" in node else f"{node}@%h"),
+        *("-c", str(settings.concurrency)),
+        *("-Q", ",".join(known)),
+        *("-l", settings.log_level.upper()),
+        # They cost a second at every start, and bring a fleet nothing: revocations reach all workers anyway.
+        *("--without-mingle", "--without-gossip"),
+    ]
+    return _celery(arguments)
+
+
+def _celery(arguments: list[str]) -> int:
+    from celery.bin.celery import celery
+
+    from brimful.celery import app
+
+    app.set_default()
+    try:
+        code = celery.main(["-A", "brimful", "-q", *arguments], prog_name="celery", standalone_mode=False)
+    except SystemExit as end:
+        code = end.code
+    return code if isinstance(code, int) else 0

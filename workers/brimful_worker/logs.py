@@ -1,0 +1,60 @@
+"""The worker's logs: modest at INFO, and never a prompt, a completion or the key."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from celery.app import trace
+from celery.utils.saferepr import saferepr
+from celery.worker.consumer import consumer
+
+_QUIET = {
+    # logged at INFO once per message or per retry, with nothing in it for an operator
+    "celery.worker.strategy": logging.WARNING,
+    "kombu.connection": logging.WARNING,
+}
+
+
+def install() -> None:
+    """For this process. Idempotent."""
+    trace.LOG_SUCCESS = "Task %(name)s[%(id)s] succeeded in %(runtime)ss"
+    trace.saferepr = _result
+    consumer.dump_body = _body
+    for name in ("celery.worker.consumer.consumer", "celery.app.trace", "celery.backends.base"):
+        logger = logging.getLogger(name)
+        if not any(isinstance(one, _Discretion) for one in logger.filters):
+            logger.addFilter(_Discretion())
+    for name, level in _QUIET.items():
+        logging.getLogger(name).setLevel(level)
+
+
+def _result(value: Any, *args: Any, **options: Any) -> str:
+    """How a task's return value is shown in events (and so in Flower)."""
+    if isinstance(value, dict) and isinstance(value.get("choices"), list):
+        return f"<completion, {len(value['choices'])} choices>"
+    return str(saferepr(value, *args, **options))
+
+
+def _body(message: Any, body: Any) -> str:
+    """How a message that cannot be used is shown: by its size."""
+    return f"<{len(message.body or ())} bytes>"
+
+
+class _Discretion(logging.Filter):
+    """Cuts out of Celery's records what repeats arguments, and tracebacks of what is no error."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if isinstance(record.args, tuple):
+            record.args = tuple(_headers(arg) for arg in record.args)
+        if record.name == "celery.backends.base":
+            record.exc_info = None  # "Retrying…" while Redis is away: once a second per task
+        elif record.exc_info and record.exc_info[0] is not None and record.exc_info[0].__name__ == "Reject":
+            record.exc_info = None  # work given back at a shutdown
+        return True
+
+
+def _headers(value: Any) -> Any:
+    if isinstance(value, dict) and "argsrepr" in value:
+        return {name: content for name, content in value.items() if name not in ("argsrepr", "kwargsrepr")}
+    return value

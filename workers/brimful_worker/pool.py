@@ -1,0 +1,208 @@
+"""The Celery pool: every task a coroutine on the process's one event loop, Celery's own tracer waiting in a thread.
+
+Load it with ``-P custom`` (``CELERY_CUSTOM_WORKER_POOL=brimful_worker.pool:TaskPool`` where the app is not brimful's).
+Results, states, signals and events are Celery's own work, done by the tracer; acknowledgements and everything else that
+touches the broker happen on the main thread, in order.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from billiard.einfo import ExceptionInfo
+from celery.concurrency.base import BasePool
+from celery.worker import state
+
+from brimful_worker.jobs import Job
+from brimful_worker.loop import LoopThread
+from brimful_worker.mainthread import MainThread
+from brimful_worker.overlay import adopt
+from brimful_worker.process import prepare
+from brimful_worker.room import Room
+
+_COLD_S = 4.0
+"""How long a cold shutdown waits for cancelled coroutines and last acknowledgements."""
+_CLOSE_S = 5.0
+"""How long the worker's connections may take to close."""
+_TICK_S = 0.1
+
+Callback = Callable[..., Any] | None
+
+
+class TaskPool(BasePool):  # type: ignore[misc]  # celery ships no types
+    """One event loop, one thread per task in flight. Not signal-safe, and never blocks on dispatch."""
+
+    signal_safe = False
+    uses_semaphore = True
+    task_join_will_block = True
+    body_can_be_buffer = True
+
+    def __init__(self, limit: int | None = None, **options: Any) -> None:
+        super().__init__(limit, **options)
+        self.limit = int(limit or 1)
+        self._jobs: dict[int, tuple[Job, Callback, Callback]] = {}
+        self._main = MainThread()
+        self._loop = LoopThread()
+        self._room = Room(options.get("semaphore"), self.limit)
+        self._closing = False
+        self._stopped = False
+        _app, node = self.options.get("initargs") or (None, "")
+        self._worker = prepare(self.app, node)  # exits with a message when a setting is missing
+
+    # -- life
+
+    def on_start(self) -> None:
+        adopt(self.app)
+        self._main_ident = threading.get_ident()
+        self._loop.start()
+        self._worker.start(self._loop)
+
+    def register_with_event_loop(self, loop: Any) -> None:
+        self._main.attach(loop)
+
+    def on_close(self) -> None:
+        """Warm shutdown begins: nothing new is started, bodies are told that the worker stops."""
+        self._closing = True
+        self._room.close()
+        if self._loop.alive:
+            self._worker.stopping(self._loop)
+
+    def on_stop(self) -> None:
+        """Wait until the running tasks have ended and are acknowledged.
+
+        Celery also calls this inside the signal handler of a cold shutdown. There it only cancels: the main thread may
+        be anywhere, so callbacks wait for :meth:`on_terminate`.
+        """
+        if _cold() and not self._stopped:
+            self._end_all()
+            return
+        self._finish()
+
+    def on_terminate(self) -> None:
+        """Cold shutdown: unfinished tasks end now; their messages go back to the queue when the channel closes."""
+        self._closing = True
+        self._room.close()
+        self._end_all()
+        self._finish()
+
+    def flush(self) -> None:
+        """The connection was lost, and Celery has just reset its semaphore: running tasks hold their places on."""
+        self._room.recount(len(self._jobs))
+
+    def _finish(self) -> None:
+        if self._stopped:
+            return
+        deadline = float("inf")
+        while True:
+            self._main.drain_all()
+            if not self._jobs or time.monotonic() > deadline:
+                break
+            if _cold() and deadline == float("inf"):
+                self._end_all()
+                deadline = time.monotonic() + _COLD_S
+            self._main.fire_timers()
+            self._main.arrived.wait(_TICK_S)
+        self._stopped = True
+        self._worker.stop(self._loop, _CLOSE_S)
+        self._loop.stop(1.0 if _cold() else _CLOSE_S)
+        self._main.drain_all()
+
+    def _end_all(self) -> None:
+        for job, *_ in tuple(self._jobs.values()):
+            job.end()
+
+    # -- jobs
+
+    def on_apply(
+        self,
+        target: Callable[..., Any],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+        callback: Callback = None,
+        error_callback: Callback = None,
+        accept_callback: Callback = None,
+        timeout_callback: Callback = None,
+        soft_timeout: float | None = None,
+        timeout: float | None = None,
+        correlation_id: str | None = None,
+        **_: Any,
+    ) -> Job | None:
+        if self._closing:
+            return None  # stays unacknowledged, and goes back when the channel closes
+        soft = soft_timeout or self.options.get("soft_timeout")
+        hard = timeout or self.options.get("timeout")
+        job = Job(str(correlation_id), target, tuple(args), kwargs or {}, self._loop.loop, self._report, soft)
+        self._jobs[job.id] = job, callback, error_callback
+        if accept_callback is not None:
+            accept_callback(job.id, time.monotonic())  # may end it, if it was revoked meanwhile
+        job.limits(soft, hard, partial(self._on_limit, timeout_callback))
+        job.start()
+        return job
+
+    def terminate_job(self, pid: int, signal: Any = None) -> None:
+        """End the job that was accepted as ``pid``; its callbacks are never called."""
+        entry = self._jobs.get(pid)
+        if entry is not None:
+            entry[0].end()
+
+    def _report(self, job: Job, result: Any, einfo: ExceptionInfo | None) -> None:
+        self._main.put(self._done, job, result, einfo)  # from the job's thread
+
+    def _done(self, job: Job, result: Any, einfo: ExceptionInfo | None) -> None:
+        _job, callback, error_callback = self._jobs.pop(job.id)
+        try:
+            if einfo is not None:
+                if error_callback is not None:
+                    error_callback(einfo)
+            elif result is not None and callback is not None:
+                callback(result)
+        finally:
+            self._room.leave()
+
+    def _on_limit(self, callback: Callback, job: Job, soft: bool, seconds: float) -> None:
+        """On the loop's thread."""
+        if (job.interrupt() if soft else job.end()) and callback is not None:
+            self._main.put(callback, soft, seconds)
+
+    # -- size
+
+    def grow(self, n: int = 1) -> None:
+        self.limit += n
+        self._on_main(self._room.grow, n)
+
+    def shrink(self, n: int = 1) -> None:
+        n = min(n, self.limit - 1)
+        self.limit -= n
+        self._on_main(self._room.shrink, n)
+
+    def _on_main(self, call: Callable[[int], None], n: int) -> None:
+        if threading.get_ident() == self._main_ident:
+            call(n)
+        else:
+            self._main.put(call, n)
+
+    @property
+    def num_processes(self) -> int:
+        return self.limit
+
+    def start(self) -> None:
+        super().start()
+        self._does_debug = False  # BasePool would log arguments, prompts among them
+
+    def _get_info(self) -> dict[str, Any]:
+        return {
+            **super()._get_info(),
+            "max-concurrency": self.limit,
+            "processes": [os.getpid()],
+            "running": len(self._jobs),
+            "timeouts": [self.options.get("soft_timeout") or 0, self.options.get("timeout") or 0],
+        }
+
+
+def _cold() -> bool:
+    return state.should_terminate is not None and state.should_terminate is not False

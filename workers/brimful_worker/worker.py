@@ -1,0 +1,98 @@
+"""A brimful worker put together: settings → admission → provider → sampler → the port that task bodies call."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack
+from typing import Any
+
+from celery import Task, current_task
+
+from brimful.config import Settings
+from brimful.names import Workload
+from brimful.outcome import Outcome
+from brimful.redis_url import DEFAULT_URL
+from brimful.request import Request
+from brimful_worker import metrics
+from brimful_worker.admission import Admission
+from brimful_worker.jobs import run_coroutine
+from brimful_worker.provider.session import Provider
+from brimful_worker.requests import lost_too_often
+from brimful_worker.sampler import Sampler
+from brimful_worker.shard import ShardRunner
+
+
+class WorkerPort:
+    """Implements brimful.port.Port. Everything but ``run`` and ``parse`` is used on the loop."""
+
+    def __init__(self, settings: Settings, name: str) -> None:
+        """Raises SettingError for whatever is missing or wrong; opens nothing."""
+        self._settings = settings
+        self._name = name
+        self._profile = settings.profile
+        self.stopping = asyncio.Event()
+        self._admission = Admission.from_settings(settings, name=name)
+        self._provider = Provider(settings)
+        self._sampler = Sampler(settings, self._admission, self._provider)
+        self._shards = ShardRunner(
+            self._sampler, settings.redis_url or DEFAULT_URL, name, self.stopping, parse=self._parse_one
+        )
+        self._open: AsyncExitStack | None = None
+
+    async def start(self) -> None:
+        """Raises redis.RedisError or OSError while Redis is away, and leaves nothing open then."""
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self._provider)
+            await stack.enter_async_context(self._admission)
+            await stack.enter_async_context(self._shards)
+            if metrics.serving():
+                beat = asyncio.create_task(metrics.heartbeat())
+                stack.callback(beat.cancel)
+            self._open = stack.pop_all()
+
+    async def aclose(self) -> None:
+        if self._open is not None:
+            stack, self._open = self._open, None
+            await stack.aclose()
+
+    def run(self, task: Task, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return run_coroutine(coroutine)
+
+    def parse(self, raw: Any, fields: dict[str, Any]) -> Request:
+        """``workload``, where the request names none, is that of the queue it came through; else interactive."""
+        fields = dict(fields)
+        if "workload" not in fields and not (isinstance(raw, dict) and raw.get("workload")):
+            fields["workload"] = _workload_of_queue()
+        return Request.parse({} if raw is None else raw, self._profile, **fields)
+
+    async def sample(self, request: Request) -> Outcome:
+        task = current_task.request if current_task else None
+        failure = lost_too_often(task.__dict__) if task is not None else None
+        if failure is not None:
+            return Outcome(request.id, failure=failure, worker=self._name)
+        return await self._sampler.sample(request, scope=task.id if task is not None else "")
+
+    async def shard(self, run: str, shard: str, requests: list[dict[str, Any]]) -> dict[str, Any]:
+        return await self._shards.run(run, shard, requests)  # counts a shard's deaths itself
+
+    def _parse_one(self, fields: Any) -> Request:
+        return Request.parse(fields, self._profile)
+
+
+def assemble(node: str) -> WorkerPort:
+    """From the environment, for the Celery node of that name; opens nothing yet but the metrics' port, if asked for.
+
+    Raises SettingError.
+    """
+    settings = Settings.load()
+    port = WorkerPort(settings, node)
+    if settings.metrics_port is not None:
+        metrics.serve(settings.metrics_port, key_tag=settings.key_tag, address=settings.metrics_address)
+    return port
+
+
+def _workload_of_queue() -> str:
+    delivery = (current_task.request.delivery_info or {}) if current_task else {}
+    queue = delivery.get("routing_key")
+    return queue if queue == Workload.BATCH.value else Workload.INTERACTIVE.value
