@@ -115,6 +115,20 @@ class LocalFleet:
             self.stop(0.0)
             raise
 
+    def ready_workers(self, timeout: float = 0.5) -> int:
+        """How many of the workers answer a ping within ``timeout`` seconds."""
+        from celery import Celery
+
+        from brimful.redis_url import broker_options, broker_url
+
+        with Celery("brimful-local", broker=broker_url(self.redis_url), set_as_current=False) as app:
+            app.conf.broker_transport_options = broker_options(
+                self.settings.redis_url, self.settings.visibility_timeout_s
+            )
+            answers = app.control.ping(timeout=timeout, limit=self._workers) or []
+        mine = {child.name for child in self._children}
+        return sum(1 for answer in answers for node in answer if node.partition("@")[0] in mine)
+
     def check(self) -> None:
         """Raises what ended the fleet: FleetError or SettingError with the end of a worker's log."""
         if self._failure is not None:

@@ -6,15 +6,30 @@ events, and in the workers' answers to ``inspect``. Runs in Flower's own process
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 HIDDEN = "(hidden)"
 TEXTS = ("args", "kwargs", "result")
+_DISCREET = re.compile(
+    r"""\(<1\ request,\ \d+\ prompts?>,\)
+    | \([\w.@:-]{0,64},\ [\w.@:-]{0,64},\ <\d+\ requests?>\)
+    | \{('\w+':\ -?[\d.e+-]+(,\ )?)*\}
+    | <completion,\ \d+\ choices>
+    | \(\) | \[\] | None""",
+    re.VERBOSE,
+)
+"""What :mod:`brimful.discreet` says of a task: how much was asked, not what. Anything else may hold a prompt."""
 
 
 def hide(fields: dict[str, Any]) -> dict[str, Any]:
-    """``fields`` of a task or an event without its prompts and texts; what is empty stays so."""
-    return {name: HIDDEN if name in TEXTS and value else value for name, value in fields.items()}
+    """``fields`` of a task or an event without its prompts and texts."""
+    return {name: hidden(value) if name in TEXTS else value for name, value in fields.items()}
+
+
+def hidden(value: Any) -> Any:
+    """``value`` if there is nothing in it, or nothing but numbers; else HIDDEN."""
+    return value if not value or _DISCREET.fullmatch(str(value)) else HIDDEN
 
 
 def hide_request(entry: Any) -> Any:
@@ -29,8 +44,7 @@ def hide_request(entry: Any) -> Any:
 def format_task(task: Any) -> Any:
     """What Flower's pages show of a task."""
     for name in TEXTS:
-        if getattr(task, name, None):
-            setattr(task, name, HIDDEN)
+        setattr(task, name, hidden(getattr(task, name, None)))
     return task
 
 

@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
-import signal
 from typing import Any
 
 
 def serve(options: str) -> int:
-    """Serve on a free port of 127.0.0.1; ``options`` are GatewayOptions' fields. Prints the URL as the first line."""
-    import uvloop
+    """Serve on a free port of 127.0.0.1; ``options`` are GatewayOptions' fields. Writes the URL as a line to stdout."""
+    from brimful_worker.local.gateway import Gateway, GatewayOptions
+    from brimful_worker.local.gateway.process import serve
 
-    uvloop.run(_serve(json.loads(options)))
+    gateway = Gateway(GatewayOptions(**_tuples(json.loads(options))))
+    serve(gateway, host="127.0.0.1", port=0, ready=_tell)
     return 0
 
 
-async def _serve(options: dict[str, Any]) -> None:
-    from brimful_worker.local.gateway import Gateway, GatewayOptions
-
-    stopped = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-    gateway = Gateway(GatewayOptions(**_tuples(options)))
-    await gateway.start(port=0)
-    try:
-        os.write(1, f"{gateway.url}\n".encode())
-        await stopped.wait()
-    finally:
-        await gateway.stop()
+def _tell(gateway: Any) -> None:
+    os.write(1, f"{gateway.url}\n".encode())
 
 
 def _tuples(options: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,118 @@
+"""The local fleet's parts that need no process: restarts, environments, what Flower may show, where state is kept."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from brimful.config import Settings
+from brimful.discreet import describe
+from brimful.errors import SettingError
+from brimful.hub import HUB_FILE, read_hub, running_hubs, state_dir
+from brimful_worker.local.environment import keyless_environment, worker_environment
+from brimful_worker.local.flowerhide import HIDDEN, hide, hide_request
+from brimful_worker.local.respawn import GIVE_UP, Respawn
+
+
+def test_a_worker_that_was_killed_always_comes_back_ever_slower() -> None:
+    history = Respawn()
+    delays = [history.after(-signal.SIGKILL, 1.0) for _ in range(30)]
+    assert delays[0] == 0.2
+    assert delays == sorted(delays, key=lambda delay: delay or 0.0)
+    assert delays[-1] == 5.0
+
+
+def test_a_worker_that_lived_long_comes_back_at_once() -> None:
+    history = Respawn()
+    for _ in range(3):
+        history.after(1, 1.0)
+    assert history.after(1, 1000.0) == 0.0
+    assert history.after(1, 1.0) == 0.2
+
+
+def test_a_worker_that_keeps_failing_is_given_up() -> None:
+    history = Respawn()
+    delays = [history.after(1, 1.0) for _ in range(GIVE_UP)]
+    assert None not in delays[:-1]
+    assert delays[-1] is None
+
+
+def test_a_worker_with_a_wrong_setting_is_given_up_at_once() -> None:
+    assert Respawn().after(2, 1.0) is None
+
+
+@pytest.fixture
+def settings(monkeypatch: pytest.MonkeyPatch) -> Settings:
+    monkeypatch.setenv("ACS_API_KEY", "sk-secret")
+    monkeypatch.setenv("ACS_API_BASE", "http://127.0.0.1:9/v1")
+    return Settings.load(slots=3, flower_password=SecretStr("hush"), state_dir=Path("here"))
+
+
+def test_only_workers_find_the_key(settings: Settings) -> None:
+    environ = {
+        "ACS_API_KEY": "sk-secret",
+        "OPENAI_API_KEY": "sk-another",
+        "CURL_HEADER": "Authorization: Bearer sk-secret",
+        "FLOWER_UNAUTHENTICATED_API": "true",
+        "BRIMFUL_FLOWER_PASSWORD": "hush",
+        "PATH": "/bin",
+    }
+    keyless = keyless_environment(settings, environ)
+    assert not {"sk-secret", "sk-another", "hush"} & {word for value in keyless.values() for word in value.split()}
+    assert "FLOWER_UNAUTHENTICATED_API" not in keyless
+    assert keyless["PATH"] == "/bin"
+    workers = worker_environment(settings, environ)
+    assert workers["ACS_API_KEY"] == "sk-secret"
+    assert [name for name, value in workers.items() if "sk-secret" in value] == ["ACS_API_KEY"]
+
+
+def test_flags_reach_the_children_as_variables(settings: Settings, tmp_path: Path) -> None:
+    environment = keyless_environment(settings, {})
+    assert environment["BRIMFUL_SLOTS"] == "3"
+    assert environment["BRIMFUL_STATE_DIR"] == str(tmp_path / "here")
+    assert "BRIMFUL_WORKERS" not in environment  # nobody set it
+
+
+def test_a_placed_fleet_has_its_own_redis_url_and_key(settings: Settings) -> None:
+    tag = settings.key_tag
+    placed = settings.placed(redis_url="redis://x", api_base="http://stand-in/v1", api_key=SecretStr("made-up"))
+    assert (placed.redis_url, placed.api_base, placed.slots) == ("redis://x", "http://stand-in/v1", 3)
+    assert placed.key_tag != tag
+    assert settings.placed(redis_url="redis://x").key_tag == tag
+    assert settings.redis_url is None
+
+
+def test_flower_shows_how_much_was_asked_and_not_what() -> None:
+    described = describe("brimful.sample", ({"prompt": ["a", "b"], "max_tokens": 8},), {})
+    assert described is not None
+    args, kwargs = described
+    shown = {"args": args, "kwargs": kwargs, "result": "<completion, 2 choices>", "uuid": "u"}
+    assert hide(shown) == shown
+    shard = describe("brimful.shard", ("r-1", "r-1.2", [{}, {}]), {})
+    assert shard is not None
+    assert hide({"args": shard[0]}) == {"args": shard[0]}
+    event = {"type": "task-received", "args": "('The secret',)", "kwargs": "{'prompt': 'x'}", "result": "text"}
+    assert hide(event) == {"type": "task-received", "args": HIDDEN, "kwargs": HIDDEN, "result": HIDDEN}
+    assert hide_request({"eta": 1, "request": {"args": ["The secret"]}}) == {"eta": 1, "request": {"args": HIDDEN}}
+
+
+def test_state_goes_where_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert state_dir(tmp_path / "mine") == tmp_path / "mine"
+    assert state_dir() == tmp_path / "state" / "brimful"
+    assert state_dir().stat().st_mode & 0o777 == 0o700
+    (tmp_path / "file").touch()
+    with pytest.raises(SettingError, match="BRIMFUL_STATE_DIR"):
+        state_dir(tmp_path / "file")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert state_dir().parent == tmp_path  # a home that cannot be written to: the temporary directory
+
+
+def test_a_hub_file_that_says_nothing_is_no_hub(tmp_path: Path) -> None:
+    for content in ("", "[]", '{"port": 1}', "\x00"):
+        (tmp_path / HUB_FILE).write_text(content)
+        assert read_hub(tmp_path) is None
+    assert running_hubs(tmp_path) == {}
