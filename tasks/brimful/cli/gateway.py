@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,7 +37,10 @@ def gateway(
     disconnect: Annotated[str, typer.Option(help="A client that left: free its slot, or finish.")] = "free",
     text: Annotated[str, typer.Option(help="What it says: english, or unicode (oddities of every kind).")] = "english",
 ) -> None:
-    """Run the stand-in gateway until Ctrl-C. Its URL is the one line on standard output."""
+    """Run the stand-in gateway until Ctrl-C. Its URL is the one line on standard output.
+
+    It accepts every key, or only those in BRIMFUL_GATEWAY_KEYS (by commas).
+    """
     try:
         from brimful_worker.local.gateway import FAULTS, FaultError, Gateway, GatewayOptions, OptionError
         from brimful_worker.local.gateway.process import serve
@@ -61,7 +65,8 @@ def gateway(
         budget=budget,
         budget_status=budget_status,
         retry_after=retry_after,
-        models=() if models == "*" else tuple(name.strip() for name in models.split(",") if name.strip()),
+        keys=_names(os.environ.get("BRIMFUL_GATEWAY_KEYS", "")),
+        models=() if models == "*" else _names(models),
         disconnect=disconnect,
         text=text,
     )
@@ -70,6 +75,10 @@ def gateway(
     except (OptionError, FaultError) as error:
         raise SettingError(f"brimful gateway: {error}") from None
     serve(built, host=host, port=port, ready=_tell)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def _tell(gateway: Gateway) -> None:

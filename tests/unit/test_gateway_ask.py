@@ -1,0 +1,79 @@
+"""What the gateway takes, and what it refuses, and how."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from brimful_worker.local.gateway.ask import read_ask, read_json
+from brimful_worker.local.gateway.options import GatewayOptions
+from brimful_worker.local.gateway.refusal import Refusal
+
+GOOD: dict[str, Any] = {"model": "llama-8b", "prompt": "The sky is", "max_tokens": 2}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "count"),
+    [("a", 1), ("", 1), (["a", "b"], 2), ([1, 2, 3], 1), ([[1, 2], [3]], 2), (["\ud800"], 1)],
+)
+def test_prompts(prompt: Any, count: int) -> None:
+    ask = read_ask({**GOOD, "prompt": prompt, "n": 3}, GatewayOptions(), chat=False)
+    assert (len(ask.prompts), ask.choices) == (count, 3 * count)
+    assert ask.hold == ask.prompt_tokens + 6 * count
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "code", "param"),
+    [
+        ({"model": None}, 400, "missing_model", "model"),
+        ({"model": 3}, 400, "invalid_type", "model"),
+        ({"model": "gpt-2"}, 404, "model_not_found", "model"),
+        ({"prompt": None}, 400, "missing_prompt", "prompt"),
+        ({"prompt": []}, 400, "invalid_type", "prompt"),
+        ({"prompt": ["a", 1]}, 400, "invalid_type", "prompt"),
+        ({"prompt": [True]}, 400, "invalid_type", "prompt"),
+        ({"prompt": [[]]}, 400, "invalid_type", "prompt"),
+        ({"prompt": {"a": 1}}, 400, "invalid_type", "prompt"),
+        ({"n": 0}, 400, "invalid_value", "n"),
+        ({"n": True}, 400, "invalid_type", "n"),
+        ({"max_tokens": "2"}, 400, "invalid_type", "max_tokens"),
+        ({"max_tokens": 0}, 400, "invalid_value", "max_tokens"),
+        ({"max_tokens": 32_001}, 400, "request_too_large", "max_tokens"),
+        ({"max_tokens": 16_001, "n": 2}, 400, "request_too_large", "max_tokens"),
+        ({"max_tokens": None, "n": 2}, 400, "missing_max_tokens", "max_tokens"),
+        ({"max_tokens": None, "prompt": ["a", "b"]}, 400, "missing_max_tokens", "max_tokens"),
+        ({"temperature": 3}, 400, "invalid_value", "temperature"),
+        ({"temperature": "hot"}, 400, "invalid_type", "temperature"),
+        ({"seed": 1.5}, 400, "invalid_type", "seed"),
+        ({"stop": [1]}, 400, "invalid_type", "stop"),
+        ({"stream": True}, 400, "unsupported_value", "stream"),
+    ],
+)
+def test_refused(change: dict[str, Any], status: int, code: str, param: str) -> None:
+    with pytest.raises(Refusal) as refused:
+        read_ask({**GOOD, **change}, GatewayOptions(), chat=False)
+    assert (refused.value.status, refused.value.code, refused.value.param) == (status, code, param)
+    assert set(refused.value.body()["error"]) == {"message", "type", "code", "param"}
+
+
+def test_the_bound_itself_is_taken() -> None:
+    ask = read_ask({**GOOD, "prompt": ["a"] * 100, "n": 10, "max_tokens": 32}, GatewayOptions(), chat=False)
+    assert ask.choices * ask.max_tokens == 32_000
+
+
+def test_chat() -> None:
+    fields = {"model": "gpt-5.5", "messages": [{"role": "user", "content": "Hi"}], "max_completion_tokens": 7, "n": 2}
+    ask = read_ask(fields, GatewayOptions(), chat=True)
+    assert (ask.max_tokens, ask.choices) == (7, 2)
+    for messages in (None, [], "Hi", [{"content": "Hi"}], [{"role": "user", "content": 1}]):
+        with pytest.raises(Refusal):
+            read_ask({**fields, "messages": messages}, GatewayOptions(), chat=True)
+
+
+def test_json() -> None:
+    assert read_json(b'{"a": "\\ud800"}') == {"a": "\ud800"}
+    for body in (b"", b"{", b"[1]", b'"a"', b"\xff"):
+        with pytest.raises(Refusal) as refused:
+            read_json(body)
+        assert refused.value.code == "invalid_json"
