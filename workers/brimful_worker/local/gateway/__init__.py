@@ -8,7 +8,7 @@ from brimful_worker.local.gateway.app import Gateway
 from brimful_worker.local.gateway.faults import FaultError, Rule, parse_faults
 from brimful_worker.local.gateway.ledger import Arrival, Ledger
 from brimful_worker.local.gateway.options import GatewayOptions, OptionError
-from brimful_worker.local.gateway.text import sample_text
+from brimful_worker.local.gateway.text import prompt_digest, sample_text
 from brimful_worker.local.gateway.wire import FAULTS, Fault, Wire
 
 __all__ = [
@@ -23,5 +23,6 @@ __all__ = [
     "Rule",
     "Wire",
     "parse_faults",
+    "prompt_digest",
     "sample_text",
 ]

@@ -1,0 +1,112 @@
+"""``brimful gateway`` as a process, and many connections to it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from typing import Any
+
+import aiohttp
+import pytest
+
+from support.gateways import gateway_process
+
+KEY = {"Authorization": "Bearer sk-any"}
+
+
+async def sample(url: str, prompts: list[str]) -> Counter[int]:
+    """All at once, each on a connection of its own. Counts of statuses."""
+
+    async def one(session: aiohttp.ClientSession, prompt: str) -> int:
+        body: dict[str, Any] = {"model": "llama-8b", "prompt": prompt, "max_tokens": 8}
+        async with session.post(f"{url}/completions", json=body) as answer:
+            await answer.read()
+            return answer.status
+
+    async with aiohttp.ClientSession(headers=KEY, connector=aiohttp.TCPConnector(limit=0)) as session:
+        return Counter(await asyncio.gather(*(one(session, prompt) for prompt in prompts)))
+
+
+def test_a_thousand_connections_at_once() -> None:
+    prompts = [f"question {number}" for number in range(1000)]
+    with gateway_process("--latency", "2", "--per-token", "0", "--slots", "0", "--starts", "0") as gateway:
+        assert asyncio.run(sample(gateway.url, prompts)) == {200: 1000}
+        ledger = gateway.ledger()
+        assert gateway.sampled(prompts) == [{"attempts": 1, "sampled": [1]}] * 1000
+    assert ledger["connections"]["opened"] >= 1000
+    assert ledger["rollouts"] == {"total": 1000, "distinct": 1000, "repeated": 0, "prompts": 1000}
+    assert (ledger["arrivals"], ledger["most_arrivals_in_window"], ledger["active"]) == (1000, 1000, 0)
+    assert ledger["peak_active"] > 500
+    assert ledger["slot_seconds"] >= 1999
+
+
+def test_its_limits_hold_against_a_burst() -> None:
+    with gateway_process("--latency", "0.2", "--per-token", "0", "--starts", "90", "--window", "3600") as gateway:
+        statuses = asyncio.run(sample(gateway.url, [str(number) for number in range(200)]))
+        ledger = gateway.ledger()
+    assert statuses[429] == 200 - statuses[200] > 0
+    assert ledger["peak_active"] == 16
+    assert ledger["peak_waiting"] <= 64
+    assert ledger["most_starts_in_window"] == 90
+    assert ledger["codes"]["rate_limited"] == 110
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_in_good_order(number: int) -> None:
+    with gateway_process() as gateway:
+        gateway.process.send_signal(number)
+        assert gateway.process.wait(10) == 0
+
+
+def command(*flags: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    main = "import typer; from brimful.cli.gateway import gateway; typer.run(gateway)"
+    return subprocess.run(
+        [sys.executable, "-c", main, *flags],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, **environment},
+    )
+
+
+def test_faults_are_listed() -> None:
+    found = command("--faults", "list")
+    assert found.returncode == 0
+    assert "502 with an HTML page" in found.stdout
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--faults", "501"], "no fault is called '501'"),
+        (["--retry-after", "soon"], "retry_after: 'soon' is none of"),
+    ],
+)
+def test_what_it_cannot_do_it_says(flags: list[str], says: str) -> None:
+    found = command(*flags)
+    assert found.returncode != 0
+    assert says in found.stderr
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with gateway_process() as gateway:
+        port = gateway.root.rpartition(":")[2]
+        found = command("--port", port)
+    assert f"--port {port}: cannot listen on" in found.stderr
+
+
+async def test_its_keys_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BRIMFUL_GATEWAY_KEYS", "right, other")
+    with gateway_process() as gateway:
+        async with aiohttp.ClientSession() as session:
+            statuses = []
+            for key in ("wrong", "right", "other"):
+                async with session.get(f"{gateway.url}/models", headers={"Authorization": f"Bearer {key}"}) as answer:
+                    statuses.append(answer.status)
+        assert statuses == [401, 200, 200]
+        assert "right" not in json.dumps(gateway.ledger())
