@@ -1,0 +1,175 @@
+"""The admission as programs use it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from brimful.errors import RedisUnreachable
+from brimful.keys import TAGS
+from brimful.names import Workload
+from brimful.redis_url import redis_client
+from brimful.status import Status, read_status_async
+from brimful_worker.admission.errors import LeaseLost
+from brimful_worker.admission.lease import Lease
+from brimful_worker.admission.policy import Limits
+from brimful_worker.admission.speaker import Speaker
+
+if TYPE_CHECKING:
+    from brimful.config import Settings
+
+_START_S = 10.0
+_LEAVE_S = 2.0
+
+
+class Admission:
+    """Keeps this process, and with it the whole fleet that uses the same Redis and tag, within one key's limits."""
+
+    def __init__(self, redis_url: str, key_tag: str, limits: Limits, *, name: str = "") -> None:
+        """``key_tag`` is any name of the key that is not the key itself; all processes with it share the limits.
+        ``name`` is shown by ``brimful status``."""
+        self._url = redis_url
+        self._tag = key_tag
+        self._limits = limits
+        self._name = name or f"{socket.gethostname()}:{os.getpid()}"
+        self._speaker: Speaker | None = None
+        self._running: asyncio.Task[None] | None = None
+
+    @classmethod
+    def from_settings(cls, settings: Settings, *, name: str = "") -> Admission:
+        """Raises SettingError when there is no key, and RedisUnreachable when there is no Redis URL."""
+        if settings.redis_url is None:
+            raise RedisUnreachable("no Redis: set BRIMFUL_REDIS_URL")
+        return cls(settings.redis_url, settings.key_tag, Limits.from_settings(settings), name=name)
+
+    async def start(self) -> None:
+        """Returns when Redis has been reached. Raises RedisUnreachable after ten seconds without."""
+        speaker = Speaker(self._url, self._tag, self._limits, self._name)
+        self._speaker = speaker
+        self._running = asyncio.create_task(speaker.run(), name="brimful-speaker")
+        joining = asyncio.create_task(speaker.joined.wait())
+        done, _ = await asyncio.wait({joining, self._running}, timeout=_START_S, return_when=asyncio.FIRST_COMPLETED)
+        if joining not in done:
+            joining.cancel()
+            running, self._running, self._speaker = self._running, None, None
+            running.cancel()
+            await asyncio.gather(joining, running, return_exceptions=True)
+            if not running.cancelled() and (fault := running.exception()) is not None:
+                raise fault
+            raise RedisUnreachable(f"Redis cannot be reached: {speaker.refusal or 'no answer'}")
+        with contextlib.suppress(OSError, Exception):
+            async with redis_client(self._url) as client:
+                await client.zadd(TAGS, {self._tag: time.time()})
+
+    async def aclose(self) -> None:
+        """Says good-bye to Redis, within two seconds. Waiting coroutines are cancelled; leases still held are lost."""
+        speaker, self._speaker = self._speaker, None
+        if speaker is None or self._running is None:
+            return
+        for ticket in speaker.leave():
+            ticket.future.cancel()
+        await asyncio.wait({self._running}, timeout=_LEAVE_S)
+        self._running.cancel()
+        await asyncio.gather(self._running, return_exceptions=True)
+
+    async def __aenter__(self) -> Admission:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.aclose()
+
+    def slot(self, workload: Workload | str = Workload.BATCH, *, tokens: int = 0) -> Slot:
+        """Waits for a slot and a start, and holds the slot until the block ends.
+
+        ``tokens`` is the most the request may use (prompt estimate + n x max_tokens), needed only where tokens are
+        limited. Raises LeaseLost out of the block when the lease could not be kept, BudgetExhausted when the
+        budget is at its end. A block left by an exception without :meth:`Lease.report` lets the slot cool off.
+        """
+        return Slot(self._speak(), Workload(workload), tokens)
+
+    async def pause(self, seconds: float, reason: str) -> None:
+        """Nobody of the fleet starts anything for so long (as the provider's Retry-After wants); a longer pause in
+        force stays. Afterwards the slots are filled one by one."""
+        self._speak().pause(seconds, reason)
+
+    async def status(self) -> Status:
+        """As ``brimful status`` shows it."""
+        async with redis_client(self._url) as client:
+            return await read_status_async(client, self._tag)
+
+    @property
+    def held(self) -> int:
+        """Slots this process holds now."""
+        return len(self._speaker.held) if self._speaker else 0
+
+    @property
+    def waiting(self) -> int:
+        """Coroutines of this process that wait for a slot now."""
+        return sum(self._speaker.waiting.count(workload) for workload in Workload) if self._speaker else 0
+
+    @property
+    def commands(self) -> int:
+        """Commands this process has sent for its admission."""
+        return self._speaker.commands if self._speaker else 0
+
+    def _speak(self) -> Speaker:
+        if self._speaker is None:
+            raise RuntimeError("the admission is not started: await admission.start(), or use `async with`")
+        return self._speaker
+
+
+class Slot:
+    """``async with`` it; see :meth:`Admission.slot`. Leaving never waits, so it cannot be cancelled half-way."""
+
+    def __init__(self, speaker: Speaker, workload: Workload, tokens: int) -> None:
+        self._speaker = speaker
+        self._workload = workload
+        self._tokens = tokens
+        self._lease: Lease | None = None
+        self._task: asyncio.Task[object] | None = None
+        self._cancelling = 0
+        self._interrupted = False
+
+    async def __aenter__(self) -> Lease:
+        since = time.monotonic()
+        while True:
+            ticket = self._speaker.ask(self._workload, self._tokens, since)
+            try:
+                lease = await ticket.future
+            except BaseException:
+                self._speaker.cancel(ticket)
+                raise
+            if time.monotonic() < lease.wire_deadline and not lease.lost:
+                break
+            lease.given_back = True
+            self._speaker.end(lease, failed=False)
+        self._lease = lease
+        self._task = asyncio.current_task()
+        self._cancelling = self._task.cancelling() if self._task else 0
+        lease.on_lost(self._interrupt)
+        return lease
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        lease, task = self._lease, self._task
+        assert lease is not None
+        lease.on_lost(None)
+        self._speaker.end(lease, failed=error is not None)
+        if self._interrupted and task is not None:
+            others = task.uncancel() > self._cancelling
+            if others and isinstance(error, asyncio.CancelledError):
+                return  # somebody else wants the task to end too
+        if lease.lost and error is not None and not lease.given_back:
+            raise LeaseLost("the slot's lease could not be renewed; the request was ended") from error
+
+    def _interrupt(self) -> None:
+        if self._task is not None:
+            self._interrupted = True
+            self._task.cancel()

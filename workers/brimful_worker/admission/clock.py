@@ -1,0 +1,44 @@
+"""Where the admission's clock (Redis's, in ms) stands on this process's monotonic one (seconds).
+
+Each turn says: when the clock showed ``now``, the monotonic clock stood between the sending and the reply. The latest
+of the early ends is the tightest bound from below, and every deadline is built on it: never later than true.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+_KEPT = 16
+_SLACK_S = 0.5
+"""How far the clock may run ahead of this process's before it is called a step."""
+_SLACK_SHARE = 0.01
+
+
+class RedisClock:
+    """Failure mode: with no turn yet there is no estimate; :meth:`reset` at every new epoch."""
+
+    def __init__(self) -> None:
+        self._offsets: deque[float] = deque(maxlen=_KEPT)
+        self._last: tuple[float, float, float] | None = None
+
+    def reset(self) -> None:
+        self._offsets.clear()
+        self._last = None
+
+    def note(self, sent: float, received: float, now_ms: float) -> None:
+        """A turn sent and answered at these monotonic times showed ``now_ms``."""
+        self._offsets.append(sent - now_ms / 1000)
+        self._last = (sent, received, now_ms)
+
+    def not_after(self, at_ms: float) -> float:
+        """A monotonic time that is not later than when the clock showed ``at_ms``."""
+        return max(self._offsets) + at_ms / 1000
+
+    def bound_ms(self, sent: float) -> int | None:
+        """The furthest the clock can be when a turn sent now is carried out, unless it was stepped forward."""
+        if self._last is None:
+            return None
+        last_sent, last_received, now_ms = self._last
+        elapsed = sent - last_sent
+        slack = _SLACK_S + _SLACK_SHARE * elapsed + 2 * (last_received - last_sent)
+        return int(now_ms + (elapsed + slack) * 1000)

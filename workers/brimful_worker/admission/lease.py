@@ -1,0 +1,104 @@
+"""A held slot with its start, in the hands of the code that sends the request."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from brimful_worker.admission.errors import StaleGrant
+
+if TYPE_CHECKING:
+    from brimful_worker.admission.watchdog import Watch, Watchdog
+
+
+class Lease:
+    """Valid inside ``async with admission.slot(...) as lease``.
+
+    Failure mode: when Redis cannot be reached for most of a lease, or says that the lease is lost, the body is
+    cancelled and the ``async with`` raises LeaseLost; a watched connection is shut in any case.
+    """
+
+    def __init__(self, ticket: str, waited_s: float, wire_deadline: float, deadline: float, watchdog: Watchdog) -> None:
+        self.id = ticket
+        self.waited_s = waited_s
+        """Seconds from asking to the grant."""
+        self.wire_deadline = wire_deadline
+        """time.monotonic(): the request's bytes must be written before this."""
+        self.deadline = deadline
+        """time.monotonic(): when the lease ends unless it is renewed."""
+        self.renewed = 0.0
+        self.lost = False
+        self.ended = False
+        self.given_back = False
+        self.reported = False
+        self.ok: bool | None = None
+        self.tokens_used: int | None = None
+        self.cooloff_s: float | None = None
+        self.wired = False
+        self._watchdog = watchdog
+        self._watch: Watch | None = None
+        self._on_lost: Callable[[], None] | None = None
+
+    def sent(self) -> None:
+        """Say that the request's bytes are being written now. Raises StaleGrant when that is too late; the grant is
+        then given back, slot and start, as the ``async with`` ends."""
+        if time.monotonic() > self.wire_deadline:
+            self.given_back = True
+            raise StaleGrant("the grant came too late to the wire; ask for a new one")
+        self.wired = True
+
+    def give_back(self) -> None:
+        """Nothing was sent and nothing will be: slot and start return unused as the ``async with`` ends."""
+        if not self.wired:
+            self.given_back = True
+
+    def watch(self, transport: asyncio.BaseTransport) -> None:
+        """Shut this connection when the lease is lost. Watching another one lets go of the one before."""
+        self._unwatch()
+        sock = transport.get_extra_info("socket")
+        descriptor = sock.fileno() if sock is not None else -1
+        if descriptor < 0 or self.ended:
+            return
+        self._watch = self._watchdog.add(descriptor, lambda: self.deadline, self._shut)
+
+    def report(self, *, ok: bool | None, tokens_used: int | None = None, cooloff_s: float | None = None) -> None:
+        """What became of the request: ``ok`` feeds the breaker, None is neutral; ``tokens_used`` settles the estimate;
+        ``cooloff_s`` lets the slot rest before it is given again. A body that raises without a report cools off."""
+        self.reported = True
+        self.ok, self.tokens_used, self.cooloff_s = ok, tokens_used, cooloff_s
+
+    # the speaker's side
+
+    def on_lost(self, call: Callable[[], None] | None) -> None:
+        self._on_lost = call
+
+    def lose(self) -> None:
+        """The lease has ended under its holder. On the event loop's thread."""
+        if self.ended:
+            return
+        self.lost = True
+        call, self._on_lost = self._on_lost, None
+        if call is not None:
+            call()
+
+    def end(self) -> None:
+        self.ended = True
+        self._unwatch()
+
+    def cooloff(self, default_s: float, failed: bool) -> float:
+        """Seconds for which the slot rests after this lease's end."""
+        if self.cooloff_s is not None:
+            return self.cooloff_s
+        return default_s if failed and not self.reported else 0.0
+
+    def _shut(self) -> None:
+        # on the watchdog's thread, which closes its duplicate itself; the body is told by the loop when that runs again
+        self._watch = None
+        self.lost = True
+
+    def _unwatch(self) -> None:
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            self._watchdog.remove(watch)

@@ -1,0 +1,71 @@
+-- breaker: pauses, the ramp after them, and the breaker that an unbroken run of failures trips.
+local PROBE_MS, PROBE_MOST_MS = 500, 30000
+
+local function ramp_from(at)
+  put('ramp_from', at)
+  put('ramp_count', 0)
+end
+
+local function pause(milliseconds, reason)
+  if now + milliseconds <= number('pause_until') then return end
+  put('pause_until', now + milliseconds)
+  put('pause_reason', reason)
+  ramp_from(now + milliseconds)
+end
+
+local function note_verdict(rules, ticket, verdict)
+  if verdict == 1 then
+    if state.fails then put('fails', nil) end
+    if state.tripped then
+      for _, field in ipairs({'tripped', 'probe', 'probe_at', 'probes'}) do put(field, nil) end
+      ramp_from(now)
+    end
+  elseif verdict == 0 then
+    put('fails', number('fails') + 1)
+    if state.tripped and state.probe == ticket then
+      put('probes', number('probes') + 1)
+      put('probe_at', now + math.min(PROBE_MOST_MS, PROBE_MS * 2 ^ number('probes')))
+    elseif not state.tripped and rules.breaker > 0 and number('fails') >= rules.breaker then
+      put('tripped', now)
+      put('probes', 0)
+      put('probe_at', now + PROBE_MS)
+    end
+  end
+  if state.probe == ticket then put('probe', nil) end
+end
+
+-- How many may be granted now, and when to come again if none: pause, breaker, ramp.
+local function allowance(rules)
+  if state.opens_at then return 0, number('opens_at') end
+  if now < number('pause_until') then return 0, number('pause_until') end
+  if state.pause_until then
+    put('pause_until', nil)
+    put('pause_reason', nil)
+  end
+  if state.tripped then
+    if rules.breaker == 0 then
+      put('tripped', nil)
+    else
+      local probe = state.probe
+      if probe and redis.call('ZSCORE', slots_key, probe) then return 0, nil end
+      if now < number('probe_at') then return 0, number('probe_at') end
+      return 1, nil
+    end
+  end
+  if state.ramp_from then
+    local elapsed, pace = now - number('ramp_from'), rules.ramp_ms / rules.slots
+    if elapsed >= rules.ramp_ms then
+      put('ramp_from', nil)
+      put('ramp_count', nil)
+    else
+      local allowed = 1 + math.floor(elapsed / pace) - number('ramp_count')
+      return allowed, math.ceil(number('ramp_from') + math.max(number('ramp_count'), 1) * pace)
+    end
+  end
+  return math.huge, nil
+end
+
+local function note_granted(ticket)
+  if state.tripped then put('probe', ticket) end
+  if state.ramp_from then put('ramp_count', number('ramp_count') + 1) end
+end

@@ -1,0 +1,43 @@
+-- leases: a held slot lasts as long as it is renewed. A ticket is never used twice, so a late release frees nobody else.
+local CHUNK = 1000
+
+local function reclaim(rules)
+  if rules.budget > 0 then
+    for _, ticket in ipairs(redis.call('ZRANGEBYSCORE', slots_key, '-inf', now)) do
+      if string.sub(ticket, 1, 1) ~= '~' then spend(rules, ticket, -1) end
+    end
+  end
+  redis.call('ZREMRANGEBYSCORE', slots_key, '-inf', now)
+end
+
+local function release(rules, ended, lost)
+  local ticket, cool, verdict, used, undo = ended[1], ended[2], ended[3], ended[4], ended[5]
+  if undo == 1 then
+    redis.call('ZREM', starts_key, ticket)
+    if rules.tokens > 0 then drop_tokens(ticket) end
+  end
+  note_verdict(rules, ticket, verdict)
+  if redis.call('ZREM', slots_key, ticket) == 0 then
+    lost[#lost + 1] = ticket
+    return
+  end
+  if undo == 0 then settle(rules, ticket, used) end
+  if cool > 0 then redis.call('ZADD', slots_key, now + cool, '~' .. ticket) end
+end
+
+local function renew(rules, tickets, lost)
+  for first = 1, #tickets, CHUNK do
+    local some, scored = {}, {}
+    for i = first, math.min(first + CHUNK - 1, #tickets) do some[#some + 1] = tickets[i] end
+    local scores = redis.call('ZMSCORE', slots_key, unpack(some))
+    for i, ticket in ipairs(some) do
+      if scores[i] then
+        scored[#scored + 1] = now + rules.lease_ms
+        scored[#scored + 1] = ticket
+      else
+        lost[#lost + 1] = ticket
+      end
+    end
+    if #scored > 0 then redis.call('ZADD', slots_key, 'XX', unpack(scored)) end
+  end
+end

@@ -1,0 +1,27 @@
+-- state: the HASH of single values, read once, written once with what changed.
+local state, changed = {}, {}
+do
+  local flat = redis.call('HGETALL', state_key)
+  for i = 1, #flat, 2 do state[flat[i]] = flat[i + 1] end
+end
+
+-- Numbers are kept as whole numbers; nil removes the field.
+local function put(field, value)
+  if type(value) == 'number' then value = string.format('%.0f', value) end
+  state[field] = value
+  changed[field] = true
+end
+
+local function number(field)
+  return tonumber(state[field] or 0)
+end
+
+local function save_state()
+  for field in pairs(changed) do
+    if state[field] == nil then
+      redis.call('HDEL', state_key, field)
+    else
+      redis.call('HSET', state_key, field, state[field])
+    end
+  end
+end

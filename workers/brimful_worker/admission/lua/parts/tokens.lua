@@ -1,0 +1,68 @@
+-- tokens: the window of tokens (estimated at the grant, settled by usage) and the budget (held while a request runs,
+-- spent when it ends). Neither costs anything unless its limit is set.
+local function tokens_of(ticket)
+  return tonumber(string.match(ticket, '%.(%d+)$') or 0)
+end
+
+local function drop_tokens(ticket)
+  if redis.call('ZREM', tokens_key, ticket) == 0 then return end
+  put('tokens_sum', number('tokens_sum') - tonumber(redis.call('HGET', amounts_key, ticket) or 0))
+  redis.call('HDEL', amounts_key, ticket)
+end
+
+local function trim_tokens(rules)
+  if rules.tokens == 0 then return end
+  local horizon = now - rules.window_ms - rules.guard_ms
+  for _, ticket in ipairs(redis.call('ZRANGEBYSCORE', tokens_key, '-inf', horizon)) do drop_tokens(ticket) end
+end
+
+local function log_tokens(rules, ticket)
+  if rules.tokens == 0 then return end
+  redis.call('ZADD', tokens_key, now, ticket)
+  redis.call('HSET', amounts_key, ticket, tokens_of(ticket))
+  put('tokens_sum', number('tokens_sum') + tokens_of(ticket))
+end
+
+local function spend(rules, ticket, used)
+  if rules.budget > 0 then put('spent', number('spent') + (used >= 0 and used or tokens_of(ticket))) end
+end
+
+local function settle(rules, ticket, used)
+  spend(rules, ticket, used)
+  if rules.tokens == 0 or used < 0 then return end
+  local before = tonumber(redis.call('HGET', amounts_key, ticket) or nil)
+  if before then
+    redis.call('HSET', amounts_key, ticket, used)
+    put('tokens_sum', number('tokens_sum') + used - before)
+  end
+end
+
+-- nil when the ticket fits the token window, else when it will. Alone it always fits: it could never run otherwise.
+local function tokens_fit_at(rules, ticket)
+  local sum = number('tokens_sum')
+  local excess = sum + tokens_of(ticket) - rules.tokens
+  if rules.tokens == 0 or excess <= 0 or sum <= 0 then return nil end
+  local entries = redis.call('ZRANGE', tokens_key, 0, -1, 'WITHSCORES')
+  local at = now
+  for i = 1, #entries, 2 do
+    excess = excess - tonumber(redis.call('HGET', amounts_key, entries[i]) or 0)
+    at = tonumber(entries[i + 1])
+    if excess <= 0 then break end
+  end
+  return at + rules.window_ms + rules.guard_ms
+end
+
+-- "fits"; "wait": requests in flight hold what it needs; "never": nothing in flight, and it does not fit.
+local function budget_verdict(rules, ticket)
+  if rules.budget == 0 then return 'fits' end
+  local left = rules.budget - number('spent') - tokens_of(ticket)
+  local held, running = 0, false
+  for _, holder in ipairs(redis.call('ZRANGE', slots_key, 0, -1)) do
+    if string.sub(holder, 1, 1) ~= '~' then
+      held = held + tokens_of(holder)
+      running = true
+    end
+  end
+  if left - held >= 0 then return 'fits' end
+  return running and 'wait' or 'never'
+end

@@ -1,0 +1,87 @@
+"""A thread that shuts connections whose lease has ended, even when the event loop is stuck in somebody's code.
+
+It holds a duplicate of each connection's descriptor, so that it can never shut one that was closed and opened anew
+for somebody else, and shuts it at the operating system: the provider sees the request's end whatever asyncio does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+_GRACE_S = 0.1
+"""The event loop, when it runs, is given this long to end the request itself."""
+_LONGEST_S = 1.0
+
+
+class Watch:
+    """One watched connection. ``deadline`` tells the current end of its lease on the monotonic clock."""
+
+    def __init__(self, descriptor: int, deadline: Callable[[], float], on_shut: Callable[[], None]) -> None:
+        self.socket = socket.socket(fileno=os.dup(descriptor))
+        self.deadline = deadline
+        self.on_shut = on_shut
+
+
+class Watchdog:
+    """Starts its thread with the first watch; ``stop`` ends it."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._watches: set[Watch] = set()
+        self._thread: threading.Thread | None = None
+        self._target = math.inf
+        self._stopped = False
+
+    def add(self, descriptor: int, deadline: Callable[[], float], on_shut: Callable[[], None]) -> Watch:
+        """Raises OSError when the descriptor is closed or no more are to be had."""
+        watch = Watch(descriptor, deadline, on_shut)
+        with self._changed:
+            self._watches.add(watch)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="brimful-watchdog", daemon=True)
+                self._thread.start()
+            elif deadline() < self._target:
+                self._changed.notify()
+        return watch
+
+    def remove(self, watch: Watch) -> None:
+        with self._changed:
+            self._watches.discard(watch)
+            watch.socket.close()
+
+    def stop(self) -> None:
+        with self._changed:
+            self._stopped = True
+            self._changed.notify()
+            for watch in self._watches:
+                watch.socket.close()
+            self._watches.clear()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        with self._changed:
+            while not self._stopped:
+                now = time.monotonic()
+                earliest = math.inf
+                for watch in list(self._watches):
+                    end = watch.deadline() + _GRACE_S
+                    if end <= now:
+                        self._shut(watch)
+                    else:
+                        earliest = min(earliest, end)
+                self._target = min(earliest, now + _LONGEST_S)
+                self._changed.wait(max(0.0, self._target - time.monotonic()))
+
+    def _shut(self, watch: Watch) -> None:
+        self._watches.discard(watch)
+        watch.on_shut()
+        with contextlib.suppress(OSError):
+            watch.socket.shutdown(socket.SHUT_RDWR)
+        watch.socket.close()
