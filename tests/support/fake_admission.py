@@ -18,6 +18,7 @@ class FakeLease:
     wire_deadline: float = float("inf")
     lost: bool = False
     stale: bool = False
+    given_back: bool = False
     sent_at: float | None = None
     transport: asyncio.Transport | None = None
     reports: list[dict[str, Any]] = field(default_factory=list)
@@ -27,6 +28,9 @@ class FakeLease:
             raise StaleGrant("too late")
         assert self.sent_at is None, "one start, sent twice"
         self.sent_at = time.monotonic()
+
+    def give_back(self) -> None:
+        self.given_back = True
 
     def watch(self, transport: asyncio.Transport) -> None:
         self.transport = transport
@@ -60,7 +64,7 @@ class FakeAdmission:
     async def slot(self, workload: Any = "batch", *, tokens: int = 0) -> AsyncIterator[FakeLease]:
         asked = time.monotonic()
         async with self.free:
-            while self._obey and (left := self._until - time.monotonic()) > 0:
+            while self._obey and (left := self._until - time.monotonic()) > 0:  # noqa: ASYNC110
                 await asyncio.sleep(left)
             lease = FakeLease(waited_s=time.monotonic() - asked, stale=self.stale > 0)
             self.stale -= 1

@@ -14,6 +14,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 from brimful.config import Settings
+from brimful.errors import BudgetExhausted
 from brimful.names import Mode, Workload
 from brimful.outcome import Cause, Failure, Outcome
 from brimful.request import Request
@@ -39,8 +40,7 @@ class Lease(Grant, Protocol):
 
     @property
     def waited_s(self) -> float: ...
-    @property
-    def lost(self) -> bool: ...
+    def give_back(self) -> None: ...
     def report(self, *, ok: bool | None, tokens_used: int | None = None, cooloff_s: float | None = None) -> None: ...
 
 
@@ -49,6 +49,14 @@ class Admission(Protocol):
 
     def slot(self, workload: Workload, *, tokens: int = 0) -> AbstractAsyncContextManager[Lease]: ...
     async def pause(self, seconds: float, reason: str) -> None: ...
+    async def status(self) -> FleetStatus: ...
+
+
+class FleetStatus(Protocol):
+    """The part of ``brimful.status.Status`` that matters here."""
+
+    @property
+    def slots_used(self) -> int: ...
 
 
 class Sampler:
@@ -102,7 +110,7 @@ class Sampler:
         """Requests of this key that hold tokens now, without the caller's own; the fleet's where Redis can tell."""
         local = self.budget.holding - 1
         try:
-            return max(local, (await self.admission.status()).slots_used - 1)  # type: ignore[attr-defined]
+            return max(local, (await self.admission.status()).slots_used - 1)
         except Exception as error:
             log.debug("no status of the fleet: %s", type(error).__name__)
             return local
@@ -174,6 +182,7 @@ class _Sampling:
                 if self.clock.when() is None:
                     self.clock.reschedule(asyncio.get_running_loop().time() + fleet.settings.deadline_s)
                 if not fleet.budget.enter():
+                    lease.give_back()
                     return None
                 try:
                     return await self._send(part, lease, hold)
@@ -190,6 +199,9 @@ class _Sampling:
             return None
         except LeaseLost:
             return _lease_lost()
+        except BudgetExhausted as error:  # the fleet's own budget, kept by admission
+            fleet.budget.end(hold)
+            return Meaning(Kind.BUDGET, cause=Cause.BUDGET, message=error.message or "the budget is at its end")
 
     async def _send(self, part: Part, lease: Lease, hold: int) -> Meaning:
         """On the wire and back, and what the fleet must know of it while the slot is still held."""

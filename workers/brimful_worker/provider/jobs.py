@@ -84,8 +84,10 @@ class Conversation:
         self._prompts = prompts
 
     async def run(self, grant: Grant) -> Meaning:
-        """The Job's completion, or why there is none. Cancelled, the Job is cancelled too, unless given back."""
+        """The Job's completion, or why there is none. Cancelled, the Job is cancelled too, unless it is given back or
+        the lease was lost: then the next attempt, or the next worker, finds it by its key."""
         submission = asyncio.ensure_future(self._send("POST", (), key=self._ticket.key, grant=grant))
+        submission.add_done_callback(lambda done: done.cancelled() or done.exception())
         job_id: str | None = None
         try:
             came = await asyncio.shield(submission)
@@ -98,9 +100,9 @@ class Conversation:
                 return self._spent(Cause.JOB_CANCELLED, "the Job under this key had ended before")
             return await self._watch(job_id, job)
         except asyncio.CancelledError as error:
-            if error.args[:1] != (GIVE_BACK,):
+            if error.args[:1] != (GIVE_BACK,) and not grant.lost:
                 await self._cancel(submission, job_id)
-            elif not submission.done():
+            else:
                 submission.cancel()
             raise
 

@@ -111,10 +111,10 @@ def _codes(error: Mapping[str, Any] | None) -> set[str]:
     """The error's code, type and the like, as lower_snake words."""
     if error is None:
         return set()
-    words = {error.get(name) for name in ("code", "type", "reason", "status", "error_code")}
+    words = [error.get(name) for name in ("code", "type", "reason", "status", "error_code")]
     inner = error.get("innererror") or error.get("inner_error")
     if isinstance(inner, dict):
-        words.add(inner.get("code"))
+        words.append(inner.get("code"))
     return {re.sub(r"[\s\-.]+", "_", word.strip().lower()) for word in words if isinstance(word, str) and word.strip()}
 
 

@@ -25,6 +25,10 @@ class Grant(Protocol):
     def wire_deadline(self) -> float:
         """On ``time.monotonic()``: the latest time at which bytes may leave."""
 
+    @property
+    def lost(self) -> bool:
+        """The slot is no longer ours."""
+
     def sent(self) -> None:
         """Raises StaleGrant when it is too late; the grant is then given back."""
 

@@ -1,0 +1,163 @@
+"""URLs, quotations and surroundings: the small pure parts of the provider's side."""
+
+from __future__ import annotations
+
+import json
+import logging
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brimful.errors import SettingError
+from brimful.names import Mode
+from brimful.outcome import Cause
+from brimful.profile import get_profile
+from brimful.request import Request
+from brimful_worker.provider import environment
+from brimful_worker.provider.answer import Kind, Meaning
+from brimful_worker.provider.endpoints import Endpoints
+from brimful_worker.provider.http import encode
+from brimful_worker.provider.jobs import Ticket
+from brimful_worker.provider.redact import redact
+
+KEY = "sk-canary-5f2d9c"
+
+
+@pytest.mark.parametrize(
+    ("base", "url"),
+    [
+        ("https://h", "https://h/v1/completions"),
+        ("https://h/", "https://h/v1/completions"),
+        ("https://h/v1", "https://h/v1/completions"),
+        ("https://h/v1/", "https://h/v1/completions"),
+        ("https://h/v1/completions", "https://h/v1/completions"),
+        ("https://h/v1/chat/completions", "https://h/v1/completions"),
+        ("https://h/api/openai", "https://h/api/openai/completions"),
+        ("https://h/api/?api-version=2", "https://h/api/completions?api-version=2"),
+        ("http://[::1]:8000", "http://[::1]:8000/v1/completions"),
+        ("http://user:pass@h:81/v1", "http://h:81/v1/completions"),
+    ],
+)
+def test_base_urls(base: str, url: str) -> None:
+    endpoints = Endpoints.of(base)
+    assert endpoints.submit(Mode.COMPLETION) == url
+    assert endpoints.submit(Mode.CHAT) == url.replace("/completions", "/chat/completions")
+
+
+def test_job_urls_never_leave_their_place() -> None:
+    endpoints = Endpoints.of("https://h/v1")
+    assert endpoints.job("a-1") == "https://h/v1/completion-jobs/a-1"
+    assert endpoints.job("../keys?x", "result") == "https://h/v1/completion-jobs/..%2Fkeys%3Fx/result"
+
+
+def told(message: str, status: int | None = 400) -> Meaning:
+    return Meaning(Kind.PERMANENT, cause=Cause.BAD_REQUEST, message=message, status=status)
+
+
+LONG = "Write a long and detailed story about the lighthouse keeper of Skagen and her two dogs."
+
+
+@pytest.mark.parametrize(
+    ("message", "fields", "clean"),
+    [
+        (f"HTTP 401: bad key {KEY}", {"prompt": "x"}, "HTTP 401: bad key [key]"),
+        ("HTTP 400: 'tell me more' is no good", {"prompt": "tell me more"}, "HTTP 400: '[prompt]' is no good"),
+        (f"HTTP 400: {LONG[:40]}… is too long", {"prompt": LONG}, "HTTP 400: [prompt]… is too long"),
+        (f"HTTP 400: …{LONG[10:60]}…", {"prompt": ["other", LONG]}, "HTTP 400: …[prompt]…"),
+        (f"HTTP 400: {LONG}", {"messages": [{"role": "user", "content": LONG}]}, "HTTP 400: [prompt]"),
+        ("HTTP 400: too long", {"prompt": "to"}, "HTTP 400: too long"),
+        ("HTTP 400: no", {"prompt": [1, 2, 3]}, "HTTP 400: no"),
+    ],
+)
+def test_neither_key_nor_prompt_is_quoted(message: str, fields: dict[str, Any], clean: str) -> None:
+    request = Request.parse(fields, get_profile("acs"), max_tokens=1)
+    assert redact(told(message), KEY, request).message == clean
+
+
+def test_bodies_hold_whatever_json_can_say() -> None:
+    assert json.loads(encode({"prompt": "\ud800 é"})) == {"prompt": "\ud800 é"}
+    assert json.loads(encode({"seed": 2**80})) == {"seed": 2**80}
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        encode({"prompt": "\ud800", "temperature": float("nan")})
+
+
+def test_a_jobs_key_is_the_same_for_the_same_work_and_for_that_alone() -> None:
+    keys = {
+        Ticket("run\0 1", b"body").key,
+        Ticket("run\0 2", b"body").key,
+        Ticket("run\0 1", b"other").key,
+        Ticket("nur\0 1", b"body").key,
+    }
+    assert len(keys) == 4
+    again = Ticket("run\0 1", b"body")
+    assert again.key in keys
+    again.generation += 1
+    assert again.key not in keys
+
+
+# -- surroundings -------------------------------------------------------------------------------------------------
+
+_PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+
+
+@pytest.fixture(autouse=True)
+def _no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (*_PROXIES, *map(str.upper, _PROXIES), *environment._CA_VARIABLES):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize(
+    ("variables", "url", "proxy"),
+    [
+        ({}, "https://api.example/v1", None),
+        ({"HTTPS_PROXY": "http://p:3128"}, "https://api.example/v1", "http://p:3128"),
+        ({"HTTPS_PROXY": "p:3128"}, "https://api.example/v1", "http://p:3128"),
+        ({"HTTP_PROXY": "http://p:3128"}, "https://api.example/v1", None),
+        ({"ALL_PROXY": "http://p:3128"}, "http://api.example/v1", "http://p:3128"),
+        ({"HTTPS_PROXY": "http://p:3128", "NO_PROXY": "other,.example"}, "https://api.example/v1", None),
+        ({"https_proxy": "http://p:3128", "no_proxy": "*"}, "https://api.example/v1", None),
+    ],
+)
+def test_proxies(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], url: str, proxy: str | None) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert environment.proxy_for(url) == proxy
+
+
+def test_a_socks_proxy_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "socks5://p:1080")
+    with pytest.raises(SettingError, match="HTTPS_PROXY: a socks5:// proxy"):
+        environment.proxy_for("https://api.example/v1")
+
+
+def test_certificate_authorities(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert environment.tls_context() is True
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "none.pem"))
+    with pytest.raises(SettingError, match=r"REQUESTS_CA_BUNDLE: .*none\.pem"):
+        environment.tls_context()
+    (tmp_path / "junk.pem").write_text("junk")
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "junk.pem"))
+    with pytest.raises(SettingError, match="SSL_CERT_FILE"):
+        environment.tls_context()
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path))
+    assert isinstance(environment.tls_context(), ssl.SSLContext)
+
+
+def test_the_limit_on_open_files_is_raised_or_explained(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    limits = [256, 4096]
+    assert environment.resource is not None
+    monkeypatch.setattr(environment.resource, "getrlimit", lambda _: tuple(limits))
+
+    def setrlimit(_: int, wanted: tuple[int, int]) -> None:
+        limits[:] = wanted
+
+    monkeypatch.setattr(environment.resource, "setrlimit", setrlimit)
+    assert environment.raise_descriptors(2000) == 4096
+    assert caplog.records == []
+    with caplog.at_level(logging.WARNING):
+        environment.raise_descriptors(5000)
+    assert "may open 4096 files, but 5000 requests" in caplog.text

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from brimful_worker.budget import BudgetGate
+
+
+async def waits(gate: BudgetGate) -> bool:
+    turn = asyncio.ensure_future(gate.turn())
+    await asyncio.sleep(0)
+    waiting = not turn.done()
+    turn.cancel()
+    await asyncio.gather(turn, return_exceptions=True)
+    return waiting
+
+
+async def test_open_it_lets_everybody_pass() -> None:
+    gate = BudgetGate()
+    for _ in range(1000):
+        await gate.turn()
+        assert gate.enter()
+    assert (gate.holding, gate.limit) == (1000, None)
+
+
+async def test_a_refusal_teaches_how_many_fit_and_the_next_goes_when_one_ends() -> None:
+    gate = BudgetGate()
+    for _ in range(5):
+        assert gate.enter()
+    gate.refused()
+    gate.leave()
+    assert (gate.limit, gate.holding) == (4, 4)
+    assert not gate.enter()
+    turn = asyncio.ensure_future(gate.turn())
+    await asyncio.sleep(0)
+    assert not turn.done()
+    gate.leave()
+    await turn
+    assert gate.enter()
+
+
+async def test_it_grows_by_one_a_round_and_opens_in_the_end() -> None:
+    gate = BudgetGate()
+    for _ in range(3):
+        assert gate.enter()
+    gate.refused()
+    for _ in range(3):
+        gate.fitted()
+        gate.leave()
+    assert gate.limit == 3
+    for _ in range(100):
+        gate.fitted()
+    assert gate.limit is None
+
+
+async def test_the_end_is_told_to_those_that_wait_and_forgotten_in_time() -> None:
+    now = 100.0
+    gate = BudgetGate(lambda: now)
+    assert gate.enter()
+    gate.refused()
+    turn = asyncio.ensure_future(gate.turn())
+    await asyncio.sleep(0)
+    gate.end(500)
+    gate.leave()
+    await turn
+    assert gate.at_end(500)
+    assert gate.at_end(900)
+    assert not gate.at_end(499)
+    gate.end(700)
+    assert gate.at_end(500)
+    now += 11
+    assert not gate.at_end(500)
+    gate.end(700)
+    gate.fitted()
+    assert not gate.at_end(700)
+
+
+async def test_a_cancelled_waiter_passes_its_turn_on() -> None:
+    gate = BudgetGate()
+    assert gate.enter()
+    gate.refused()
+    first, second = asyncio.ensure_future(gate.turn()), asyncio.ensure_future(gate.turn())
+    await asyncio.sleep(0)
+    gate.leave()  # the first is woken …
+    first.cancel()  # … and cancelled before it runs
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    await asyncio.wait_for(second, 5)
