@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import redis
 from redis.asyncio import Redis
 from redis.asyncio.sentinel import Sentinel
 
@@ -49,22 +51,49 @@ def broker_options(url: str | None, visibility_timeout_s: int) -> dict[str, Any]
 
 def redis_client(url: str, **options: Any) -> Redis:
     """An asyncio client for the URL; answers are str. Connects when first used."""
-    settings: dict[str, Any] = {
-        "decode_responses": True,
-        "socket_timeout": 10,
-        "socket_connect_timeout": 5,
-        "socket_keepalive": True,
-        "health_check_interval": 15,
-        **options,
-    }
+    settings = {**_CLIENT, **options}
     if not url.startswith("sentinel://"):
         return Redis.from_url(url, **settings)
-    places = [urlsplit(place if "//" in place else f"//{place}") for place in url.partition("?")[0].split(";")]
-    if password := next((place.password for place in places if place.password), None):
-        settings["password"] = password
-    sentinel = Sentinel(  # type: ignore[no-untyped-call]
-        [(place.hostname or "127.0.0.1", place.port or 26379) for place in places], socket_timeout=5
-    )
-    master = parse_qs(urlsplit(url).query).get("master", ["mymaster"])[0]
-    client: Redis = sentinel.master_for(master, Redis, db=int(places[-1].path.strip("/") or 0), **settings)
+    hosts, more, master = _sentinel(url)
+    sentinel = Sentinel(hosts, socket_timeout=5)  # type: ignore[no-untyped-call]
+    client: Redis = sentinel.master_for(master, Redis, **more, **settings)
     return client
+
+
+def sync_redis_client(url: str, **options: Any) -> redis.Redis:
+    """As :func:`redis_client`, for code that runs on no loop."""
+    settings = {**_CLIENT, **options}
+    if not url.startswith("sentinel://"):
+        return redis.Redis.from_url(url, **settings)
+    hosts, more, master = _sentinel(url)
+    sentinel = redis.Sentinel(hosts, socket_timeout=5)  # type: ignore[no-untyped-call]
+    client: redis.Redis = sentinel.master_for(master, **more, **settings)  # type: ignore[no-untyped-call]
+    return client
+
+
+def without_password(url: str) -> str:
+    """The URL as it may be shown: no user, no password."""
+    places = []
+    for place in url.split(";"):
+        scheme, slashes, rest = place.rpartition("//")
+        places.append(f"{scheme}{slashes}{rest.rpartition('@')[2]}")
+    return re.sub(r"(password=)[^&]*", r"\1***", ";".join(places))
+
+
+_CLIENT: dict[str, Any] = {
+    "decode_responses": True,
+    "socket_timeout": 10,
+    "socket_connect_timeout": 5,
+    "socket_keepalive": True,
+    "health_check_interval": 15,
+}
+
+
+def _sentinel(url: str) -> tuple[list[tuple[str, int]], dict[str, Any], str]:
+    """Hosts and ports, the client's database and password, the primary's name."""
+    places = [urlsplit(place if "//" in place else f"//{place}") for place in url.partition("?")[0].split(";")]
+    hosts = [(place.hostname or "127.0.0.1", place.port or 26379) for place in places]
+    password = next((place.password for place in places if place.password), None)
+    master = parse_qs(urlsplit(url).query).get("master", ["mymaster"])[0]
+    more = {"db": int(places[-1].path.strip("/") or 0), **({"password": password} if password else {})}
+    return hosts, more, master

@@ -1,7 +1,7 @@
 """What a local fleet's child process runs first: ``python -m brimful_worker.local.child FD ROLE ARGUMENT…``.
 
 It watches the owner's lifeline, then becomes what ROLE says, in this same process:
-``worker`` and any other brimful command · ``celery`` a Celery command · ``gateway`` the stand-in gateway.
+``worker`` a brimful worker · ``celery`` a Celery command · ``gateway`` the stand-in gateway.
 """
 
 from __future__ import annotations
@@ -29,11 +29,20 @@ def main(arguments: list[str]) -> int:
         from brimful_worker.local.standin import serve
 
         return serve(rest[0])
-    from brimful.cli import main as brimful
+    return _worker(rest)
 
-    sys.argv = ["brimful", role, *rest]
-    brimful()
-    return 0
+
+def _worker(arguments: list[str]) -> int:
+    """``brimful worker`` without the other commands, which a worker need not import."""
+    from brimful.cli.worker import run_worker
+    from brimful.errors import BrimfulError
+
+    options = dict(zip(arguments[::2], arguments[1::2], strict=True))
+    try:
+        return run_worker(concurrency=int(options["--concurrency"]), name=options["--name"])
+    except BrimfulError as error:
+        print(f"brimful worker: {error}", file=sys.stderr)
+        return int(error.exit_code)
 
 
 def _watch(fd: int) -> None:

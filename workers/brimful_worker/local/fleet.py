@@ -25,6 +25,7 @@ from pydantic import SecretStr
 from brimful.config import Settings
 from brimful.errors import BrimfulError, ExitCode, FleetError
 from brimful.hub import state_dir
+from brimful.redis_url import sync_redis_client
 from brimful_worker.local.environment import keyless_environment, worker_environment
 from brimful_worker.local.hub import Hub
 from brimful_worker.local.processes import Child, Lifeline, stop_all
@@ -294,14 +295,13 @@ class LocalFleet:
 
 
 def _bless(hub: Hub, settings: Settings) -> None:
-    """Tell admission that the restarted server's memory is whole: nobody has leases or starts that it lacks."""
+    """Tell admission that the server's memory is whole: nobody has leases or starts that it lacks."""
     if not hub.bless:
         return
-    try:
-        from brimful_worker.admission import bless  # type: ignore[attr-defined]
-    except ImportError:
-        return
-    bless(hub.url, settings.key_tag)
+    from brimful_worker.admission import bless
+
+    with sync_redis_client(hub.url) as client:
+        bless(client, settings.key_tag)
 
 
 def _gave_up(child: Child) -> BrimfulError:

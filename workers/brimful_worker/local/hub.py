@@ -45,7 +45,8 @@ class Hub:
         self._users: int | None = None
         self._info: HubInfo | None = None
         self.bless = False
-        """The server came up with the data of an earlier one that nobody who is alive used: tell admission."""
+        """The server that this process started knows all there is to know, since nobody alive used an earlier one:
+        admission need not wait for others to come back with their leases."""
 
     @property
     def url(self) -> str:

@@ -1,0 +1,70 @@
+"""Which Redis a command reads: BRIMFUL_REDIS_URL, or the one local hub that runs on this machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import redis
+
+from brimful.config import Settings
+from brimful.errors import RedisUnreachable, SettingError, UsageError
+from brimful.hub import running_hubs
+from brimful.redis_url import sync_redis_client, without_password
+
+_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    url: str
+    tag: str | None = None
+    """The key tag, where the place itself tells: a local hub serves one key."""
+
+    @property
+    def shown(self) -> str:
+        """The URL without user and password."""
+        return without_password(self.url)
+
+
+def find_redis(settings: Settings) -> Place:
+    """Raises UsageError when there is neither a URL nor exactly one local hub to be meant."""
+    if settings.redis_url is not None:
+        return Place(settings.redis_url)
+    hubs = running_hubs(settings.state_dir)
+    try:
+        own = settings.key_tag
+    except SettingError:
+        own = None
+    if own in hubs:
+        return Place(hubs[own].url, own)
+    if len(hubs) == 1:
+        ((tag, hub),) = hubs.items()
+        return Place(hub.url, tag)
+    if hubs:
+        raise UsageError(
+            f"{len(hubs)} local fleets run here, for different keys: set the key of the one you mean, or "
+            "BRIMFUL_REDIS_URL as its `brimful up` printed it"
+        )
+    raise UsageError(
+        "BRIMFUL_REDIS_URL is not set and no local fleet runs here: set it, or start one with `brimful up`"
+    )
+
+
+def connect(place: Place) -> redis.Redis:
+    """A client with short timeouts. Raises RedisUnreachable."""
+    try:
+        client = sync_redis_client(place.url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S)
+        client.ping()
+    except (redis.RedisError, OSError, ValueError) as error:
+        raise unreachable(place, error) from None
+    return client
+
+
+def unreachable(place: Place, error: Exception) -> RedisUnreachable:
+    """What redis-py says, without the URL's password, and what to do."""
+    said = " ".join(str(error).split()) or type(error).__name__
+    secret = urlsplit(place.url).password if place.url.count("//") == 1 else None
+    if secret:
+        said = said.replace(secret, "***")
+    return RedisUnreachable(f"no Redis at {place.shown}: {said}; check BRIMFUL_REDIS_URL, and that the server runs")
