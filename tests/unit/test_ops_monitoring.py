@@ -1,0 +1,100 @@
+"""Alerts and dashboard: valid PromQL over names that the metric catalogue really exposes."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from brimful_worker import metrics
+
+OPS = Path(__file__).parents[2] / "ops"
+ALERTS = yaml.safe_load((OPS / "prometheus" / "alerts.yml").read_text("utf-8"))
+DASHBOARD = json.loads((OPS / "grafana" / "brimful.json").read_text("utf-8"))
+EXPOSED = {name for metric in metrics.CATALOGUE for name in metric.exposed}
+
+
+def rules() -> Iterator[dict[str, Any]]:
+    for group in ALERTS["groups"]:
+        yield from group["rules"]
+
+
+def expressions() -> list[str]:
+    found = [rule["expr"] for rule in rules()]
+    for panel in DASHBOARD["panels"]:
+        found += [target["expr"].replace("$key", ".*") for target in panel.get("targets", [])]
+    return found
+
+
+def used_names() -> set[str]:
+    return {name for text in expressions() for name in re.findall(r"\bbrimful_[a-z_]+", text)}
+
+
+def test_only_names_of_the_catalogue_are_used() -> None:
+    assert used_names() <= EXPOSED
+
+
+def test_every_metric_is_shown_or_watched() -> None:
+    for metric in metrics.CATALOGUE:
+        if metric is not metrics.TASKS:  # Flower's own figure is the better one for finished tasks
+            assert used_names() & set(metric.exposed), metric.name
+
+
+def test_labels_in_the_rules_are_the_catalogues() -> None:
+    labels = {label for metric in metrics.CATALOGUE for label in metric.labels} | {"key", "le", "instance", "job"}
+    for text in expressions():
+        for group in re.findall(r"\bby \(([^)]*)\)", text):
+            assert {name.strip() for name in group.split(",")} <= labels
+        for name in re.findall(r"[{,]\s*([a-z_]+)\s*(?:=|!)", text):
+            assert name in labels
+
+
+@pytest.mark.parametrize("text", expressions())
+def test_every_expression_is_promql(text: str) -> None:
+    parser = pytest.importorskip("promql_parser")
+    parser.parse(text)
+
+
+def test_every_alert_says_what_and_what_to_do() -> None:
+    names = [rule["alert"] for rule in rules()]
+    assert len(names) == len(set(names))
+    for rule in rules():
+        assert rule["labels"]["severity"] in ("warning", "critical")
+        assert set(rule["annotations"]) == {"summary", "description"}
+
+
+def test_the_issue_of_every_watch_is_covered() -> None:
+    names = {rule["alert"] for rule in rules()}
+    wanted = {"OverLimits", "NoStartsWhileWaiting", "PausedForLong", "WorkerGone", "RedisAway"}
+    assert {f"Brimful{name}" for name in wanted} <= names
+
+
+def test_panels_stand_side_by_side() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in DASHBOARD["panels"]:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & taken, panel["title"]
+        assert place["x"] + place["w"] <= 24
+        taken |= cells
+    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
+
+
+def test_rules_behave_as_promtool_sees_them() -> None:
+    promtool = shutil.which("promtool") or pytest.skip("promtool is not installed")
+    for command in (["check", "config", "prometheus.yml"], ["test", "rules", "alerts_test.yml"]):
+        done = subprocess.run(
+            [promtool, *command], cwd=OPS / "prometheus", capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
