@@ -98,9 +98,7 @@ async def stubborn(self: Any) -> str:
 async def soft(self: Any) -> str:
     note(f"starts:{self.request.id}")
     try:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(asyncio.sleep(60))
-            await asyncio.sleep(60)
+        await asyncio.gather(asyncio.sleep(60), asyncio.sleep(60))
     except SoftTimeLimitExceeded:
         await asyncio.sleep(0)
         return "soft"

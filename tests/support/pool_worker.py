@@ -6,10 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from celery import Celery
 from support.waiting import wait_until
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -29,8 +32,10 @@ class PoolWorker:
         arguments: tuple[str, ...] = (),
         environment: dict[str, str] | None = None,
         app: str = "support.pool_app",
+        directory: Path | None = None,
     ) -> None:
-        self.log = Path.cwd() / f"{name}-{id(self)}.log"
+        directory = directory or Path.cwd()
+        self.log = directory / f"{name}-{id(self)}.log"
         self.node = f"{name}@test"
         command = [sys.executable, "-m", "celery", "-A", app, "worker", "-P", "custom", "-c", str(concurrency)]
         command += ["-n", self.node, "-l", "INFO", "--without-mingle", "--without-gossip", *arguments]
@@ -39,7 +44,7 @@ class PoolWorker:
                 command,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                cwd=Path.cwd(),
+                cwd=directory,
                 env={
                     **os.environ,
                     "PYTHONPATH": str(TESTS),
@@ -77,6 +82,18 @@ class PoolWorker:
         self.process.wait()
         if error is not None:
             print(f"---- {self.log.name}\n{self.text()[-6000:]}", file=sys.stderr)
+
+
+@contextmanager
+def client(url: str) -> Iterator[Celery]:
+    """A stranger's Celery app: it knows broker, backend and task names."""
+    app = Celery("stranger", broker=url, backend=url, set_as_current=False)
+    try:
+        yield app
+    finally:
+        app.backend.result_consumer.stop()
+        app.backend.client.close()
+        app.close()
 
 
 def settled(client: Any) -> bool:

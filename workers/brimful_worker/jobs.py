@@ -17,6 +17,7 @@ import itertools
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from contextvars import ContextVar, copy_context
 from enum import Enum
 from typing import Any
@@ -26,6 +27,7 @@ from celery.exceptions import SoftTimeLimitExceeded
 
 from brimful.errors import Cancelled, NoWorker
 from brimful_worker.interrupt import Interruptible, SoftLimit
+from brimful_worker.overlay import carry
 
 _current: ContextVar[Job | None] = ContextVar("brimful_job", default=None)
 _ids = itertools.count(1)
@@ -147,7 +149,7 @@ class Job:
                 raise JobEnded
             self._future = future
             self.phase = Phase.BODY
-        self._loop.call_soon_threadsafe(self._launch, coroutine, context=copy_context())
+        self._loop.call_soon_threadsafe(self._launch, coroutine, carry(), context=copy_context())
         try:
             return future.result()
         finally:
@@ -179,18 +181,19 @@ class Job:
 
     # -- on the loop
 
-    def _launch(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+    def _launch(self, coroutine: Coroutine[Any, Any, Any], placed: Callable[[], AbstractContextManager[None]]) -> None:
         if self.phase is Phase.ENDED:
             coroutine.close()
             return
         self._body = Interruptible(coroutine)
-        self._task = self._loop.create_task(self._drive(self._body), name=self.task_id)
+        self._task = self._loop.create_task(self._drive(self._body, placed), name=self.task_id)
 
-    async def _drive(self, body: Interruptible) -> None:
+    async def _drive(self, body: Interruptible, placed: Callable[[], AbstractContextManager[None]]) -> None:
         result: Any = None
         error: BaseException | None = None
         try:
-            result = await body
+            with placed():
+                result = await body
         except SoftLimit:
             error = SoftTimeLimitExceeded(self.soft_limit)
         except asyncio.CancelledError:

@@ -1,56 +1,54 @@
-"""Celery's per-thread state, shared by a tracer's thread and the coroutine it waits for.
+"""Celery's per-thread state, for coroutines too.
 
-Celery keeps ``task.request`` and ``current_task`` in stacks keyed by thread. The coroutine of a task runs on another
-thread than its tracer, so both are given one key: their job's.
+Celery keeps ``task.request`` and ``current_task`` in stacks keyed by thread; all coroutines share one thread. Here the
+key can be a coroutine's own, which its context carries into everything it awaits and starts.
 """
 
 from __future__ import annotations
 
-import functools
-import inspect
+import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from typing import Any
 
-from celery import Celery, _state
-from celery.app.task import Task
+from celery import _state
 
-from brimful_worker.jobs import current_job, run_coroutine
-
-
-def owner() -> int:
-    """The key: the job's where there is one, else the thread's."""
-    job = current_job()
-    return threading.get_ident() if job is None else -job.id
+_key: ContextVar[int] = ContextVar("brimful_stack_key")
+_keys = itertools.count(-1, -1)  # threads have positive ones
 
 
-def adopt(app: Celery) -> None:
-    """Make all of an app's tasks run well in the pool; called once, before any tracer is built.
-
-    A task defined with ``async def`` becomes callable for the tracer; a plain function stays in the tracer's thread,
-    where it can be ended.
-    """
-    _share(_state._task_stack)
-    for task in app.tasks.values():
-        _share(task.request_stack)
-        if type(task).__call__ is not Task.__call__ or task.name.startswith("celery."):
-            continue  # a class that knows how to call itself, as ours do
-        if not getattr(task.run, "_brimful", False):
-            task.run = _callable(task.run)
-
-
-def _share(stack: Any) -> None:
+def share(stack: Any) -> None:
+    """Make one of Celery's stacks obey the key."""
     if hasattr(stack, "__ident_func__"):  # absent with USE_FAST_LOCALS
-        stack.__ident_func__ = owner
+        stack.__ident_func__ = _owner
 
 
-def _callable(run: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(run)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        job = current_job()
-        if inspect.iscoroutinefunction(run):
-            return run_coroutine(run(*args, **kwargs))
-        return run(*args, **kwargs) if job is None else job.run_function(run, args, kwargs)
+def carry() -> Callable[[], AbstractContextManager[None]]:
+    """Take the current task and its request; what is returned puts them in place for a coroutine, when entered there.
 
-    call._brimful = True  # type: ignore[attr-defined]
-    return call
+    The coroutine keeps them even when its tracer leaves first, as it does when the task is revoked.
+    """
+    task = _state._task_stack.top
+    request = task.request_stack.top if task is not None else None
+
+    @contextmanager
+    def placed() -> Iterator[None]:
+        _key.set(next(_keys))
+        if task is None:
+            yield
+            return
+        _state._task_stack.push(task)
+        task.request_stack.push(request)
+        try:
+            yield
+        finally:
+            task.request_stack.pop()
+            _state._task_stack.pop()
+
+    return placed
+
+
+def _owner() -> int:
+    return _key.get(0) or threading.get_ident()

@@ -18,10 +18,10 @@ from billiard.einfo import ExceptionInfo
 from celery.concurrency.base import BasePool
 from celery.worker import state
 
+from brimful_worker.adopt import adopt
 from brimful_worker.jobs import Job
 from brimful_worker.loop import LoopThread
 from brimful_worker.mainthread import MainThread
-from brimful_worker.overlay import adopt
 from brimful_worker.process import prepare
 from brimful_worker.room import Room
 
