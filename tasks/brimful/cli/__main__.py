@@ -1,0 +1,5 @@
+"""``python -m brimful.cli``"""
+
+from brimful.cli import main
+
+main()

@@ -1,0 +1,162 @@
+"""The requests still to be asked, in the input's order, as the driver takes them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+from brimful.errors import InputError
+from brimful.profile import Profile
+from brimful.run.budget import Budget
+from brimful.run.edits import Edits
+from brimful.run.errors_file import ErrorsFile
+from brimful.run.options import RunOptions
+from brimful.run.read import BadLine, Entry, Reader
+from brimful.run.stream import in_thread
+from brimful.run.tally import Tally, all_pairs
+from brimful.run.units import Unit
+
+_BREATH = 256  # lines between two looks of the event loop
+
+
+class Feed:
+    """Passes over what the output holds, what is outstanding from an earlier try and what failed before."""
+
+    def __init__(
+        self,
+        options: RunOptions,
+        profile: Profile,
+        *,
+        tally: Tally,
+        errors: ErrorsFile | None,
+        edits: Edits | None,
+        surveyed: bool,
+        budget: Budget,
+        outstanding: frozenset[tuple[int, int, int]] = frozenset(),
+        on_bad: Callable[[BadLine], None] = lambda bad: None,
+        store: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``store`` puts the digests of the lines seen on disk, before any of them is asked."""
+        self._options = options
+        self._reader = Reader(options.read, profile, ids=not surveyed)
+        self._tally = tally
+        self._errors = errors
+        self._edits = edits
+        self._surveyed = surveyed
+        self._budget = budget
+        self._outstanding: dict[int, set[tuple[int, int]]] = {}
+        for line, prompt, choice in outstanding:
+            self._outstanding.setdefault(line, set()).add((prompt, choice))
+        self._on_bad = on_bad
+        self._store = store
+        self._freed = asyncio.Event()
+        self._of: dict[int, int] = {}
+        self.requests = 0
+        self.at_end = False
+        self.stopped = False
+        self.fault: InputError | None = None
+        """The first bad line under ``--strict``, or what ended the input early."""
+
+    def stop(self) -> None:
+        """Nothing more is given out."""
+        self.stopped = True
+        self._freed.set()
+
+    @property
+    def budget_reached(self) -> bool:
+        return self._budget.reached
+
+    def spent(self, tokens: int) -> None:
+        """What the whole run has used by now."""
+        self._budget.used = tokens
+
+    def rollouts_of(self, line: int) -> int | None:
+        """How many rollouts a line has that is outstanding; None where its line was not read yet."""
+        return self._of.get(line)
+
+    def ended(self, line: int) -> None:
+        """All of a line has come, or failed."""
+        self._of.pop(line, None)
+        self._budget.free(line)
+        self._freed.set()
+
+    async def units(self) -> AsyncIterator[Unit]:
+        """For the driver. Ends early when stopped, at the budget's end and at a fault; ``fault`` tells of that."""
+        try:
+            async for entry in self._entries():
+                if self.stopped:
+                    return
+                unit = self._next(entry)
+                if unit is None:
+                    continue
+                if not await self._fits(unit):
+                    return
+                self._of[unit.line] = unit.request.choices
+                yield unit
+        except InputError as error:
+            self.fault = error
+
+    async def _entries(self) -> AsyncIterator[Entry]:
+        passed_over = self._tally.complete if self._surveyed else None
+        entries = self._reader.entries(passed_over)
+        if not self._options.read.repeatable:
+            async for batch in in_thread(entries):
+                for entry in batch:
+                    self._see(entry)
+                self._store()
+                for entry in batch:
+                    yield entry
+        else:
+            for place, entry in enumerate(entries):
+                if place % _BREATH == 0:
+                    await asyncio.sleep(0)
+                if self._edits is not None:
+                    self._edits.still(entry)
+                yield entry
+        self.at_end = self._reader.at_end
+
+    def _see(self, entry: Entry) -> None:
+        if self._edits is not None:
+            self._edits.see(entry)
+            self._edits.check(at_end=False)
+
+    def _next(self, entry: Entry) -> Unit | None:
+        item = entry.item
+        if item is None:
+            return None
+        self.requests += not self._surveyed
+        if isinstance(item, BadLine):
+            self._bad(item)
+            return None
+        recorded = self._errors is not None and item.line in self._errors.lines
+        asked_again = self._options.retry_errors or self._corrected(item.line)
+        wanted = self._tally.missing(item.line, item.request)
+        if (there := self._outstanding.pop(item.line, None)) is not None:
+            # Its pieces come without being asked; of the others only what is missing.
+            pairs = all_pairs(item.request) if wanted is None else wanted
+            if pairs:
+                self._of[item.line] = item.request.choices
+            wanted = tuple(pair for pair in pairs if pair not in there)
+        elif recorded != asked_again and (recorded or self._options.retry_errors):
+            return None
+        return None if wanted == () else Unit(item.line, item.id, item.request, wanted)
+
+    def _bad(self, bad: BadLine) -> None:
+        if self._options.strict:
+            raise InputError(str(bad))
+        if self._errors is not None and bad.line in self._errors.bad and not self._corrected(bad.line):
+            return
+        self._on_bad(bad)
+
+    def _corrected(self, line: int) -> bool:
+        return self._edits is not None and line in self._edits.corrected
+
+    async def _fits(self, unit: Unit) -> bool:
+        rollouts = unit.request.choices if unit.wanted is None else len(unit.wanted)
+        while not self._budget.take(unit.line, unit.request, rollouts):
+            if not self._budget.holding or self.stopped:
+                self._budget.reached = not self.stopped
+                return False
+            self._freed.clear()
+            await self._freed.wait()
+        return not self.stopped

@@ -1,0 +1,189 @@
+"""A run from command to exit code: checks, the fleet, the session, signals, the end table."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import shlex
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from brimful.config import Settings
+from brimful.errors import ExitCode, InputError, UsageError
+from brimful.run.display import Display, make_display
+from brimful.run.fleet_gauges import fleet_gauges
+from brimful.run.gauges import GaugeReader
+from brimful.run.options import RunOptions
+from brimful.run.prepare import Prepared, prepare
+from brimful.run.reach import check_provider, check_redis
+from brimful.run.session import DriverLike, Session
+from brimful.run.summary import Summary
+
+if TYPE_CHECKING:
+    from brimful_worker.local.fleet import LocalFleet
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_WORKER_PATIENCE_S = 5.0
+
+MakeDriver = Callable[[str, Prepared], DriverLike]
+
+
+@dataclass(frozen=True)
+class Showing:
+    """How a run is shown."""
+
+    json: bool = False
+    progress: bool = True
+    command: tuple[str, ...] = ("brimful", "run")
+    """As it was typed, for telling how to go on."""
+
+
+def run_to_end(
+    options: RunOptions, settings: Settings, showing: Showing, make_driver: MakeDriver | None = None
+) -> ExitCode:
+    """Returns the exit code of what was sampled. Raises BrimfulError where nothing could be, or the fleet gave up."""
+    if options.to_stdout and showing.json:
+        raise UsageError("--json and -o - would both write standard output: name an output file")
+    local = options.rehearse or settings.redis_url is None
+    if local and not options.rehearse:
+        _ = settings.api_base, settings.api_key  # raises where one is missing
+    prepared = prepare(options, settings.profile)
+    try:
+        launch = _Launch(prepared, settings, showing, make_driver or _driver)
+        return asyncio.run(launch.run(local))
+    finally:
+        prepared.close()
+
+
+class _Launch:
+    def __init__(self, prepared: Prepared, settings: Settings, showing: Showing, make_driver: MakeDriver) -> None:
+        self._prepared = prepared
+        self._settings = settings
+        self._showing = showing
+        self._make_driver = make_driver
+        self._gauges = GaugeReader(self._read_gauges)
+        self._display: Display = make_display(progress=showing.progress, table=not showing.json, gauges=self._gauges)
+        self._session: Session | None = None
+        self._fleet: LocalFleet | None = None
+        self._fleet_stopping = False
+
+    async def run(self, local: bool) -> ExitCode:
+        loop = asyncio.get_running_loop()
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, self._interrupt)
+        try:
+            for note in self._prepared.notes:
+                self._display.say(note)
+            if self._prepared.complete:
+                return await self._conduct(None)
+            if local:
+                return await self._on_local_fleet()
+            assert self._settings.redis_url is not None
+            await check_redis(self._settings.redis_url)
+            self._say_when_no_worker_answers()
+            return await self._conduct(self._settings)
+        finally:
+            self._display.close()
+            for number in _SIGNALS:
+                loop.remove_signal_handler(number)
+
+    async def _on_local_fleet(self) -> ExitCode:
+        try:
+            from brimful_worker.local.fleet import LocalFleet
+        except ModuleNotFoundError as error:
+            raise UsageError(
+                f"a fleet on this machine needs {error.name}: pip install 'brimful[worker]', "
+                "or set BRIMFUL_REDIS_URL to use a fleet elsewhere"
+            ) from None
+        options, settings = self._prepared.options, self._settings
+        if not options.rehearse:
+            await asyncio.to_thread(check_provider, settings)
+        workers = options.workers or settings.workers
+        fleet = LocalFleet(settings, workers=workers, rehearse=options.rehearse)
+        try:
+            await asyncio.to_thread(fleet.start)
+            self._fleet = fleet
+            if fleet.notice:
+                self._display.say(fleet.notice)
+            where = "a rehearsal against the stand-in gateway" if options.rehearse else settings.api_base
+            self._display.say(f"{workers} workers on this machine, {where}")
+            return await self._conduct(fleet.settings)
+        finally:
+            self._fleet, self._fleet_stopping = fleet, True
+            if self._session is not None and self._session.interrupts > 1:
+                await asyncio.to_thread(fleet.kill)
+            else:
+                await asyncio.to_thread(fleet.stop)
+
+    async def _conduct(self, settings: Settings | None) -> ExitCode:
+        """``settings`` None: nothing is left to ask."""
+        self._placed = settings
+        check = self._fleet.check if self._fleet is not None else lambda: None
+        self._session = session = Session(self._prepared, self._display, check_fleet=check)
+        driver = None
+        if settings is not None:
+            assert settings.redis_url is not None
+            driver = self._make_driver(settings.redis_url, self._prepared)
+        try:
+            await session.run(driver)
+        finally:
+            if (summary := session.summary) is not None:
+                summary.next = self._next(summary)
+                self._display.end(summary)
+                if self._showing.json:
+                    print(json.dumps(summary.as_json()), flush=True)
+            if driver is not None and (close := getattr(driver, "aclose", None)) is not None:
+                await close()
+        assert summary is not None
+        return ExitCode(summary.exit_code)
+
+    def _interrupt(self) -> None:
+        if self._fleet_stopping and self._fleet is not None:
+            threading.Thread(target=self._fleet.kill, daemon=True).start()
+        elif self._session is not None:
+            self._session.interrupt()
+        else:
+            raise KeyboardInterrupt  # while the fleet starts: all of it is ended on the way out
+
+    def _next(self, summary: Summary) -> str | None:
+        if self._prepared.paths is None:
+            return None
+        words = [word for word in self._showing.command if word != "--fresh"]
+        if summary.ended != "done" or summary.left:
+            if summary.ended == "budget" and self._prepared.options.budget_tokens is not None:
+                return f"{shlex.join(words)}   # with more --budget-tokens"
+            return shlex.join(words)
+        if summary.failed:
+            return shlex.join([*words, *([] if "--retry-errors" in words else ["--retry-errors"])])
+        return None
+
+    async def _read_gauges(self):  # type: ignore[no-untyped-def]
+        return await fleet_gauges(self._placed) if self._placed is not None else None
+
+    def _say_when_no_worker_answers(self) -> None:
+        """A fleet elsewhere may have no workers yet: said once, while the run waits for them."""
+        from brimful.celery import app
+
+        loop = asyncio.get_running_loop()
+
+        def ask() -> None:
+            with contextlib.suppress(Exception):
+                if not app.control.ping(timeout=_WORKER_PATIENCE_S):
+                    text = "no worker answers there yet: start one with `brimful worker`; waiting for it"
+                    loop.call_soon_threadsafe(self._display.say, text)
+
+        threading.Thread(target=ask, daemon=True, name="brimful-ping").start()
+
+
+def _driver(redis_url: str, prepared: Prepared) -> DriverLike:
+    from brimful.run.drive import Driver
+
+    options = prepared.options
+    return Driver(redis_url, prepared.sidecar.run, prepared.profile, pack=options.pack, workload=options.read.workload)
+
+
+__all__ = ["InputError", "Showing", "run_to_end"]

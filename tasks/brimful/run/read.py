@@ -1,0 +1,165 @@
+"""An input as requests, one after another: streamed, each line checked, bad ones told apart from the rest."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from brimful.errors import BadRequest, BrimfulError, InputError
+from brimful.names import Mode
+from brimful.profile import Profile
+from brimful.request import Request
+from brimful.run.formats import InputFormat, Parser, detect, parser
+from brimful.run.identity import Ids
+from brimful.run.options import ReadOptions
+from brimful.run.sources import MAX_LINE, RawLine, Source, raw_lines
+from brimful.run.units import Unit
+
+
+@dataclass(frozen=True, slots=True)
+class BadLine:
+    """A line that no request can be made of."""
+
+    line: int
+    id: str
+    where: str
+    """``FILE:LINE``"""
+    message: str
+    """The fault and its remedy."""
+    data: bytes
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.message}"
+
+
+class Entry(NamedTuple):
+    """One line of the input."""
+
+    line: int
+    digest: int
+    """32 bits of the line's bytes, never 0."""
+    item: Unit | BadLine | None
+    """None: a blank line, or one that was passed over."""
+
+
+class Duplicate(InputError):
+    """Two lines have one id: nobody could tell their rollouts apart."""
+
+
+class Reader:
+    """Iterate over :meth:`entries`. ``ids`` off: the ids were looked at before."""
+
+    def __init__(self, options: ReadOptions, profile: Profile, *, ids: bool = True) -> None:
+        self._options = options
+        self._profile = profile
+        # A request that is too large for one call is split later; only a single rollout must fit.
+        self._unbounded = profile.model_copy(update={"max_prompts": None, "max_n": None, "max_request_tokens": None})
+        self._ids = Ids() if ids else None
+        self.at_end = False
+        """Whether the input was read to its end, and not to the limit."""
+
+    def entries(self, passed_over: Callable[[int], bool] | None = None) -> Iterator[Entry]:
+        """Every line; those that ``passed_over`` (a line's number) says yes to are not parsed.
+
+        Raises InputError where a whole file cannot be used.
+        """
+        source: Source | None = None
+        parse: Parser | None = None
+        taken, limit = 0, self._options.limit
+        for raw in raw_lines(list(self._options.sources)):
+            if limit is not None and taken >= limit:
+                return
+            if raw.source is not source:
+                source, parse = raw.source, None
+            digest = zlib.crc32(raw.data) or 1
+            if not raw.data or raw.data.isspace():
+                yield Entry(raw.line, digest, None)
+                continue
+            if parse is None:
+                parse = self._parser(raw)
+            taken += 1
+            if passed_over is not None and passed_over(raw.line):
+                yield Entry(raw.line, digest, None)
+                continue
+            yield Entry(raw.line, digest, self._item(raw, parse))
+        self.at_end = True
+
+    def _parser(self, raw: RawLine) -> Parser:
+        form = self._options.form
+        try:
+            return parser(detect(raw.source, raw.data) if form is InputFormat.AUTO else form)
+        except InputError as error:
+            raise InputError(f"{raw.source.name}:{raw.place}: {error}") from None
+
+    def _item(self, raw: RawLine, parse: Parser) -> Unit | BadLine:
+        where = f"{raw.source.name}:{raw.place}"
+        id = str(raw.line)
+        try:
+            if raw.overlong:
+                raise InputError(f"is longer than {MAX_LINE >> 20} MiB; put each request on a line of its own")
+            fields = parse(raw.data)
+            stated = fields.get("id")
+            id = id if stated is None else stated
+            if self._ids is not None:
+                earlier = self._ids.add_default(raw.line) if stated is None else self._ids.add(id, raw.line)
+                if earlier is not None:
+                    raise Duplicate(_duplicate(raw, id, earlier, stated is None))
+            return Unit(raw.line, id, self._request(fields, id))
+        except BrimfulError as error:
+            bad = BadLine(raw.line, id, where, str(error), raw.data)
+            if isinstance(error, Duplicate):
+                return _DuplicateLine(bad.line, bad.id, bad.where, bad.message, bad.data)
+            return bad
+
+    def _request(self, fields: dict[str, object], id: str) -> Request:
+        options = self._options
+        merged = {**options.defaults, **fields, "id": id}
+        if "max_completion_tokens" in fields and "max_tokens" not in fields:
+            merged.pop("max_tokens", None)
+        if "max_tokens" in fields and "max_completion_tokens" not in fields:
+            merged.pop("max_completion_tokens", None)
+        if options.mode is not None:
+            merged.setdefault("mode", options.mode.value)
+        merged.setdefault("workload", options.workload.value)
+        if options.system is not None and not _has_system(merged):
+            merged.setdefault("system", options.system)
+        request = Request.parse(merged, self._unbounded)
+        if "messages" in request.fields and request.mode is Mode.COMPLETION:
+            raise BadRequest("messages: go to the chat endpoint; leave the mode out, or say --chat")
+        _check_single(request, self._profile)
+        return request
+
+
+class _DuplicateLine(BadLine):
+    __slots__ = ()
+
+
+def is_duplicate(bad: BadLine) -> bool:
+    """Whether the line is bad since its id was taken already."""
+    return isinstance(bad, _DuplicateLine)
+
+
+def _has_system(fields: dict[str, object]) -> bool:
+    messages = fields.get("messages")
+    return isinstance(messages, list) and any(
+        isinstance(message, dict) and message.get("role") in ("system", "developer") for message in messages
+    )
+
+
+def _check_single(request: Request, profile: Profile) -> None:
+    """A line may ask for more than one request may carry, since it is split; one rollout alone must fit."""
+    bound, asked = profile.max_request_tokens, request.max_tokens
+    if bound is not None and asked is not None and asked > bound:
+        raise BadRequest(
+            f"max_tokens: {asked:,} for one rollout is above {profile.name}'s {bound:,} for a request; ask for less"
+        )
+
+
+def _duplicate(raw: RawLine, id: str, earlier: int, default: bool) -> str:
+    # Several files have one numbering; ``earlier`` is told in the same terms as this line's own number in it.
+    before = f"line {earlier}" if raw.line == raw.place else f"line {earlier} of the whole input (this is {raw.line})"
+    if default:
+        return f"has no id, so that its number would be its id, but {before} states the id {id!r}; give each line one"
+    return f"the id {id!r} is that of {before} too; give each line an id of its own, or none"

@@ -1,0 +1,110 @@
+"""The lines of the output: one JSON object a rollout, exact whatever its text holds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from brimful.errors import InputError
+from brimful.run.units import Delivered
+from brimful.run.usage import share_usage
+
+_BREAKS = {"\x85": "\\u0085", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+"""Line breaks to some readers (str.splitlines), which JSON leaves as they are inside strings."""
+
+
+def dump_line(record: Mapping[str, Any]) -> bytes:
+    """One line of JSON in UTF-8 with its ``\\n``; whatever could end a line or is no UTF-8 is escaped."""
+    text = json.dumps(record, ensure_ascii=False, separators=(",", ":"))
+    for character, escape in _BREAKS.items():
+        if character in text:
+            text = text.replace(character, escape)
+    try:
+        return text.encode() + b"\n"
+    except UnicodeEncodeError:  # lone surrogates
+        return json.dumps(record, separators=(",", ":")).encode() + b"\n"
+
+
+def load_line(data: bytes, where: str) -> dict[str, Any]:
+    """Raises InputError (``where`` is ``FILE:LINE``) when it is no record of ours."""
+    try:
+        record = json.loads(data)
+    except (ValueError, RecursionError):
+        record = None
+    if not isinstance(record, dict):
+        raise InputError(f"{where}: is no record of a run; mend or remove that line, or name another output with -o")
+    return record
+
+
+def rollout_records(delivered: Delivered, of: int | None) -> list[dict[str, Any]]:
+    """The records of a delivery. ``of``: how many rollouts the line has in all, from which a resumed run knows it done;
+    None where its line was not read yet.
+
+    ``usage`` is the rollout's part: the records of a file add up to what the provider counted.
+    Times are seconds; ``started_at``/``ended_at`` are Unix times of the request that it came with (``request_id``).
+    """
+    outcome = delivered.outcome
+    usages = _usages(delivered)
+    records = []
+    for place, rollout in enumerate(delivered.rollouts):
+        record: dict[str, Any] = {
+            "id": delivered.id,
+            "line": delivered.line,
+            "prompt_index": rollout.prompt_index,
+            "choice_index": rollout.choice_index,
+            "of": of,
+            "text": rollout.text,
+            "finish_reason": rollout.finish_reason,
+            "usage": usages[place],
+            "model": delivered.model,
+            "attempts": outcome.attempts,
+            "request_id": outcome.id,
+            "packed": delivered.packed,
+            "started_at": _rounded(outcome.started_at),
+            "ended_at": _rounded(outcome.ended_at),
+            "waited_s": _rounded(outcome.waited_s),
+            "provider_s": _rounded(outcome.provider_s),
+            "retrying_s": _rounded(outcome.retrying_s),
+        }
+        if outcome.rate_limited:
+            record["rate_limited"] = outcome.rate_limited
+        if place < len(delivered.choices):
+            record |= _more(delivered.choices[place])
+        records.append(record)
+    return records
+
+
+def _more(choice: Mapping[str, Any]) -> dict[str, Any]:
+    """What a choice says beyond its text: logprobs, a message with more in it than its content."""
+    more: dict[str, Any] = {}
+    if choice.get("logprobs") is not None:
+        more["logprobs"] = choice["logprobs"]
+    message = choice.get("message")
+    if isinstance(message, dict):
+        # Present for any chat, so that formats can tell chat from completion.
+        more["message"] = {name: value for name, value in message.items() if name != "content" and value is not None}
+    return more
+
+
+def _usages(delivered: Delivered) -> list[dict[str, int] | None]:
+    """By length of text: the nearest to tokens that one can see from outside. A prompt is paid once, with choice 0."""
+    usage = delivered.usage
+    shares = share_usage(usage, [max(1, len(rollout.text)) for rollout in delivered.rollouts])
+    if not usage or not shares or shares[0] is None:
+        return shares
+    first_choices = [1 if rollout.choice_index == 0 else 0 for rollout in delivered.rollouts]
+    prompts = share_usage({"prompt_tokens": usage.get("prompt_tokens") or 0, "completion_tokens": 0}, first_choices)
+    return [
+        {
+            "prompt_tokens": prompt["prompt_tokens"],
+            "completion_tokens": share["completion_tokens"],
+            "total_tokens": prompt["prompt_tokens"] + share["completion_tokens"],
+        }
+        for prompt, share in zip(prompts, shares, strict=True)
+        if prompt is not None and share is not None
+    ]
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 4)

@@ -1,0 +1,163 @@
+"""Input files as byte lines: plain, gzip or zstd (told by their first bytes), standard input, several in a row.
+
+Only ``\\n`` ends a line (a ``\\r`` before it goes too): a JSON string may hold every other line break of Unicode.
+One line at a time is in memory, and never more of it than MAX_LINE bytes.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import stat
+import sys
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from brimful.errors import InputError, UsageError
+
+STDIN = "-"
+MAX_LINE = 64 * 1024 * 1024
+"""Bytes of one line; a longer one is cut there, and refused by the reader."""
+_BUFFER = 256 * 1024
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_FOREIGN = {
+    b"PK\x03\x04": "a zip archive (or a spreadsheet)",
+    b"PAR1": "a Parquet file",
+    b"\xff\xfe": "UTF-16 text; save it as UTF-8",
+    b"\xfe\xff": "UTF-16 text; save it as UTF-8",
+    b"%PDF": "a PDF",
+    b"BZh": "a bzip2 file; unpack it, or use .gz or .zst",
+    b"\xfd7zXZ": "an xz file; unpack it, or use .gz or .zst",
+}
+_NOT_PROMPTS = {".csv", ".tsv", ".parquet", ".xlsx", ".pdf", ".zip"}
+
+
+class RawLine(NamedTuple):
+    line: int
+    """1-based place in the whole input."""
+    source: Source
+    place: int
+    """1-based place in its own file."""
+    data: bytes
+    """Without its line ending."""
+    overlong: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One input. ``name`` is what messages call it."""
+
+    path: str
+
+    @property
+    def name(self) -> str:
+        return "<stdin>" if self.path == STDIN else self.path
+
+    @property
+    def suffix(self) -> str:
+        """The lower-case suffix that tells the format, without ``.gz`` or ``.zst``."""
+        suffixes = [suffix.lower() for suffix in Path(self.path).suffixes]
+        while suffixes and suffixes[-1] in (".gz", ".zst", ".zstd"):
+            suffixes.pop()
+        return suffixes[-1] if suffixes else ""
+
+    @property
+    def regular(self) -> bool:
+        """A file that can be read twice; False for standard input, pipes and the like."""
+        return self.path != STDIN and Path(self.path).is_file()
+
+    def check(self, forced: bool) -> None:
+        """Raises UsageError when it can't be an input; ``forced``: the user named the format."""
+        if self.path == STDIN:
+            return
+        path = Path(self.path)
+        try:
+            mode = path.stat().st_mode
+            if stat.S_ISDIR(mode):
+                raise UsageError(
+                    f"{self.path}: is a directory; name the files in it (for instance {self.path}/*.jsonl)"
+                )
+            if stat.S_ISREG(mode):
+                with path.open("rb"):
+                    pass
+                if path.stat().st_size == 0:
+                    raise UsageError(f"{self.path}: is empty; write a request or a prompt on each line")
+        except FileNotFoundError:
+            raise UsageError(f"{self.path}: no such file; check the name, or use - to read standard input") from None
+        except OSError as error:
+            raise UsageError(f"{self.path}: cannot be read: {error.strerror or error}") from None
+        if self.suffix in _NOT_PROMPTS and not forced:
+            raise UsageError(
+                f"{self.path}: {self.suffix} files are not read; make it JSONL (an object with a prompt on each line), "
+                "or say --input-format text if each line is a prompt"
+            )
+
+    def open(self) -> IO[bytes]:
+        """The unpacked bytes. Raises UsageError naming the file."""
+        try:
+            raw: Any = _stdin() if self.path == STDIN else Path(self.path).open("rb")  # noqa: SIM115
+        except OSError as error:
+            raise UsageError(f"{self.path}: cannot be read: {error.strerror or error}") from None
+        head = raw.peek(8)[:8]
+        if head.startswith(_GZIP):
+            return io.BufferedReader(gzip.GzipFile(fileobj=raw), _BUFFER)
+        if head.startswith(_ZSTD):
+            return _unzstd(raw, self.name)
+        for magic, what in _FOREIGN.items():
+            if head.startswith(magic):
+                raise InputError(f"{self.name}:1: is {what}; brimful reads JSONL and plain text in UTF-8")
+        return raw  # type: ignore[no-any-return]
+
+
+def _stdin() -> IO[bytes]:
+    """A reader of its own: the interpreter's would be locked at exit by a thread that still waits for a line."""
+    return open(sys.stdin.fileno(), "rb", closefd=False)
+
+
+def _unzstd(raw: IO[bytes], name: str) -> IO[bytes]:
+    try:
+        import zstandard
+    except ImportError:
+        raise UsageError(
+            f"{name}: is zstd-compressed; pip install 'brimful[zstd]' to read it, or unpack it first"
+        ) from None
+    reader = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
+    return io.BufferedReader(reader, _BUFFER)
+
+
+def raw_lines(sources: list[Source]) -> Iterator[RawLine]:
+    """All lines of all sources, blank ones too. Raises InputError where a file breaks off or cannot be unpacked."""
+    line = 0
+    for source in sources:
+        place = 0
+        stream = source.open()
+        try:
+            while data := stream.readline(MAX_LINE + 1):
+                line += 1
+                place += 1
+                overlong = len(data) > MAX_LINE and not data.endswith(b"\n")
+                if overlong:
+                    _skip_line(stream)
+                if data.endswith(b"\n"):
+                    data = data[:-2] if data.endswith(b"\r\n") else data[:-1]
+                if place == 1 and data.startswith(b"\xef\xbb\xbf"):
+                    data = data[3:]
+                yield RawLine(line, source, place, data, overlong)
+        except (EOFError, gzip.BadGzipFile, zlib.error, OSError) as error:
+            reason = "the compressed file breaks off" if isinstance(error, EOFError) else f"cannot be read: {error}"
+            raise InputError(f"{source.name}:{place + 1}: {reason}; make the file anew") from None
+        except Exception as error:
+            if type(error).__name__ != "ZstdError":  # its module may not be there
+                raise
+            raise InputError(f"{source.name}:{place + 1}: cannot be unpacked: {error}; make the file anew") from None
+        finally:
+            if source.path != STDIN:
+                stream.close()
+
+
+def _skip_line(stream: IO[bytes]) -> None:
+    while (rest := stream.readline(_BUFFER)) and not rest.endswith(b"\n"):
+        pass

@@ -1,0 +1,88 @@
+"""Figures in flat memory: counts of a ledger's records, and percentiles from a histogram of narrow buckets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+_RATIO = math.log(1.02)  # a bucket is 2 % wide
+_FLOOR = 0.001
+
+
+class Histogram:
+    """Of seconds. Percentiles are right to 1 %; what is below a millisecond counts as none."""
+
+    def __init__(self) -> None:
+        self.buckets: dict[int, int] = {}
+        self.count = 0
+
+    def add(self, seconds: float) -> None:
+        bucket = -1 if seconds < _FLOOR else int(math.log(seconds / _FLOOR) / _RATIO)
+        self.buckets[bucket] = self.buckets.get(bucket, 0) + 1
+        self.count += 1
+
+    def percentile(self, share: float) -> float | None:
+        """None when empty. ``share`` 0.5 is the median."""
+        if not self.count:
+            return None
+        rank = max(1, math.ceil(share * self.count))
+        for bucket in sorted(self.buckets):
+            rank -= self.buckets[bucket]
+            if rank <= 0:
+                return 0.0 if bucket < 0 else _FLOOR * math.exp((bucket + 0.5) * _RATIO)
+        raise AssertionError("unreachable")
+
+    def summary(self) -> dict[str, float | None]:
+        """``{"p50": …, "p95": …}``"""
+        return {name: _rounded(self.percentile(share)) for name, share in (("p50", 0.5), ("p95", 0.95))}
+
+
+class Counts:
+    """What a ledger holds, record by record."""
+
+    def __init__(self) -> None:
+        self.rollouts = 0
+        self.truncated = 0
+        """``finish_reason`` length"""
+        self.filtered = 0
+        """``finish_reason`` content_filter"""
+        self.empty = 0
+        """No text, or only white space."""
+        self.prompt_tokens = 0
+        self.completion_tokens = 0
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        self.rollouts += 1
+        reason = record.get("finish_reason")
+        self.truncated += reason == "length"
+        self.filtered += reason == "content_filter"
+        self.empty += not (record.get("text") or "").strip()
+        usage = record.get("usage") or {}
+        self.prompt_tokens += usage.get("prompt_tokens") or 0
+        self.completion_tokens += usage.get("completion_tokens") or 0
+
+    @property
+    def tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
+
+
+class Recent:
+    """A set of the last ``size`` strings: tells whether one came lately, in flat memory."""
+
+    def __init__(self, size: int = 4096) -> None:
+        self._size = size
+        self._seen: dict[str, None] = {}
+
+    def add(self, word: str) -> bool:
+        """False when it is there already."""
+        if word in self._seen:
+            return False
+        self._seen[word] = None
+        if len(self._seen) > self._size:
+            del self._seen[next(iter(self._seen))]
+        return True
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)

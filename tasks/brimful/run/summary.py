@@ -1,0 +1,145 @@
+"""What a run came to: one object for ``--json``, and a table for people. It equals a recount of the files."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from brimful.errors import ExitCode
+
+
+@dataclass
+class Summary:
+    """Counts of requests (input lines) and rollouts are of the whole run, all tries; the others of this try alone."""
+
+    requests: int = 0
+    """Lines that are not blank, up to ``--limit``."""
+    rollouts: int = 0
+    """Records in the output."""
+    succeeded: int = 0
+    """Requests with all their rollouts in the output."""
+    failed: int = 0
+    """Requests with a record in the errors file."""
+    left: int | None = 0
+    """Requests neither succeeded nor failed: not asked yet; None where the input's end was not seen."""
+    resumed: int = 0
+    """Rollouts that were in the output, or finished and uncollected, when this try began."""
+    truncated: int = 0
+    filtered: int = 0
+    empty: int = 0
+    failed_by_cause: dict[str, int] = field(default_factory=dict)
+    tokens: int = 0
+    """Prompt and completion tokens of the records in the output."""
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    starts: int = 0
+    """Requests that reached the provider in this try."""
+    attempts: int = 0
+    """The same, as its answers tell them: several per request where some were tried again."""
+    rate_limited: int = 0
+    """429s."""
+    retries: dict[str, int] = field(default_factory=dict)
+    """Failed attempts by cause."""
+    packed_requests: int = 0
+    """Requests that carried more than one line."""
+    seconds: float = 0.0
+    waiting_s: dict[str, float | None] = field(default_factory=dict)
+    """p50 and p95 per request: waiting for a slot and a start, …"""
+    provider_s: dict[str, float | None] = field(default_factory=dict)
+    """… with the provider, …"""
+    retrying_s: dict[str, float | None] = field(default_factory=dict)
+    """… and between attempts."""
+    achieved: dict[str, float | None] = field(default_factory=dict)
+    """starts_per_window, slots (mean in use), rollouts_per_minute; of this try."""
+    allowed: dict[str, float | None] = field(default_factory=dict)
+    """starts_per_window, window_s, slots."""
+    output: str = ""
+    errors: str | None = None
+    """The errors file, where there is one."""
+    exit_code: int = 0
+    ended: str = "done"
+    """done, interrupted, budget, key_refused, error."""
+    next: str | None = None
+    """A command that goes on from here."""
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def rows(self) -> list[tuple[str, str]]:
+        """For the end table: label and value, the uninteresting ones left out."""
+        rows = [("requests", self._requests()), ("rollouts", self._rollouts())]
+        if self.failed:
+            causes = ", ".join(f"{cause} {count:,}" for cause, count in sorted(self.failed_by_cause.items()))
+            rows.append(("failed", f"{self.failed:,}: {causes}"))
+        odd = [(self.truncated, "truncated"), (self.filtered, "filtered"), (self.empty, "empty")]
+        if any(count for count, _ in odd):
+            rows.append(("of these", ", ".join(f"{count:,} {word}" for count, word in odd if count)))
+        rows.append(("tokens", f"{self.tokens:,} ({self.prompt_tokens:,} prompt, {self.completion_tokens:,} sampled)"))
+        rows.append(("attempts", self._attempts()))
+        if self.attempts:
+            rows += [("p50 / p95", self._percentiles()), ("achieved", self._achieved())]
+        rows.append(("took", duration(self.seconds)))
+        rows.append(("output", self.output))
+        if self.errors:
+            rows.append(("errors", self.errors))
+        if self.next:
+            rows.append(("next", self.next))
+        return rows
+
+    def _requests(self) -> str:
+        left = "" if not self.left else f", {self.left:,} left"
+        return f"{self.requests:,}: {self.succeeded:,} sampled, {self.failed:,} failed{left}"
+
+    def _rollouts(self) -> str:
+        return f"{self.rollouts:,}" + (f" ({self.resumed:,} from before)" if self.resumed else "")
+
+    def _attempts(self) -> str:
+        words = [f"{self.attempts:,}", f"{self.rate_limited:,} × 429"]
+        if self.packed_requests:
+            words.append(f"{self.packed_requests:,} packed requests")
+        words += [f"{count:,} × {cause}" for cause, count in sorted(self.retries.items()) if "_" not in cause or count]
+        return ", ".join(words)
+
+    def _percentiles(self) -> str:
+        parts = (("waiting", self.waiting_s), ("provider", self.provider_s), ("retrying", self.retrying_s))
+        return ", ".join(f"{word} {_s(of.get('p50'))} / {_s(of.get('p95'))}" for word, of in parts)
+
+    def _achieved(self) -> str:
+        achieved, allowed = self.achieved, self.allowed
+        words = [f"{achieved.get('rollouts_per_minute') or 0:,.0f} rollouts a minute"]
+        if allowed.get("slots"):
+            words.append(f"{achieved.get('slots') or 0:.1f} of {allowed['slots']:.0f} slots")
+        if allowed.get("starts_per_window"):
+            window = allowed.get("window_s") or 60
+            words.append(
+                f"{achieved.get('starts_per_window') or 0:,.0f} of {allowed['starts_per_window']:,.0f} starts "
+                f"in {window:g} s"
+            )
+        return ", ".join(words)
+
+
+def exit_code_of(ended: str, failed: int) -> ExitCode:
+    """DESIGN's exit codes."""
+    codes = {
+        "interrupted": ExitCode.INTERRUPTED,
+        "budget": ExitCode.BUDGET,
+        "key_refused": ExitCode.KEY_REFUSED,
+        "error": ExitCode.INTERNAL,
+    }
+    return codes.get(ended, ExitCode.FAILURES if failed else ExitCode.OK)
+
+
+def duration(seconds: float) -> str:
+    """``0.8 s``, ``42 s``, ``3 min 5 s``, ``2 h 7 min``."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600:,} h {whole % 3600 // 60} min"
+
+
+def _s(seconds: float | None) -> str:
+    return "–" if seconds is None else f"{seconds:.2f} s"

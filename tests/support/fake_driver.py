@@ -1,0 +1,108 @@
+"""A driver that answers by itself, with the interface of ``brimful.run.drive.Driver``."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from brimful.outcome import Failure, Outcome, Rollout
+from brimful.run.tally import all_pairs
+from brimful.run.units import Delivered, DriveStatus, Failed, Recovered, Unit
+
+Answer = Callable[[Unit, int, int], str | Failure | tuple[str, str]]
+
+
+class Killed(Exception):
+    """Stands for a SIGKILL: what was yielded was taken, nothing more happens."""
+
+
+class FakeDriver:
+    """``answer(unit, prompt, choice)`` gives a text, a (text, finish_reason), or a Failure of the whole line."""
+
+    def __init__(
+        self,
+        answer: Answer = lambda unit, prompt, choice: f"{unit.id}/{prompt}/{choice}",
+        *,
+        batch: int = 3,
+        ahead: int = 8,
+        die_after: int | None = None,
+        recovered: Recovered | None = None,
+        reverse: bool = False,
+        finish_outstanding: list[Delivered | Failed] | None = None,
+    ) -> None:
+        self._answer = answer
+        self._batch = batch
+        self._ahead = ahead
+        self._die_after = die_after
+        self._recovered = recovered or Recovered([], frozenset())
+        self._reverse = reverse
+        self._outstanding = finish_outstanding or []
+        self._stopped: bool | None = None
+        self.asked: list[Unit] = []
+        self.total: int | None = None
+        self.status = DriveStatus()
+
+    async def recover(self) -> Recovered:
+        return self._recovered
+
+    async def deliveries(
+        self, units: AsyncIterator[Unit], *, total: int | None
+    ) -> AsyncIterator[list[Delivered | Failed]]:
+        self.total = total
+        if self._outstanding:
+            yield self._outstanding
+        waiting: list[Unit] = []
+        done = 0
+        async for unit in units:
+            self.asked.append(unit)
+            waiting.append(unit)
+            if len(waiting) < self._ahead and not self._stopped:
+                # Like the real one, it does not hold back what is there when the input stalls.
+                continue
+            async for batch in self._flush(waiting):
+                done += len(batch)
+                yield batch
+                if self._die_after is not None and done >= self._die_after:
+                    raise Killed
+            waiting = []
+            if self._stopped is not None:
+                break
+        async for batch in self._flush(waiting):
+            yield batch
+
+    async def stop(self, *, drain: bool) -> None:
+        self._stopped = drain
+
+    def snapshot(self) -> DriveStatus:
+        return self.status
+
+    async def _flush(self, waiting: list[Unit]) -> AsyncIterator[list[Delivered | Failed]]:
+        items = [item for unit in waiting for item in self._ended(unit)]
+        if self._reverse:
+            items.reverse()
+        for start in range(0, len(items), self._batch):
+            await asyncio.sleep(0)
+            yield items[start : start + self._batch]
+
+    def _ended(self, unit: Unit) -> list[Delivered | Failed]:
+        wanted = tuple(all_pairs(unit.request)) if unit.wanted is None else unit.wanted
+        now = time.time()
+        self.status.attempts += 1
+        outcome = Outcome(
+            id=f"r-{unit.line}-{now}", attempts=1, provider_s=0.5, waited_s=0.1, started_at=now, ended_at=now + 0.5
+        )
+        rollouts: list[Rollout] = []
+        choices: list[dict[str, Any]] = []
+        chat = "messages" in unit.request.fields
+        for prompt, choice in wanted:
+            answer = self._answer(unit, prompt, choice)
+            if isinstance(answer, Failure):
+                return [Failed(unit.line, unit.id, unit.request, wanted, answer, outcome)]
+            text, reason = answer if isinstance(answer, tuple) else (answer, "stop")
+            rollouts.append(Rollout(prompt, choice, text, reason))
+            own = {"message": {"role": "assistant", "content": text}} if chat else {"text": text, "logprobs": None}
+            choices.append({"index": len(choices), "finish_reason": reason, **own})
+        usage = {"prompt_tokens": 4, "completion_tokens": 2 * len(rollouts), "total_tokens": 4 + 2 * len(rollouts)}
+        return [Delivered(unit.line, unit.id, rollouts, "llama-8b", usage, outcome, 1, tuple(choices))]

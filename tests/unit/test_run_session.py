@@ -1,0 +1,295 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from brimful.errors import InputError, UsageError
+from brimful.outcome import Cause, Failure, Outcome, Rollout
+from brimful.run.display import Quiet
+from brimful.run.options import Order
+from brimful.run.prepare import prepare
+from brimful.run.session import Session
+from brimful.run.units import Delivered, Recovered, Unit
+from support.fake_driver import FakeDriver
+from support.runs import PROFILE, options, records, run, write_lines
+
+
+def _identities(path: Path) -> list[tuple[str, int, int]]:
+    return [(record["id"], record["prompt_index"], record["choice_index"]) for record in records(path)]
+
+
+def _prompts(tmp_path: Path, count: int = 10, **more: object) -> Path:
+    return write_lines(
+        tmp_path / "in.jsonl", [{"id": f"p{place}", "prompt": f"Say {place}", **more} for place in range(count)]
+    )
+
+
+def test_every_rollout_is_one_record(tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    driver = FakeDriver()
+    summary = run(options(_prompts(tmp_path, 10, n=2), out=out), driver)
+    assert summary is not None
+    assert sorted(_identities(out)) == sorted((f"p{line}", 0, choice) for line in range(10) for choice in range(2))
+    assert (summary.requests, summary.succeeded, summary.rollouts, summary.failed) == (10, 10, 20, 0)
+    assert summary.exit_code == 0
+    assert driver.total == 10
+    assert summary.tokens == 80
+    record = records(out)[0]
+    assert record.keys() >= {"id", "line", "prompt_index", "choice_index", "text", "finish_reason", "model", "attempts"}
+
+
+def test_eight_equal_lines_are_eight_requests(tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    run(options(write_lines(tmp_path / "in.txt", ["The sky is"] * 8), out=out))
+    assert [record["id"] for record in records(out)] == [str(line) for line in range(1, 9)]
+
+
+@pytest.mark.parametrize("n", [1, 4])
+def test_a_killed_run_resumes_exactly(tmp_path: Path, n: int) -> None:
+    out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 40, n=n)
+    asked = options(source, out=out)
+    for tries in range(3):
+        assert run(asked, FakeDriver(die_after=5)) is None
+        with out.open("ab") as file:  # and the last write is torn
+            file.write(b'{"id": "p39", "line": 40, "te' if tries else b'{"id"')
+    before = len(records_whole(out))
+    driver = FakeDriver()
+    summary = run(asked, driver)
+    assert summary is not None
+    assert summary.resumed == before
+    assert len(driver.asked) < 40
+    assert sorted(_identities(out)) == sorted((f"p{line}", 0, choice) for line in range(40) for choice in range(n))
+    again = FakeDriver()
+    summary = run(asked, again)
+    assert summary is not None
+    assert again.asked == []
+    assert (summary.rollouts, summary.resumed, summary.exit_code) == (40 * n, 40 * n, 0)
+
+
+def records_whole(path: Path) -> list[bytes]:
+    return path.read_bytes().split(b"\n")[:-1]
+
+
+def test_a_partly_delivered_line_is_asked_for_the_rest(tmp_path: Path) -> None:
+    out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 1, n=4)
+    run(options(source, out=out))
+    lines = records_whole(out)
+    out.write_bytes(lines[0] + b"\n" + lines[2] + b"\n")
+    driver = FakeDriver()
+    run(options(source, out=out), driver)
+    assert driver.asked[0].wanted == ((0, 1), (0, 3))
+    assert sorted(_identities(out)) == [("p0", 0, choice) for choice in range(4)]
+
+
+def test_what_was_recovered_is_written_and_what_is_outstanding_is_not_asked(tmp_path: Path) -> None:
+    out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 4, n=2)
+
+    def delivered(line: int, choice: int) -> Delivered:
+        rollout = Rollout(0, choice, "kept", "stop")
+        return Delivered(line, f"p{line - 1}", [rollout], "llama-8b", None, Outcome(f"o{line}{choice}"), 1)
+
+    driver = FakeDriver(
+        recovered=Recovered([delivered(1, 0), delivered(1, 1), delivered(2, 0)], frozenset({(2, 0, 1), (3, 0, 1)})),
+        finish_outstanding=[delivered(2, 1), delivered(3, 1)],
+    )
+    summary = run(options(source, out=out), driver)
+    assert [(unit.line, unit.wanted) for unit in driver.asked] == [(3, ((0, 0),)), (4, None)]
+    assert sorted(_identities(out)) == sorted((f"p{line}", 0, choice) for line in range(4) for choice in range(2))
+    assert summary is not None
+    assert (summary.resumed, summary.succeeded) == (3, 4)
+    assert run(options(source, out=out), FakeDriver()).succeeded == 4  # type: ignore[union-attr]
+
+
+TEXTS = [
+    "plain", "a\nb\r\nc", "\u2028 \u2029 \x85 \x0b \x0c \x1c \x1d \x1e", 'quotes " \\ \' “”', "\ud800 lone \udfff",
+    "🙂👩‍👩‍👧", "\x00\x01\x7f", "", "  ", "ﷺ \u202e rtl", "{\"id\": 1}\n",
+]  # fmt: skip
+
+
+def test_texts_come_back_exactly_and_resume(tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    source = write_lines(tmp_path / "in.jsonl", [{"prompt": text or "-"} for text in TEXTS])
+    assert run(options(source, out=out), FakeDriver(lambda unit, *_: TEXTS[unit.line - 1], die_after=4)) is None
+    summary = run(options(source, out=out), FakeDriver(lambda unit, *_: TEXTS[unit.line - 1]))
+    assert summary is not None
+    assert {record["line"]: record["text"] for record in records(out)} == dict(enumerate(TEXTS, 1))
+    assert len(out.read_bytes().decode().splitlines()) == len(TEXTS)
+    assert summary.empty == 3
+
+
+def test_failures_are_recorded_and_asked_again_only_on_wish(tmp_path: Path) -> None:
+    out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 6)
+    errors = tmp_path / "out.jsonl.errors.jsonl"
+    fault = Failure(Cause.CONTENT_FILTER, "400: no", 400, permanent=True)
+    failing = FakeDriver(lambda unit, *_: fault if unit.line in (2, 5) else "ok")
+    summary = run(options(source, out=out), failing)
+    assert summary is not None
+    assert (summary.exit_code, summary.failed, summary.failed_by_cause) == (3, 2, {"content_filter": 2})
+    assert [(record["id"], record["line"], record["cause"]) for record in records(errors)] == [
+        ("p1", 2, "content_filter"), ("p4", 5, "content_filter"),
+    ]  # fmt: skip
+    assert records(errors)[0]["request"]["prompt"] == "Say 1"
+    again = FakeDriver()
+    summary = run(options(source, out=out), again)
+    assert summary is not None
+    assert (again.asked, summary.exit_code) == ([], 3)
+    retried = FakeDriver(lambda unit, *_: fault if unit.line == 5 else "ok")
+    summary = run(options(source, out=out, retry_errors=True), retried)
+    assert summary is not None
+    assert [unit.line for unit in retried.asked] == [2, 5]
+    assert [record["line"] for record in records(errors)] == [5]
+    summary = run(options(source, out=out, retry_errors=True), FakeDriver())
+    assert summary is not None
+    assert (summary.exit_code, summary.failed, errors.exists()) == (0, 0, False)
+    assert len(records(out)) == 6
+
+
+def test_bad_lines_are_recorded_and_can_be_corrected(tmp_path: Path) -> None:
+    out, source = tmp_path / "out.jsonl", tmp_path / "in.jsonl"
+    lines = ['{"prompt": "a"}', "{not json", '{"prompt": "c"}']
+    write_lines(source, lines)
+    summary = run(options(source, out=out))
+    assert summary is not None
+    assert (summary.exit_code, summary.succeeded, summary.failed, summary.requests) == (3, 2, 1, 3)
+    (error,) = records(tmp_path / "out.jsonl.errors.jsonl")
+    assert (error["line"], error["cause"], error["request"]) == (2, "bad_input", "{not json")
+    assert error["message"].startswith(f"{source}:2: is not JSON")
+    write_lines(source, [lines[0], '{"prompt": "b"}', lines[2]])
+    driver = FakeDriver()
+    summary = run(options(source, out=out), driver)
+    assert summary is not None
+    assert [unit.line for unit in driver.asked] == [2]
+    assert (summary.exit_code, summary.succeeded, summary.failed) == (0, 3, 0)
+    assert not (tmp_path / "out.jsonl.errors.jsonl").exists()
+
+
+def test_an_edited_input_is_named(tmp_path: Path) -> None:
+    out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 10)
+    run(options(source, out=out), FakeDriver(die_after=3))
+    text = source.read_text()
+    source.write_text(text.replace("Say 1", "Sag 1").replace("Say 8", "Sag 8"))
+    with pytest.raises(InputError, match=r"lines 2 and 9 of the input changed.*--fresh"):
+        run(options(source, out=out))
+    source.write_text("\n".join(text.splitlines()[:-1]) + "\n")
+    with pytest.raises(InputError, match="had 10 lines at the last try and has 9"):
+        run(options(source, out=out))
+    source.write_text(text + '{"id": "new", "prompt": "Say more"}\n')
+    summary = run(options(source, out=out))
+    assert summary is not None
+    assert summary.succeeded == 11
+
+
+def test_changed_parameters_are_named(tmp_path: Path) -> None:
+    out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 4)
+    run(options(source, out=out))
+    with pytest.raises(UsageError, match=r"max_tokens was 8 and is 16; n was not set and is 2"):
+        run(options(source, out=out, read={"defaults": {"max_tokens": 16, "n": 2}}))
+    old = out.read_bytes()
+    summary = run(options(source, out=out, read={"defaults": {"max_tokens": 16}}, fresh=True))
+    assert summary is not None
+    assert (summary.rollouts, summary.resumed) == (4, 0)
+    (kept,) = tmp_path.glob("out.jsonl.before-*[0-9]")
+    assert kept.read_bytes() == old
+
+
+def test_a_foreign_output_is_not_added_to(tmp_path: Path) -> None:
+    out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 4)
+    out.write_text('{"hello": "world"}\n')
+    with pytest.raises(InputError, match=r"out.jsonl:1: is no record of a run"):
+        run(options(source, out=out))
+    assert out.read_text() == '{"hello": "world"}\n'
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl"]
+
+
+def test_two_runs_cannot_write_one_output(tmp_path: Path) -> None:
+    out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 4)
+    prepared = prepare(options(source, out=out), PROFILE)
+    with pytest.raises(UsageError, match="another run is writing"):
+        prepare(options(source, out=out), PROFILE)
+    prepared.close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl"]
+
+
+def test_a_refused_key_ends_the_run_resumable(tmp_path: Path) -> None:
+    out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 30)
+    refused = Failure(Cause.KEY_REFUSED, "401: bad key", 401, permanent=True)
+    summary = run(options(source, out=out), FakeDriver(lambda unit, *_: refused if unit.line > 8 else "ok"))
+    assert summary is not None
+    assert (summary.exit_code, summary.ended, summary.failed, summary.left) == (5, "key_refused", 0, 22)
+    assert run(options(source, out=out)).exit_code == 0  # type: ignore[union-attr]
+    assert len(records(out)) == 30
+
+
+def test_the_providers_end_of_budget_ends_the_run_resumable(tmp_path: Path) -> None:
+    out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 30)
+    spent = Failure(Cause.BUDGET, "402: no tokens left", 402)
+    summary = run(options(source, out=out), FakeDriver(lambda unit, *_: spent if unit.line > 8 else "ok"))
+    assert summary is not None
+    assert (summary.exit_code, summary.failed) == (4, 0)
+    assert run(options(source, out=out)).exit_code == 0  # type: ignore[union-attr]
+
+
+def test_a_budget_of_tokens_is_never_exceeded(tmp_path: Path) -> None:
+    out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 30)
+    # 6 tokens each are used, 10 are held while it runs.
+    summary = run(options(source, out=out, budget_tokens=100), FakeDriver(ahead=1))
+    assert summary is not None
+    assert summary.exit_code == 4
+    assert 84 <= summary.tokens <= 100
+    assert summary.ended == "budget"
+    summary = run(options(source, out=out, budget_tokens=1000), FakeDriver(ahead=1))
+    assert summary is not None
+    assert (summary.exit_code, summary.rollouts) == (0, 30)
+
+
+async def test_an_interrupt_drains(tmp_path: Path) -> None:
+    out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 30)
+    prepared = prepare(options(source, out=out), PROFILE)
+    session: Session
+
+    def answer(unit: Unit, *_: int) -> str:
+        if unit.line == 8:
+            asyncio.get_running_loop().call_soon(session.interrupt)
+        return "ok"
+
+    driver = FakeDriver(answer)
+    session = Session(prepared, Quiet(table=False))
+    summary = await session.run(driver)
+    prepared.close()
+    assert (summary.exit_code, summary.ended) == (130, "interrupted")
+    assert 8 <= summary.rollouts < 30
+    assert summary.left == 30 - summary.rollouts
+
+
+def test_input_order(tmp_path: Path) -> None:
+    out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 20, n=2)
+    run(options(source, out=out, order=Order.INPUT), FakeDriver(reverse=True, die_after=4))
+    run(options(source, out=out, order=Order.INPUT), FakeDriver(reverse=True))
+    assert _identities(out) == [(f"p{line}", 0, choice) for line in range(20) for choice in range(2)]
+
+
+def test_the_summary_equals_a_recount(tmp_path: Path) -> None:
+    out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 40, n=3)
+    fault = Failure(Cause.SERVER_ERROR, "500", 500)
+
+    def answer(unit: Unit, prompt: int, choice: int) -> Failure | tuple[str, str]:
+        if unit.line % 9 == 0:
+            return fault
+        return ("", "length") if unit.line % 5 == 0 else ("x", "content_filter" if choice else "stop")
+
+    run(options(source, out=out), FakeDriver(answer, die_after=20))
+    summary = run(options(source, out=out), FakeDriver(answer))
+    assert summary is not None
+    there, failed = records(out), records(tmp_path / "out.jsonl.errors.jsonl")
+    assert summary.rollouts == len(there) == len(set(_identities(out)))
+    assert summary.succeeded == len({record["line"] for record in there})
+    assert summary.failed == len(failed) == sum(summary.failed_by_cause.values())
+    assert summary.truncated == sum(record["finish_reason"] == "length" for record in there)
+    assert summary.filtered == sum(record["finish_reason"] == "content_filter" for record in there)
+    assert summary.empty == sum(not record["text"].strip() for record in there)
+    assert summary.tokens == sum(record["usage"]["total_tokens"] for record in there)
+    assert summary.requests == summary.succeeded + summary.failed
+    json.dumps(summary.as_json())
