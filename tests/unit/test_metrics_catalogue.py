@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from brimful.errors import SettingError
+from brimful.status import Status
 from brimful_worker import metrics
 from support.waiting import wait_until_async
 
@@ -18,6 +19,7 @@ from support.waiting import wait_until_async
 @pytest.fixture(autouse=True)
 def _closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(metrics, "_beat", None)
+    monkeypatch.setattr(metrics, "_epoch", None)
     yield
     metrics.stop_counting()
 
@@ -25,6 +27,31 @@ def _closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def scrape(port: int, path: str = "/metrics") -> str:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
         return str(answer.read().decode())
+
+
+def status(epoch: str | None) -> Status:
+    return Status(
+        tag="k",
+        epoch=epoch,
+        rebuilding=False,
+        slots=16,
+        slots_used=12,
+        cooling=0,
+        starts=None,
+        starts_used=7,
+        window_s=60.0,
+        tokens=None,
+        tokens_used=0,
+        budget=None,
+        budget_spent=0,
+        waiting={},
+        pause_s=0.0,
+        pause_reason=None,
+        breaker="open",
+        failures=20,
+        limits={},
+        overridden=(),
+    )
 
 
 def test_names_follow_prometheus_conventions() -> None:
@@ -66,15 +93,15 @@ def test_everything_is_exposed_with_the_keys_tag() -> None:
 
 def test_the_fleets_status_becomes_gauges() -> None:
     port = metrics.serve(0, key_tag="k")
-    metrics.fleet_status(
-        slots_used=12, slots_limit=16, starts_used=7, starts_limit=None, pause_s=-1, breaker_open=True, epoch=3
-    )
+    for epoch in ("a", "a", None, "b"):
+        metrics.fleet_status(status(epoch))
     lines = scrape(port).splitlines()
     for line in ("slots_used", "slots_limit"):
         assert any(entry.startswith(f"brimful_{line}{{") for entry in lines)
     assert 'brimful_window_starts_limit{key="k"} 0.0' in lines
     assert 'brimful_pause_seconds{key="k"} 0.0' in lines
     assert 'brimful_breaker_open{key="k"} 1.0' in lines
+    assert 'brimful_rebuilds_total{key="k"} 1.0' in lines
 
 
 def test_a_taken_port_means_a_neighbour_and_the_next_one_is_used() -> None:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.metrics import MetricWrapperBase
 
+    from brimful.status import Status
+
 _PORTS = 64  # worker processes of one machine that may share a metrics port's neighbourhood
 _WIRE_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0)
 _WAIT_S = (0.002, 0.005, 0.01, 0.05, 0.25, 1.0, 5.0, 15.0, 30.0, 60.0, 120.0, 300.0, 900.0)
@@ -35,6 +37,7 @@ _STUCK_S = 30.0
 
 _servers: list[WSGIServer] = []
 _beat: float | None = None
+_epoch: str | None = None
 
 
 @dataclass(slots=True)
@@ -173,7 +176,8 @@ STARTS_LIMIT = Gauge("brimful_window_starts_limit", "Starts allowed in a window;
 STARTS_USED = Gauge("brimful_window_starts_used", "Starts in the last window, whole fleet.", "starts")
 PAUSED = Gauge("brimful_pause_seconds", "What is left of the fleet-wide pause.", "seconds")
 BREAKER_OPEN = Gauge("brimful_breaker_open", "1 while the breaker holds new starts back.", "boolean")
-EPOCH = Gauge("brimful_epoch", "Admission's epoch; it grows when Redis has lost its memory.", "epochs")
+REBUILDING = Gauge("brimful_rebuilding", "1 while admission is rebuilt after Redis lost its memory.", "boolean")
+REBUILDS = Counter("brimful_rebuilds_total", "Times that admission began anew since Redis lost its memory.", "rebuilds")
 
 # the pool
 TASKS = Counter("brimful_tasks_total", "Celery tasks that ended in this pool, by state.", "tasks", ("task", "state"))
@@ -189,24 +193,18 @@ CATALOGUE: tuple[Metric, ...] = tuple(entry for entry in list(globals().values()
 """All of them, in the order above."""
 
 
-def fleet_status(
-    *,
-    slots_used: int,
-    slots_limit: int,
-    starts_used: int,
-    starts_limit: int | None,
-    pause_s: float,
-    breaker_open: bool,
-    epoch: int,
-) -> None:
+def fleet_status(status: Status) -> None:
     """Set the fleet-wide gauges from one read of admission's status; every few seconds is enough."""
-    SLOTS_USED.set(slots_used)
-    SLOTS_LIMIT.set(slots_limit)
-    STARTS_USED.set(starts_used)
-    STARTS_LIMIT.set(starts_limit or 0)
-    PAUSED.set(max(0.0, pause_s))
-    BREAKER_OPEN.set(float(breaker_open))
-    EPOCH.set(epoch)
+    global _epoch
+    SLOTS_USED.set(status.slots_used)
+    SLOTS_LIMIT.set(status.slots or 0)
+    STARTS_USED.set(status.starts_used)
+    STARTS_LIMIT.set(status.starts or 0)
+    PAUSED.set(status.pause_s)
+    BREAKER_OPEN.set(float(status.breaker != "closed"))
+    REBUILDING.set(float(status.rebuilding))
+    REBUILDS.inc(by=float(None not in (_epoch, status.epoch) and _epoch != status.epoch))
+    _epoch = status.epoch or _epoch
 
 
 def serving() -> bool:
