@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from brimful_worker.admission import StaleGrant
+from brimful_worker.admission import LeaseLost, StaleGrant
 
 
 @dataclass
@@ -74,8 +74,18 @@ class FakeAdmission:
             self.active += 1
             try:
                 yield lease
+            except asyncio.CancelledError:
+                if lease.lost and (task := asyncio.current_task()) is not None:
+                    task.uncancel()
+                    raise LeaseLost("the slot's lease was lost") from None
+                raise
             finally:
                 self.active -= 1
+
+    def lose(self, task: asyncio.Task[Any]) -> None:
+        """The last lease ends under its holder, as the real admission ends it."""
+        self.grants[-1].lost = True
+        task.cancel()
 
     @asynccontextmanager
     async def start_only(self, workload: Any = "batch") -> AsyncIterator[FakeLease]:

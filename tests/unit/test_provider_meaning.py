@@ -224,6 +224,13 @@ REFUSALS: list[tuple[str, int, Any, Kind, Cause]] = [
     ("200, 402 within", 200, error(code=402), Kind.BUDGET, Cause.BUDGET),
     ("200, server_error", 200, error(type="server_error"), Kind.TRANSIENT, Cause.SERVER_ERROR),
     ("200, internal", 200, error(code="internal"), Kind.TRANSIENT, Cause.SERVER_ERROR),
+    (
+        "200, the code says more than the type",
+        200,
+        error(code="internal", type="invalid_request_error"),
+        Kind.TRANSIENT,
+        Cause.SERVER_ERROR,
+    ),
     ("200, timeout", 200, error(code="timeout"), Kind.TRANSIENT, Cause.TIMEOUT),
     ("200, rate_limited", 200, error(code="rate_limited"), Kind.THROTTLED, Cause.RATE_LIMITED),
     ("200, queue_full", 200, error(code="queue_full"), Kind.THROTTLED, Cause.QUEUE_FULL),

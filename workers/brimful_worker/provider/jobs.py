@@ -95,9 +95,9 @@ class Conversation:
             if job is None:
                 return self._judge(came)
             job_id = str(job["id"])
-            if job.get("status") in ("cancelled", "canceled", "expired") or job.get("result_expired") is True:
-                # We are asked for it now, so whoever ended it earlier (a revoked delivery of the same task) is history.
-                return self._spent(Cause.JOB_CANCELLED, "the Job under this key had ended before")
+            if job.get("status") in ("cancelled", "canceled"):
+                # We are asked for it now, so whoever cancelled it earlier (an earlier delivery, revoked) is history.
+                return self._spent(Cause.JOB_CANCELLED, f"Job {job_id} had been cancelled before")
             return await self._watch(job_id, job)
         except asyncio.CancelledError as error:
             if error.args[:1] != (GIVE_BACK,) and not grant.lost:
@@ -110,7 +110,7 @@ class Conversation:
         polls = failures = usage_polls = 0
         while True:
             status = job.get("status")
-            if job.get("result_expired") is True:
+            if job.get("result_expired") is True or status == "expired":
                 return self._spent(Cause.JOB_EXPIRED, f"the result of Job {job_id} expired before it was fetched")
             if status in ("cancelled", "canceled"):
                 self._ticket.generation += 1

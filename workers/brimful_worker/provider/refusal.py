@@ -107,18 +107,18 @@ def redirected(status: int, headers: Mapping[str, str]) -> Meaning:
     )
 
 
-def _codes(error: Mapping[str, Any] | None) -> set[str]:
-    """The error's code, type and the like, as lower_snake words."""
+def _codes(error: Mapping[str, Any] | None) -> list[str]:
+    """The error's code, type and the like, as lower_snake words, the most telling first."""
     if error is None:
-        return set()
-    words = [error.get(name) for name in ("code", "type", "reason", "status", "error_code")]
+        return []
+    words = [error.get(name) for name in ("code", "error_code", "reason", "status", "type")]
     inner = error.get("innererror") or error.get("inner_error")
     if isinstance(inner, dict):
         words.append(inner.get("code"))
-    return {re.sub(r"[\s\-.]+", "_", word.strip().lower()) for word in words if isinstance(word, str) and word.strip()}
+    return [re.sub(r"[\s\-.]+", "_", word.strip().lower()) for word in words if isinstance(word, str) and word.strip()]
 
 
-def _status_of(error: Mapping[str, Any] | None, codes: set[str]) -> int:
+def _status_of(error: Mapping[str, Any] | None, codes: list[str]) -> int:
     """The HTTP status an error object stands for; 0 where it names none."""
     if error is not None:
         for name in ("status", "code", "status_code", "http_status"):
@@ -126,10 +126,7 @@ def _status_of(error: Mapping[str, Any] | None, codes: set[str]) -> int:
             number = value if type(value) is int else int(value) if isinstance(value, str) and value.isdecimal() else 0
             if 400 <= number <= 599:
                 return number
-    for pattern, status in _STATUS_OF:
-        if any(map(pattern.search, codes)):
-            return status
-    return 0
+    return next((status for code in codes for pattern, status in _STATUS_OF if pattern.search(code)), 0)
 
 
 def _told(status: int, error: Mapping[str, Any] | None, text: str) -> str:

@@ -1,0 +1,319 @@
+"""The session on real sockets: headers, base URLs, chat, TLS, proxies, IPv6, and the moment of the wire."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import socket
+import ssl
+import subprocess
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from brimful.outcome import Cause
+from support.fake_admission import FakeAdmission
+from support.sampling import KEY, bench
+
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
+@asynccontextmanager
+async def serving(
+    handler: Handler, *, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None
+) -> AsyncIterator[str]:
+    """The server's root URL."""
+    server = web.Server(handler)
+    runner = web.ServerRunner(server)
+    await runner.setup()
+    site = web.TCPSite(runner, host, 0, ssl_context=tls)
+    await site.start()
+    try:
+        port = runner.addresses[0][1]
+        name = f"[{host}]" if ":" in host else host
+        yield f"{'https' if tls else 'http'}://{name}:{port}"
+    finally:
+        await runner.cleanup()
+
+
+class Completions:
+    """Answers every request with what it asks for, and remembers it."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[str, dict[str, str], Any]] = []
+        self.peers: Counter[Any] = Counter()
+
+    async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
+        body = await request.json()
+        assert request.transport is not None
+        self.peers[request.transport.get_extra_info("peername")] += 1
+        self.requests.append((request.path_qs, dict(request.headers), body))
+        n = body.get("n", 1)
+        if "messages" in body:
+            choices = [
+                {"index": i, "message": {"role": "assistant", "content": "Hi."}, "finish_reason": "stop"}
+                for i in range(n)
+            ]
+        else:
+            choices = [{"index": i, "text": " hi", "finish_reason": "length"} for i in range(n)]
+        return web.json_response({"choices": choices})
+
+
+async def test_what_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = Completions()
+    async with serving(seen) as url, bench(monkeypatch, url) as it:
+        await it.sample("x", id="7", workload="interactive", temperature=0.5, steering={"layers": [1]}, seed=3)
+        await it.sample("y")
+        await it.sample(messages=[{"role": "user", "content": "z \ud800"}])
+    paths = [path for path, _, _ in seen.requests]
+    assert paths == ["/v1/completions", "/v1/completions", "/v1/chat/completions"]
+    headers = seen.requests[0][1]
+    assert headers["Authorization"] == f"Bearer {KEY}"
+    assert headers["X-Acs-Workload"] == "interactive"
+    assert headers["Content-Type"] == "application/json"
+    assert "Cookie" not in headers
+    assert seen.requests[1][1]["X-Acs-Workload"] == "batch"
+    assert seen.requests[0][2] == {
+        "model": "llama-8b",
+        "prompt": "x",
+        "max_tokens": 4,
+        "temperature": 0.5,
+        "steering": {"layers": [1]},
+        "seed": 3,
+    }
+    assert seen.requests[2][2]["messages"] == [{"role": "user", "content": "z \ud800"}]
+
+
+@pytest.mark.parametrize("tail", ["", "/", "/v1", "/v1/", "/v1/chat/completions"])
+@pytest.mark.parametrize("provider", ["kios", "openai"])
+async def test_chat_providers(monkeypatch: pytest.MonkeyPatch, provider: str, tail: str) -> None:
+    seen = Completions()
+    async with serving(seen) as url, bench(monkeypatch, url + tail, provider=provider) as it:
+        outcome = await it.sample("Say hi", n=2, model="m", system="Be brief", mode="chat")
+    assert outcome.completion is not None
+    assert [choice["message"]["content"] for choice in outcome.completion["choices"]] == ["Hi.", "Hi."]
+    (path, headers, body) = seen.requests[0]
+    assert path == "/v1/chat/completions"
+    assert "X-Acs-Workload" not in headers
+    assert [message["role"] for message in body["messages"]] == ["system", "user"]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+async def test_both_families_of_addresses(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+    if host == "::1":
+        try:
+            with socket.socket(socket.AF_INET6) as probe:
+                probe.bind((host, 0))
+        except OSError:
+            pytest.skip("no IPv6 on this machine")
+    async with serving(Completions(), host=host) as url, bench(monkeypatch, url) as it:
+        assert (await it.sample()).ok
+
+
+async def test_the_providers_cookies_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = Completions()
+
+    async def handler(request: web.BaseRequest) -> web.StreamResponse:
+        answer = await seen(request)
+        answer.headers["Set-Cookie"] = "session=1"
+        return answer
+
+    async with serving(handler) as url, bench(monkeypatch, url.replace("127.0.0.1", "localhost")) as it:
+        assert (await it.sample()).ok
+        assert (await it.sample()).ok
+    assert all("Cookie" not in headers for _, headers, _ in seen.requests)
+
+
+async def test_a_redirect_names_its_host_and_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def handler(request: web.BaseRequest) -> web.StreamResponse:
+        raise web.HTTPPermanentRedirect(f"https://other.example{request.path}?key=1")
+
+    async with serving(handler) as url, bench(monkeypatch, url) as it:
+        outcome = await it.sample()
+    assert outcome.failure is not None
+    assert (outcome.failure.permanent, outcome.attempts) == (True, 1)
+    assert "redirects to other.example" in outcome.failure.message
+
+
+async def test_an_error_that_echoes_key_and_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def handler(request: web.BaseRequest) -> web.StreamResponse:
+        body = await request.json()
+        told = f"{request.headers['Authorization']} may not ask {body['prompt']!r}"
+        return web.json_response({"error": {"message": told, "code": "denied"}}, status=400)
+
+    async with serving(handler) as url, bench(monkeypatch, url) as it:
+        outcome = await it.sample("my very private prompt")
+    assert outcome.failure is not None
+    assert outcome.failure.message == "HTTP 400: Bearer [key] may not ask '[prompt]' (denied)"
+
+
+async def test_bytes_that_are_no_http(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(100)
+        writer.write(b"SSH-2.0-OpenSSH_9.6\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server, bench(monkeypatch, url, attempts=2) as it:
+        outcome = await it.sample()
+    assert outcome.failure is not None
+    assert (outcome.failure.cause, outcome.failure.permanent) == (Cause.BAD_ANSWER, False)
+
+
+# -- TLS and proxies ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[Path, ssl.SSLContext]:
+    """A self-signed certificate for 127.0.0.1, and a server's context with it."""
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=test",
+         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(cert)],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(cert, key)
+    return cert, context
+
+
+@pytest.mark.parametrize("variable", ["SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"])
+async def test_an_authority_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch, certificate: tuple[Path, ssl.SSLContext], variable: str
+) -> None:
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    monkeypatch.setenv(variable, str(certificate[0]))
+    async with serving(Completions(), tls=certificate[1]) as url, bench(monkeypatch, url) as it:
+        assert (await it.sample()).ok
+
+
+async def test_a_certificate_that_does_not_verify_is_told_at_once(
+    monkeypatch: pytest.MonkeyPatch, certificate: tuple[Path, ssl.SSLContext]
+) -> None:
+    for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
+        monkeypatch.delenv(name, raising=False)
+    async with serving(Completions(), tls=certificate[1]) as url, bench(monkeypatch, url) as it:
+        outcome = await it.sample()
+    assert outcome.failure is not None
+    assert (outcome.failure.cause, outcome.failure.permanent, outcome.attempts) == (Cause.CONNECTION, True, 0)
+    assert "does not verify" in outcome.failure.message
+    assert "SSL_CERT_FILE" in outcome.failure.message
+
+
+@pytest.mark.parametrize("bypassed", [False, True])
+async def test_a_proxy_from_the_environment(monkeypatch: pytest.MonkeyPatch, bypassed: bool) -> None:
+    through, direct = Completions(), Completions()
+    async with serving(through) as proxy, serving(direct) as url:
+        monkeypatch.setenv("http_proxy", proxy)
+        monkeypatch.setenv("no_proxy", "127.0.0.1" if bypassed else "")
+        async with bench(monkeypatch, url) as it:
+            assert (await it.sample()).ok
+    assert (len(through.requests), len(direct.requests)) == ((0, 1) if bypassed else (1, 0))
+
+
+# -- the wire -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_start_is_told_only_when_the_connection_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connecting takes a while; the grant is asked after it, and the connection of a stale one is not wasted."""
+    seen = Completions()
+    told: list[bool] = []
+
+    async with serving(seen) as url, bench(monkeypatch, url, FakeAdmission(stale=2)) as it:
+        outcome = await it.sample()
+        told += [lease.transport is not None for lease in it.admission.grants]
+    assert outcome.ok
+    assert told == [False, False, True]
+    assert len(seen.requests) == 1
+
+
+async def test_a_grant_past_its_deadline_keeps_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = Completions()
+    async with serving(seen) as url, bench(monkeypatch, url, FakeAdmission(1)) as it:
+        assert (await it.sample()).ok
+        late = iter([0.0, float("inf")])
+        real = it.admission.slot
+
+        @asynccontextmanager
+        async def slot(workload: Any = "batch", *, tokens: int = 0) -> AsyncIterator[Any]:
+            async with real(workload, tokens=tokens) as lease:
+                lease.wire_deadline = next(late)
+                yield lease
+
+        monkeypatch.setattr(it.admission, "slot", slot)
+        assert (await it.sample()).ok
+    assert len(seen.requests) == 2
+    assert len(seen.peers) == 1, "the connection went back to the pool unharmed"
+
+
+async def test_a_get_that_breaks_is_not_sent_twice_under_one_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """aiohttp repeats idempotent requests by itself when a kept connection breaks."""
+    kinds: Counter[str] = Counter()
+
+    async def handler(request: web.BaseRequest) -> web.StreamResponse:
+        kinds[request.method] += 1
+        if request.method == "POST":
+            return web.json_response({"id": "j", "status": "queued"}, status=202)
+        assert request.transport is not None
+        request.transport.abort()
+        return web.Response()
+
+    async with serving(handler) as url, bench(monkeypatch, url, attempts=1) as it:
+        outcome = await it.sample(mode="job", id="1")
+        polls = len(it.admission.polls)
+    assert not outcome.ok
+    assert kinds["GET"] == polls
+
+
+async def test_finished_requests_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = Completions()
+    async with serving(seen) as url, bench(monkeypatch, url, FakeAdmission(32)) as it:
+
+        async def some(count: int) -> None:
+            outcomes = await asyncio.gather(*(it.sample(f"prompt {number}") for number in range(count)))
+            assert all(outcome.ok for outcome in outcomes)
+            seen.requests.clear()
+            it.admission.grants.clear()
+            it.admission.workloads.clear()
+            it.admission.tokens.clear()
+
+        await some(64)
+        gc.collect()
+        before = len(gc.get_objects())
+        for _ in range(5):
+            await some(64)
+        gc.collect()
+        assert len(gc.get_objects()) - before < 320, "less than one object for each finished request"
+
+
+async def test_the_timeout_begins_with_the_first_byte_not_with_connecting(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def slow_resolve(*_: Any, **__: Any) -> list[dict[str, Any]]:
+        await asyncio.sleep(0.3)
+        return [
+            {
+                "hostname": "provider.test",
+                "host": "127.0.0.1",
+                "port": port,
+                "family": socket.AF_INET,
+                "proto": 0,
+                "flags": socket.AI_NUMERICHOST,
+            }
+        ]
+
+    async with serving(Completions()) as url:
+        port = int(url.rpartition(":")[2])
+        async with bench(monkeypatch, f"http://provider.test:{port}", timeout_s=0.25) as it:
+            monkeypatch.setattr("aiohttp.resolver.ThreadedResolver.resolve", slow_resolve)
+            began = time.monotonic()
+            outcome = await it.sample()
+    assert outcome.ok, outcome.failure
+    assert time.monotonic() - began >= 0.3
+    assert outcome.attempts == 1
