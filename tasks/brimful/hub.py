@@ -49,18 +49,16 @@ def state_dir(configured: Path | None = None) -> Path:
     if configured is not None:
         candidates = [configured.expanduser()]
     else:
-        home = os.environ.get("XDG_STATE_HOME")
-        candidates = [
-            Path(home) / "brimful" if home else Path("~/.local/state/brimful").expanduser(),
-            Path(tempfile.gettempdir()) / f"brimful-{os.getuid()}",
-        ]
+        home = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+        candidates = [Path(home) / "brimful", Path(tempfile.gettempdir()) / f"brimful-{os.getuid()}"]
     for candidate in candidates:
         try:
             candidate.mkdir(mode=0o700, parents=True, exist_ok=True)
             # In a directory that everybody writes to, somebody else may have been there first.
-            if candidate.stat().st_uid == os.getuid() and os.access(candidate, os.W_OK | os.X_OK):
+            ours = candidate.lstat().st_uid == candidate.stat().st_uid == os.getuid()
+            if ours and os.access(candidate, os.W_OK | os.X_OK):
                 return candidate.resolve()
-        except (OSError, RuntimeError):
+        except OSError:
             continue
     raise SettingError(f"cannot write to {candidates[0]}: set BRIMFUL_STATE_DIR to a directory of yours")
 

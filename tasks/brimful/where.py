@@ -11,6 +11,7 @@ from brimful.config import Settings
 from brimful.errors import RedisUnreachable, SettingError, UsageError
 from brimful.hub import running_hubs
 from brimful.redis_url import sync_redis_client, without_password
+from brimful.status import known_tags
 
 _TIMEOUT_S = 5.0
 
@@ -51,6 +52,32 @@ def find_redis(settings: Settings) -> Place:
     )
 
 
+def find_tag(place: Place, client: redis.Redis, settings: Settings, wanted: str | None = None) -> str:
+    """The key tag that is meant: ``wanted`` (its beginning is enough), the own key's, or the only one there is.
+
+    Raises UsageError listing the tags when none or several could be meant, redis.RedisError.
+    """
+    tags = known_tags(client)
+    if wanted is not None:
+        found = [tag for tag in tags if tag.startswith(wanted)]
+        if len(found) == 1:
+            return found[0]
+        raise UsageError(f"--tag {wanted}: {'several' if found else 'no'} such; there are {', '.join(tags) or 'none'}")
+    try:
+        own = settings.key_tag
+    except SettingError:
+        own = None
+    if own in tags:
+        return own
+    if len(tags) == 1:
+        return tags[0]
+    if not tags:
+        if own or place.tag:
+            return own or str(place.tag)
+        raise UsageError(f"no worker has ever used the Redis at {place.shown}: start one with `brimful worker`")
+    raise UsageError(f"several keys share this Redis: choose one with --tag, of {', '.join(tags)}")
+
+
 def connect(place: Place) -> redis.Redis:
     """A client with short timeouts. Raises RedisUnreachable."""
     try:
@@ -63,7 +90,7 @@ def connect(place: Place) -> redis.Redis:
 
 def unreachable(place: Place, error: Exception) -> RedisUnreachable:
     """What redis-py says, without the URL's password, and what to do."""
-    said = " ".join(str(error).split()) or type(error).__name__
+    said = " ".join(str(error).split()).rstrip(".") or type(error).__name__
     secret = urlsplit(place.url).password if place.url.count("//") == 1 else None
     if secret:
         said = said.replace(secret, "***")

@@ -16,6 +16,7 @@ import pytest
 import redis
 
 from brimful.errors import SettingError
+from brimful.keys import admission_keys
 from brimful_worker.local.hub import Hub
 from brimful_worker.local.valkey import free_port
 from support.waiting import wait_until
@@ -128,10 +129,22 @@ def test_consumed_messages_leave_the_disk(directory: Path) -> None:
     assert b"the prompt" not in held
 
 
-def test_what_is_of_no_value_is_removed(directory: Path) -> None:
+@pytest.mark.parametrize(
+    ("age_s", "limits", "spent", "kept"),
+    [(120, {}, 0, False), (10, {}, 0, True), (120, {"slots": 4}, 0, True), (120, {}, 7, True)],
+    ids=["nothing", "a start in the window", "a limit set by hand", "tokens spent"],
+)
+def test_what_is_of_no_value_is_removed(
+    directory: Path, age_s: int, limits: dict[str, int], spent: int, kept: bool
+) -> None:
     with Hub(directory) as hub, _client(hub) as client:
+        keys = admission_keys("0123456789abcdef")
         client.sadd("_kombu.binding.batch", "x")
-    assert not (directory / "valkey").exists()
+        client.hset(keys["state"], mapping={"epoch": "e", "spent": spent})
+        client.hset(keys["defaults"], mapping={"window_ms": 60_000, "guard_ms": 800})
+        client.hset(keys["limits"], mapping={"rev": 1, **limits})
+        client.zadd(keys["starts"], {"p.1": (client.time()[0] - age_s) * 1000})
+    assert (directory / "valkey").exists() == kept
 
 
 def test_an_ephemeral_hub_takes_its_directory_with_it(directory: Path) -> None:

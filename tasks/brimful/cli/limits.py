@@ -1,0 +1,102 @@
+"""``brimful limits show`` and ``brimful limits set``: the limits in force, for the whole fleet, at once."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import redis
+import typer
+
+from brimful.config import Settings
+from brimful.errors import UsageError
+from brimful.status import SETTABLE, Status, read_status, set_limits
+from brimful.where import connect, find_redis, find_tag, unreachable
+
+limits = typer.Typer(
+    help="The limits in force, for the whole fleet, while it runs.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+_NO_LIMIT = ("starts", "tokens", "budget", "breaker")
+"""Of these, 0 is no limit at all."""
+
+_Tag = Annotated[str | None, typer.Option(help="Which key, where several share a Redis: its tag's beginning.")]
+_Json = Annotated[bool, typer.Option("--json", help="As one JSON object.")]
+
+
+@limits.command("show")
+def limits_show(tag: _Tag = None, as_json: _Json = False) -> None:
+    """Show the limits that all workers obey, and which of them were set by hand."""
+    place = find_redis(settings := Settings.load())
+    with connect(place) as client:
+        try:
+            _show(read_status(client, find_tag(place, client, settings, tag)), as_json)
+        except redis.ConnectionError as error:
+            raise unreachable(place, error) from None
+
+
+@limits.command("set")
+def limits_set(
+    slots: Annotated[int | None, typer.Option(help="Requests active at once.")] = None,
+    starts: Annotated[int | None, typer.Option(help="Starts in any window; 0 = no such limit.")] = None,
+    window: Annotated[float | None, typer.Option(help="The window, in seconds.")] = None,
+    guard: Annotated[float | None, typer.Option(help="Seconds by which the window is widened.")] = None,
+    tokens: Annotated[int | None, typer.Option(help="Tokens in any window; 0 = no such limit.")] = None,
+    budget: Annotated[int | None, typer.Option(help="Tokens in all; 0 = no such limit.")] = None,
+    reserve_slots: Annotated[int | None, typer.Option(help="Slots that batch leaves to interactive.")] = None,
+    reserve_starts: Annotated[int | None, typer.Option(help="Starts that batch leaves to interactive.")] = None,
+    age: Annotated[float | None, typer.Option(help="Seconds after which batch takes its turn.")] = None,
+    lease: Annotated[float | None, typer.Option(help="A silent process loses its slots after it, in seconds.")] = None,
+    breaker: Annotated[int | None, typer.Option(help="Failures in a row that trip it; 0 = none.")] = None,
+    ramp: Annotated[float | None, typer.Option(help="Seconds over which slots fill after a pause.")] = None,
+    reset: Annotated[
+        bool, typer.Option("--reset", help="First go back to the defaults, those that the workers brought.")
+    ] = False,
+    tag: _Tag = None,
+    as_json: _Json = False,
+) -> None:
+    """Change limits for the whole fleet while it runs; no worker is restarted."""
+    given: dict[str, float | None] = {
+        name: value
+        for name, value in {
+            "slots": slots,
+            "starts": starts,
+            "window_s": window,
+            "guard_s": guard,
+            "tokens": tokens,
+            "budget": budget,
+            "reserve_slots": reserve_slots,
+            "reserve_starts": reserve_starts,
+            "age_s": age,
+            "lease_s": lease,
+            "breaker": breaker,
+            "ramp_s": ramp,
+        }.items()
+        if value is not None
+    }
+    if not given and not reset:
+        raise UsageError("nothing to set: for instance `brimful limits set --slots 8 --starts 300`, or --reset")
+    place = find_redis(settings := Settings.load())
+    with connect(place) as client:
+        try:
+            which = find_tag(place, client, settings, tag)
+            before = dict.fromkeys(SETTABLE) if reset else {}
+            set_limits(client, which, **{**before, **given})
+            _show(read_status(client, which), as_json)
+        except redis.ConnectionError as error:
+            raise unreachable(place, error) from None
+
+
+def _show(status: Status, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({"tag": status.tag, "limits": status.limits, "overridden": list(status.overridden)}))
+        return
+    if not status.limits:
+        print(f"key {status.tag}: no worker has brought limits yet")
+    for name, value in status.limits.items():
+        shown = "none" if value == 0 and name in _NO_LIMIT else f"{value:g}{' s' if name.endswith('_s') else ''}"
+        print(f"{name.removesuffix('_s'):15}{shown:>12}{'   set by hand' if name in status.overridden else ''}")

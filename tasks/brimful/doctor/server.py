@@ -1,0 +1,85 @@
+"""Redis: does it answer, is it one a fleet can trust its work to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import redis
+
+from brimful.doctor.check import Check, Level
+from brimful.where import Place
+
+_OLDEST = (6, 2)
+_SKEW_S = 5.0
+_SLOW_S = 0.05
+_ROUNDS = 5
+
+
+def server_checks(place: Place, client: redis.Redis) -> Iterator[Check]:
+    """``client`` is one for ``place``. Raises redis.RedisError where it does not answer."""
+    times = []
+    for _ in range(_ROUNDS):
+        began = time.perf_counter()
+        client.ping()
+        times.append(time.perf_counter() - began)
+    info: dict[str, Any] = client.info()
+    product = "Valkey" if info.get("valkey_version") else "Redis"
+    version = str(info.get("valkey_version") or info["redis_version"])
+    said = f"{product} {version} at {place.shown}, {min(times) * 1000:.1f} ms away"
+    number = tuple(int(part) for part in str(info["redis_version"]).split(".")[:2] if part.isdigit())
+    if number < _OLDEST:
+        yield Check("Redis", Level.FAIL, f"{said}: older than {'.'.join(map(str, _OLDEST))}", "upgrade it")
+    elif min(times) > _SLOW_S:
+        yield Check("Redis", Level.WARN, said, "each start takes a trip to it: put it near the workers")
+    else:
+        yield Check("Redis", Level.OK, said)
+    if info.get("role") not in (None, "master"):
+        yield Check("Redis role", Level.FAIL, f"it is a {info['role']}: nothing can be written", "name the primary")
+    yield _persistence(info)
+    yield _eviction(client, info)
+    yield _clock(client)
+
+
+def _persistence(info: dict[str, Any]) -> Check:
+    if info.get("aof_enabled"):
+        if info.get("aof_last_write_status", "ok") != "ok":
+            return Check("persistence", Level.FAIL, "it cannot write its append-only file", "look at its disk")
+        return Check("persistence", Level.OK, "append-only file")
+    return Check(
+        "persistence",
+        Level.WARN,
+        "no append-only file: a restart loses queued tasks and results, and the limits' memory",
+        "set `appendonly yes` (in Redis's configuration, or CONFIG SET)",
+    )
+
+
+def _eviction(client: redis.Redis, info: dict[str, Any]) -> Check:
+    policy = str(info.get("maxmemory_policy", "noeviction"))
+    limit, used = int(info.get("maxmemory", 0)), int(info.get("used_memory", 0))
+    if policy != "noeviction" and limit:
+        return Check(
+            "memory",
+            Level.FAIL,
+            f"maxmemory-policy {policy}: when memory is short it drops queues and limits without a word",
+            "set `maxmemory-policy noeviction`",
+        )
+    if limit and used > 0.8 * limit:
+        return Check("memory", Level.WARN, f"{used / limit:.0%} of maxmemory is used", "raise maxmemory, or tidy up")
+    return Check("memory", Level.OK, f"{used / 2**20:.0f} MiB used, {policy}")
+
+
+def _clock(client: redis.Redis) -> Check:
+    before = time.time()
+    seconds, micros = client.time()
+    skew = seconds + micros / 1e6 - (before + time.time()) / 2
+    if abs(skew) > _SKEW_S:
+        return Check(
+            "clock",
+            Level.NOTE,
+            f"Redis's clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} this machine's; "
+            "limits are kept on Redis's alone, so only times in logs and pages disagree",
+            "let both follow NTP",
+        )
+    return Check("clock", Level.OK, f"within {max(abs(skew), 0.001):.3f} s of Redis's")

@@ -1,0 +1,102 @@
+"""``brimful up`` as a user runs it: its end, however it comes, leaves nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from pathlib import Path
+
+import psutil
+import pytest
+
+from support.commands import Running, brimful, nothing_left
+from support.gateways import gateway_process
+
+KEY = "sk-canary-77aa"
+
+
+def test_ctrl_c_lets_the_wire_finish_and_leaves_nothing(tmp_path: Path) -> None:
+    from celery import Celery
+
+    with gateway_process("--latency", "2", "--per-token", "0") as gateway:
+        env = {"ACS_API_BASE": gateway.url, "ACS_API_KEY": KEY, "BRIMFUL_FLOWER_PASSWORD": "hush-hush"}
+        with Running("up", "--workers", "1", **env) as up:
+            url = up.line_with("export BRIMFUL_REDIS_URL=").strip().partition("=")[2]
+            assert "hush-hush" in up.line_with("Flower")
+            up.line_with("1 worker ready")
+            family = up.look()
+            holders = {child.pid for child in family if KEY in str(child.environ())}
+            workers = {child.pid for child in family if "worker-1" in str(child.cmdline())}
+            assert holders == workers
+            assert len(workers) == 1
+            assert not [child for child in family if KEY in str(child.cmdline())]
+            assert not [child for child in family if "hush-hush" in str(child.cmdline())]
+            with Celery("stranger", broker=url, backend=url, set_as_current=False) as app:
+                asked = app.send_task("brimful.sample", args=["x"], kwargs={"max_tokens": 2})
+                _until_on_the_wire(gateway)
+                assert up.interrupt() == 0
+            assert asked.id
+            nothing_left(up.family)
+        assert gateway.ledger()["statuses"] == {"200": 1}
+    state = tmp_path / "state" / "brimful"
+    assert not list(state.rglob("*.log")) or {path.name for path in state.rglob("*.log")} <= {
+        "keeper.log",
+        "valkey.log",
+    }
+
+
+def test_kill_9_leaves_nothing() -> None:
+    with gateway_process("--latency", "60") as gateway:
+        env = {"ACS_API_BASE": gateway.url, "ACS_API_KEY": KEY}
+        with Running("up", "--workers", "2", **env) as up:
+            up.line_with("2 workers ready")
+            family = up.look()
+            assert len(family) >= 5  # keeper, Valkey, two workers, Flower
+            up.process.kill()
+            up.process.wait()
+            nothing_left(family)
+
+
+def test_sigterm_is_a_clean_end_too() -> None:
+    with Running("up", "--workers", "1", "--rehearse") as up:
+        assert "/v1" in up.line_with("stand-in gateway")
+        up.look()
+        up.process.send_signal(signal.SIGTERM)
+        assert up.process.wait(30) == 0
+        nothing_left(up.family)
+
+
+@pytest.mark.parametrize(
+    ("flags", "env", "said"),
+    [
+        ((), {}, "ACS_API_BASE"),
+        ((), {"ACS_API_BASE": "http://127.0.0.1:9/v1"}, "ACS_API_KEY"),
+        (("--workers", "0"), {}, "--workers"),
+        (("--port", "7000"), {"BRIMFUL_REDIS_URL": "redis://127.0.0.1:1"}, "BRIMFUL_REDIS_URL is set"),
+    ],
+)
+def test_what_is_missing_is_named(flags: tuple[str, ...], env: dict[str, str], said: str) -> None:
+    done = brimful("up", *flags, **env)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("flag", ["--port", "--flower-port"])
+def test_a_port_that_is_taken_is_named_and_nothing_is_left(flag: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = brimful("up", "--rehearse", "--workers", "1", flag, str(port))
+    assert done.returncode == 2
+    assert f"port {port} is taken" in done.stderr
+    state = Path(os.environ["XDG_STATE_HOME"])
+    assert not [process for process in psutil.process_iter(["cmdline"]) if str(state) in str(process.info["cmdline"])]
+
+
+def _until_on_the_wire(gateway: object) -> None:
+    from support.waiting import wait_until
+
+    wait_until(lambda: gateway.ledger()["active"] == 1, "the request at the gateway")  # type: ignore[attr-defined]
