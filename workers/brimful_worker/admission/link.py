@@ -86,6 +86,12 @@ class Link:
             await self.close()
             raise LinkDown(_reason(error)) from None
 
+    def abort(self) -> None:
+        """Break the connection; whoever reads from it meets LinkDown."""
+        writer = getattr(self._connection, "_writer", None)
+        if writer is not None:
+            writer.transport.abort()
+
     async def close(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:

@@ -41,6 +41,10 @@ class Listener:
         except TimeoutError:
             log.debug("admission: not listening yet")
 
+    def reset(self) -> None:
+        """Listen on a new connection."""
+        self._link.abort()
+
     async def run(self) -> None:
         delay = _RETRY_FIRST_S
         try:

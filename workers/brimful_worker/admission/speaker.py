@@ -38,8 +38,12 @@ log = logging.getLogger(__name__)
 _RETRY_FIRST_S, _RETRY_MOST_S = 0.05, 1.0
 _UNHEARD_POLL_S = 0.25
 """Pace of a waiting process whose pushes cannot come."""
+_STALE_MANY = 20
+_UNHEARD_MS = 500
+"""A push that the inbox brings so late was lost."""
 _TICK_S = 0.001
 """Redis's clock is read in whole milliseconds."""
+_HOST = socket.gethostname()
 _SILENT_LEASES = 1.5
 """After so many leases without a turn the server may have forgotten us: join anew."""
 
@@ -80,6 +84,7 @@ class Speaker:
         self._worker_text = ""
         self._leaving = False
         self._differed = False
+        self._stale = 0
         self._abort_timer: asyncio.TimerHandle | None = None
 
     # what coroutines say; nothing here waits
@@ -107,14 +112,26 @@ class Speaker:
         verdict = -1 if lease.ok is None else int(lease.ok)
         used = -1 if lease.tokens_used is None else lease.tokens_used
         if lease.given_back:
+            self._note_stale(lease)
             self._history.drop(lease.id)
             self._outbox.releases.append([lease.id, 0, -1, -1, 1])
         else:
+            self._stale = 0
             cool = round(lease.cooloff(self.limits.cooloff_s, failed) * 1000)
             if used >= 0:
                 self._history.settle(lease.id, used)
             self._outbox.releases.append([lease.id, cool, verdict, used, 0])
         self._speak_soon()
+
+    def _note_stale(self, lease: Lease) -> None:
+        self._stale += time.monotonic() > lease.wire_deadline
+        if self._stale == _STALE_MANY:
+            log.warning(
+                "admission: %d grants in a row came too late to be used: the loop is blocked, or Redis too far for a "
+                "guard of %.3g s (BRIMFUL_GUARD_S)",
+                self._stale,
+                self.rules.guard_s,
+            )
 
     def pause(self, seconds: float, reason: str) -> None:
         self._outbox.hold((max(0, round(seconds * 1000)), reason))
@@ -155,7 +172,7 @@ class Speaker:
             await asyncio.gather(listening, return_exceptions=True)
             await self._link.close()
             for lease in list(self.held.values()):
-                lease.lose()
+                self._lose(lease)
             self._watchdog.stop()
 
     async def _until_due(self) -> None:
@@ -263,7 +280,7 @@ class Speaker:
         text: bytes = orjson.dumps(
             {
                 "name": self.name,
-                "host": socket.gethostname(),
+                "host": _HOST,
                 "pid": os.getpid(),
                 "interactive": self.waiting.count(Workload.INTERACTIVE),
                 "batch": self.waiting.count(Workload.BATCH),
@@ -327,17 +344,18 @@ class Speaker:
         self._clock.note(sent, received, now_ms)
         self._last_turn = sent
         if limits := reply.get("limits"):
-            self._take_limits(limits)
+            self._rev = reply["rev"]
+            self._overrides = reply.get("overrides")
+            self.rules = Rules.from_fields(limits)
         if reply.get("differs") and not self._differed:
             self._differed = True
             log.warning("admission: this process's limits differ from those in force, which stay: %s", self.rules)
         self._alive, self._used, self._used_at = reply["alive"], reply["used"], sent
         self._renewed(message.get("renew") or (self.held if "join" in message else ()), sent)
-        for number, ticket, granted in reply.get("grants") or ():
-            self._on_grant(number, ticket, granted)
+        self._take_inbox(reply.get("grants") or (), now_ms)
         for ticket in reply.get("lost") or ():
             if (forgotten := self.held.get(ticket)) is not None:
-                forgotten.lose()
+                self._lose(forgotten)
         for ticket in reply.get("refused") or ():
             self._refuse(ticket)
         if (at := reply.get("at")) is not None:
@@ -346,9 +364,16 @@ class Speaker:
         self._history.trim(received, self.rules.window_s + self.rules.guard_s)
         self._plan_aborts()
 
-    def _take_limits(self, limits: dict[str, int]) -> None:
-        self._rev = limits["rev"]
-        self.rules = Rules.from_fields(limits)
+    def _take_inbox(self, grants: Any, now_ms: float) -> None:
+        """All grants that this process has not confirmed."""
+        for number, ticket, granted in grants:
+            if number > self._seen and number not in self._early and now_ms - granted > _UNHEARD_MS:
+                self._listener.reset()  # it was pushed long ago: the listener's connection is dead without saying so
+            self._on_grant(number, ticket, granted)
+        for number in sorted(self._early):  # nothing below them is left to come
+            ticket, granted = self._early.pop(number)
+            self._seen = number
+            self._grant(ticket, granted)
 
     def _renewed(self, tickets: Any, sent: float) -> None:
         margin = abort_margin(self.rules.lease_s, self.limits.cooloff_s)
@@ -363,7 +388,7 @@ class Speaker:
         self._wake.set()
 
     def _on_push(self, push: dict[str, Any]) -> None:
-        """A message from one of our channels, or None when the listener has lost and regained its connection."""
+        """A message from one of our channels; ``{"epoch": None}`` when the listener lost its connection."""
         if "now" not in push:  # to everyone: a new epoch, changed limits
             if push.get("epoch") != self._epoch or "limits" in push:
                 self._speak_soon()
@@ -391,7 +416,8 @@ class Speaker:
         ticket = self.waiting.pop(ticket_id)
         granted = self._clock.not_after(granted_ms)
         deadline = granted + self.rules.lease_s - abort_margin(self.rules.lease_s, self.limits.cooloff_s)
-        wire = granted + wire_lag(self.rules.guard_s) if self.rules.starts or self.rules.tokens else deadline
+        timed = bool(self.rules.guard_s and (self.rules.starts or self.rules.tokens))
+        wire = granted + wire_lag(self.rules.guard_s) if timed else deadline
         since = granted if ticket is None else ticket.since
         lease = Lease(ticket_id, max(0.0, time.monotonic() - since), min(wire, deadline), deadline, self._watchdog)
         lease.renewed = granted
@@ -431,7 +457,10 @@ class Speaker:
             if lease.deadline > now:
                 break
             log.warning("admission: a lease could not be renewed in time; its request is ended")
-            lease.lose()
-            self.held.move_to_end(lease.id)
-            lease.deadline = now + self.rules.lease_s  # looked at again only if its body refuses to end
+            self._lose(lease)
         self._plan_aborts()
+
+    def _lose(self, lease: Lease) -> None:
+        """Neither renewed nor told as held any more; its body is ended, and says so when it has ended."""
+        self.held.pop(lease.id, None)
+        lease.lose()

@@ -39,7 +39,9 @@
 --    refused      optional [ticket]: the budget's end
 --    at           optional: come again at this time
 --    used, alive  starts in the window; processes heard of lately
---    rev, limits  the limits' revision; the limits in force, when the process knows another revision or joins
+--    rev          the limits' revision
+--    limits, overrides  optional, when the process knows another revision or joins: the limits in force; of these, those
+--                 that the operator set
 --    differs      optional true: the process's defaults are not those in force
 
 local state_key, limits_key, defaults_key, slots_key, starts_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -86,7 +88,7 @@ if not again then
   if message.worker then redis.call('HSET', workers_key, me, message.worker) end
   if message.join then reply.differs = join(message.join) end
 end
-local rules = read_limits()
+local rules, overrides = read_limits()
 forget_silent(rules)
 reclaim(rules)
 local lost = {}
@@ -108,6 +110,9 @@ if #outcome.refused > 0 then reply.refused = outcome.refused end
 reply.used = outcome.used
 reply.alive = redis.call('ZCARD', heard_key)
 reply.rev = rules.rev
-if message.rev ~= rules.rev or message.join then reply.limits = rules end
+if message.rev ~= rules.rev or message.join then
+  reply.limits = rules
+  reply.overrides = overrides
+end
 save_state()
 return cjson.encode(reply)

@@ -1,14 +1,19 @@
 -- limits: what the operator set beats the defaults that the first process brought. 0 = no such limit.
+-- Returns the limits in force, and those that the operator set, nil when there are none.
 local function read_limits()
-  local rules = {rev = 0}
-  for _, key in ipairs({defaults_key, limits_key}) do
-    local flat = redis.call('HGETALL', key)
-    for i = 1, #flat, 2 do rules[flat[i]] = tonumber(flat[i + 1]) end
+  local rules, overrides = {rev = 0}, nil
+  local flat = redis.call('HGETALL', defaults_key)
+  for i = 1, #flat, 2 do rules[flat[i]] = tonumber(flat[i + 1]) end
+  flat = redis.call('HGETALL', limits_key)
+  for i = 1, #flat, 2 do
+    overrides = overrides or {}
+    overrides[flat[i]] = tonumber(flat[i + 1])
+    rules[flat[i]] = overrides[flat[i]]
   end
   -- batch always keeps one slot and one start to itself, whatever the reserve
   rules.reserve_slots = math.min(rules.reserve_slots, rules.slots - 1)
   if rules.starts > 0 then rules.reserve_starts = math.min(rules.reserve_starts, rules.starts - 1) end
-  return rules
+  return rules, overrides
 end
 
 -- Returns true when others' defaults are in force and these differ.

@@ -1,0 +1,82 @@
+"""The least gateway there can be: counts what is active and when it arrived, on its own clock. Knows no limits.
+
+A request is one line, ``<process> <seconds>``, on a connection of its own or a reused one; the answer comes after so
+many seconds. A request is active from the arrival of its line until its answer, or until its connection closes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+import random
+import time
+from dataclasses import dataclass
+
+
+@dataclass
+class Visit:
+    process: str
+    arrived: float
+    ended: float | None = None
+    answered: bool = False
+
+
+class Ledger:
+    """``async with Ledger() as ledger``; ``jitter_s`` delays each arrival by up to so much."""
+
+    def __init__(self, jitter_s: float = 0.0) -> None:
+        self.visits: list[Visit] = []
+        self.port = 0
+        self.jitter_s = jitter_s
+        self.most_active = 0
+        self.active = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Ledger:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self._server.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            while line := await reader.readline():
+                if self.jitter_s:
+                    await asyncio.sleep(random.random() * self.jitter_s)
+                process, seconds = line.split()
+                visit = Visit(process.decode(), time.monotonic())
+                self.visits.append(visit)
+                self.active += 1
+                self.most_active = max(self.most_active, self.active)
+                closing = asyncio.ensure_future(reader.read(1))
+                done, _ = await asyncio.wait({closing}, timeout=float(seconds))
+                visit.ended = time.monotonic()
+                self.active -= 1
+                if done:
+                    return
+                visit.answered = True
+                closing.cancel()
+                await asyncio.gather(closing, return_exceptions=True)
+                writer.write(b"done\n")
+        except (ConnectionError, asyncio.CancelledError):
+            return
+        finally:
+            self._tasks.discard(task)
+            writer.close()
+
+    def most_in_window(self, window_s: float) -> int:
+        """The most arrivals in any half-open window of this length."""
+        arrivals = sorted(visit.arrived for visit in self.visits)
+        return max((bisect.bisect_left(arrivals, at + window_s) - i for i, at in enumerate(arrivals)), default=0)
+
+    def since(self, at: float) -> list[Visit]:
+        """Visits that arrived after a time on time.monotonic()."""
+        return [visit for visit in self.visits if visit.arrived > at]
