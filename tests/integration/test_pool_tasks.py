@@ -10,10 +10,10 @@ import pytest
 import redis
 from celery import Celery
 from celery.exceptions import SoftTimeLimitExceeded, TaskRevokedError, TimeLimitExceeded, WorkerLostError
-from support.pool_worker import PoolWorker, client, settled
-from support.waiting import wait_until
 
 from brimful_worker.local.valkey import Valkey
+from support.pool_worker import PoolWorker, client, settled
+from support.waiting import wait_until
 
 WAIT_S = 30
 

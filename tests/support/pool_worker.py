@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from celery import Celery
+
 from support.waiting import wait_until
 
 TESTS = Path(__file__).resolve().parents[1]

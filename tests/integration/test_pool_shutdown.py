@@ -1,0 +1,132 @@
+"""How a worker ends: warm, soft, cold, and killed."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+
+from brimful_worker.broker import LOST_HEADER
+from brimful_worker.local.valkey import Valkey
+from brimful_worker.recovery import MAX_LOST
+from support.pool_worker import PoolWorker, client, settled
+from support.waiting import wait_until
+
+WAIT_S = 60
+
+
+@pytest.fixture
+def app(valkey: Valkey) -> Iterator[Celery]:
+    with client(valkey.url) as app:
+        yield app
+
+
+@pytest.fixture
+def store(valkey: Valkey) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(valkey.url, decode_responses=True) as store:
+        yield store
+
+
+def started(store: redis.Redis, results: list[Any]) -> None:
+    wait_until(lambda: all(store.llen(f"starts:{result.id}") for result in results), "the tasks to start")
+
+
+def once(store: redis.Redis, results: list[Any]) -> bool:
+    return all(store.llen(f"ends:{result.id}") == 1 for result in results)
+
+
+def test_warm_finishes_what_runs_and_gives_back_the_rest(valkey: Valkey, app: Celery, store: redis.Redis) -> None:
+    with PoolWorker(valkey.url, concurrency=2, arguments=("--prefetch-multiplier", "3")) as worker:
+        worker.ready()
+        running = [app.send_task("t.nap", (1.0,)) for _ in range(2)]
+        started(store, running)
+        waiting = [app.send_task("t.nap", (0.01,)) for _ in range(6)]
+        wait_until(lambda: store.hlen("unacked") == 6, "four more to be prefetched")
+        assert worker.stop() == 0
+    assert once(store, running)
+    assert not any(store.llen(f"starts:{task.id}") for task in waiting)
+    assert settled(store)
+    assert store.llen("celery") == len(waiting)
+    with PoolWorker(valkey.url, name="w2"):
+        wait_until(lambda: once(store, waiting), "another worker to do the rest", WAIT_S)
+
+
+def test_cold_gives_back_what_runs_at_once(valkey: Valkey, app: Celery, store: redis.Redis) -> None:
+    with PoolWorker(valkey.url) as worker:
+        worker.ready()
+        running = [app.send_task("t.nap", (600,)) for _ in range(3)]
+        started(store, running)
+        worker.stop(signal.SIGQUIT)
+    assert settled(store)
+    assert store.llen("celery") == 3
+    assert all(store.llen(f"cancelled:{task.id}") == 1 for task in running)
+
+
+def test_a_second_signal_turns_a_warm_shutdown_cold(valkey: Valkey, app: Celery, store: redis.Redis) -> None:
+    with PoolWorker(valkey.url) as worker:
+        worker.ready()
+        running = [app.send_task("t.nap", (600,))]
+        started(store, running)
+        worker.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: "Warm shutdown" in worker.text(), "the warm shutdown to begin")
+        worker.stop(signal.SIGQUIT)
+    assert settled(store)
+    assert store.llen("celery") == 1
+
+
+def test_soft_lets_short_tasks_end_and_gives_long_ones_back(valkey: Valkey, app: Celery, store: redis.Redis) -> None:
+    with PoolWorker(valkey.url, environment={"POOL_APP_SOFT_SHUTDOWN": "2"}) as worker:
+        worker.ready()
+        short, long = app.send_task("t.nap", (0.5,)), app.send_task("t.nap", (600,))
+        started(store, [short, long])
+        worker.stop(signal.SIGQUIT)
+    assert short.get(timeout=WAIT_S)["id"] == short.id
+    assert settled(store)
+    assert store.llen("celery") == 1  # the long one alone: the short one ended while the main thread slept
+
+
+@pytest.mark.parametrize("rounds", [3, pytest.param(25, marks=pytest.mark.chaos)])
+def test_sigterm_under_load_loses_and_doubles_nothing(
+    valkey: Valkey, app: Celery, store: redis.Redis, rounds: int
+) -> None:
+    tasks: list[Any] = []
+    for number in range(rounds):
+        with PoolWorker(valkey.url, name=f"w{number}", concurrency=8) as worker:
+            worker.ready()
+            batch = [app.send_task("t.nap", (0.05,)) for _ in range(60)]
+            tasks += batch
+            wait_until(lambda batch=batch: any(store.llen(f"ends:{task.id}") for task in batch), "some of them to end")
+            assert worker.stop() == 0
+            assert settled(store)
+    with PoolWorker(valkey.url, name="last", concurrency=50):
+        wait_until(lambda: sum(store.llen(f"ends:{task.id}") for task in tasks) >= len(tasks), "all to end", WAIT_S)
+        wait_until(lambda: settled(store), "all to be acknowledged")
+    assert once(store, tasks)
+
+
+def test_a_killed_workers_tasks_are_done_by_another(valkey: Valkey, app: Celery, store: redis.Redis) -> None:
+    with PoolWorker(valkey.url, name="doomed", visibility_s=3) as doomed:
+        doomed.ready()
+        tasks = [app.send_task("t.nap", (3.0,)) for _ in range(6)]
+        started(store, tasks)
+        with PoolWorker(valkey.url, name="other", visibility_s=3) as other:
+            other.ready()
+            doomed.process.kill()
+            wait_until(lambda: once(store, tasks), "all to end", WAIT_S)
+            wait_until(lambda: settled(store), "all to be acknowledged")
+    assert all(store.llen(f"starts:{task.id}") == 2 for task in tasks)
+
+
+def test_a_poisonous_task_ends_as_a_failure(valkey: Valkey, app: Celery, store: redis.Redis) -> None:
+    task = app.send_task("t.die", headers={LOST_HEADER: MAX_LOST - 1})
+    with PoolWorker(valkey.url, name="first", visibility_s=3) as worker:
+        worker.process.wait(WAIT_S)
+    with PoolWorker(valkey.url, name="second", visibility_s=3):
+        with pytest.raises(Exception, match="worker_lost"):
+            task.get(timeout=WAIT_S)
+        wait_until(lambda: settled(store), "it to be acknowledged")
+    assert store.llen(f"starts:{task.id}") == 1

@@ -1,0 +1,129 @@
+"""Redis goes away, connections break, leases run long: every task runs exactly once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+
+from brimful_worker.local.valkey import Valkey
+from support.pool_worker import PoolWorker, client, settled
+from support.waiting import wait_until
+
+WAIT_S = 60
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[Valkey]:
+    """The fleet's own server, which keeps its memory through kill -9."""
+    with Valkey(tmp_path / "fleet", appendonly=True, options=("appendfsync always",)) as server:
+        yield server
+
+
+@pytest.fixture
+def app(fleet: Valkey) -> Iterator[Celery]:
+    with client(fleet.url) as app:
+        yield app
+
+
+@pytest.fixture
+def notes(valkey: Valkey) -> Iterator[redis.Redis]:
+    """On a server of their own, which stays."""
+    with redis.Redis.from_url(valkey.url, decode_responses=True) as notes:
+        yield notes
+
+
+def started(notes: redis.Redis, results: list[Any]) -> None:
+    wait_until(lambda: all(notes.llen(f"starts:{result.id}") for result in results), "the tasks to start")
+
+
+def all_once(notes: redis.Redis, fleet: Valkey, results: list[Any]) -> None:
+    """Each has run once, has its result, and is acknowledged."""
+    wait_until(lambda: all(notes.llen(f"ends:{result.id}") for result in results), "all to end", WAIT_S)
+    with redis.Redis.from_url(fleet.url, decode_responses=True) as store:
+        wait_until(lambda: settled(store), "all to be acknowledged", WAIT_S)
+        for result in results:
+            assert '"SUCCESS"' in store.get(f"celery-task-meta-{result.id}")
+    assert {notes.llen(f"starts:{result.id}") for result in results} == {1}
+    assert {notes.llen(f"ends:{result.id}") for result in results} == {1}
+
+
+def away(server: Valkey, seconds: float) -> None:
+    server.kill()
+    end = time.monotonic() + seconds
+    wait_until(lambda: time.monotonic() > end, "the outage to last")
+    server.start()
+
+
+@pytest.mark.parametrize(
+    "seconds",
+    [
+        6.0,
+        # longer than the visibility timeout: whoever is back first must not take the others' tasks for abandoned
+        pytest.param(20.0, marks=pytest.mark.chaos),
+    ],
+)
+def test_redis_away_with_tasks_in_flight(
+    fleet: Valkey, valkey: Valkey, notes: redis.Redis, app: Celery, seconds: float
+) -> None:
+    with (
+        PoolWorker(fleet.url, notes=valkey.url, name="a", visibility_s=4) as a,
+        PoolWorker(fleet.url, notes=valkey.url, name="b", visibility_s=4) as b,
+    ):
+        a.ready()
+        b.ready()
+        tasks = [app.send_task("t.nap", (nap,)) for nap in (1.0, 3.0, seconds + 2.0) * 4]  # ends during and after it
+        started(notes, tasks)
+        away(fleet, seconds)
+        all_once(notes, fleet, tasks)
+        more = [app.send_task("t.nap", (0.01,)) for _ in range(10)]
+        all_once(notes, fleet, more)
+        assert a.process.poll() is None
+        assert b.process.poll() is None
+
+
+def test_connections_cut_again_and_again(fleet: Valkey, valkey: Valkey, notes: redis.Redis, app: Celery) -> None:
+    with PoolWorker(fleet.url, notes=valkey.url) as worker:
+        worker.ready()
+        running = [app.send_task("t.nap", (2.0,)) for _ in range(4)]
+        started(notes, running)
+        with redis.Redis.from_url(fleet.url) as store:
+            for _ in range(3):
+                for kind in ("normal", "pubsub"):
+                    store.client_kill_filter(_type=kind, skipme=True)
+                wait_until(lambda: any(one["cmd"] == "brpop" for one in store.client_list()), "the worker to be back")
+        tasks = [app.send_task("t.nap", (0.01,)) for _ in range(10)]
+        all_once(notes, fleet, running + tasks)
+        assert worker.process.poll() is None
+
+
+def test_long_and_postponed_tasks_start_once(fleet: Valkey, valkey: Valkey, notes: redis.Redis, app: Celery) -> None:
+    with (
+        PoolWorker(fleet.url, notes=valkey.url, name="a", visibility_s=3),
+        PoolWorker(fleet.url, notes=valkey.url, name="b", visibility_s=3) as b,
+    ):
+        b.ready()
+        long = [app.send_task("t.nap", (12.0,)) for _ in range(2)]
+        later = [app.send_task("t.nap", (0.01,), countdown=9) for _ in range(4)]
+        all_once(notes, fleet, long + later)
+
+
+def test_a_sweepers_lock_left_behind_delays_little(
+    fleet: Valkey, valkey: Valkey, notes: redis.Redis, app: Celery
+) -> None:
+    with PoolWorker(fleet.url, notes=valkey.url, name="doomed", visibility_s=3) as doomed:
+        doomed.ready()
+        task = app.send_task("t.nap", (4.0,))
+        started(notes, [task])
+        with PoolWorker(fleet.url, notes=valkey.url, name="other", visibility_s=3) as other:
+            other.ready()
+            doomed.process.kill()
+            with redis.Redis.from_url(fleet.url) as store:  # as a sweeper does, that died with it
+                store.set("unacked_mutex", "somebody dead", px=2000, nx=True)
+            wait_until(lambda: notes.llen(f"starts:{task.id}") == 2, "another to begin it", 25)
+            wait_until(lambda: notes.llen(f"ends:{task.id}") == 1, "it to end", WAIT_S)
