@@ -3,91 +3,64 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-_INPUT, _SAMPLING, _OUTPUT, _FLEET = "Input", "Sampling", "Output", "Fleet"
+if TYPE_CHECKING:
+    from brimful.run.options import ReadOptions
 
 
 def run(
     inputs: Annotated[
-        list[str],
-        typer.Argument(metavar="INPUT…", help="JSONL, OpenAI Batch or plain text, also .gz and .zst; - is stdin."),
+        list[str], typer.Argument(metavar="INPUT…", help="JSONL, OpenAI Batch or text, also .gz, .zst; - is stdin.")
     ],
-    output: Annotated[
-        str, typer.Option("--output", "-o", metavar="OUT", help="A .jsonl or .parquet file; - is stdout.")
-    ],
-    model: Annotated[str | None, typer.Option(help="Where a line names none.", rich_help_panel=_SAMPLING)] = None,
-    n: Annotated[int | None, typer.Option(help="Rollouts of each prompt.", rich_help_panel=_SAMPLING)] = None,
-    max_tokens: Annotated[int | None, typer.Option(help="Of one rollout.", rich_help_panel=_SAMPLING)] = None,
-    temperature: Annotated[float | None, typer.Option(rich_help_panel=_SAMPLING)] = None,
-    seed: Annotated[int | None, typer.Option(rich_help_panel=_SAMPLING)] = None,
+    output: Annotated[str, typer.Option("--output", "-o", metavar="OUT", help=".jsonl or .parquet; - is stdout.")],
+    model: Annotated[str | None, typer.Option(help="Where a line names none.")] = None,
+    n: Annotated[int | None, typer.Option(help="Rollouts of each prompt.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Of one rollout.")] = None,
+    temperature: Annotated[float | None, typer.Option()] = None,
+    seed: Annotated[int | None, typer.Option()] = None,
     param: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE", help="Any other field of the provider's, as top_p=0.9.", rich_help_panel=_SAMPLING
-        ),
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Any other field, as top_p=0.9.")
     ] = None,
-    system: Annotated[str | None, typer.Option(help="A system prompt, for chat.", rich_help_panel=_SAMPLING)] = None,
-    chat: Annotated[bool, typer.Option("--chat", help="Ask the chat endpoint.", rich_help_panel=_SAMPLING)] = False,
-    job: Annotated[bool, typer.Option("--job", help="Ask as Jobs.", rich_help_panel=_SAMPLING)] = False,
-    input_format: Annotated[
-        str, typer.Option(help="auto, jsonl or text (a prompt a line).", rich_help_panel=_INPUT)
-    ] = "auto",
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="Only the first so many requests.", rich_help_panel=_INPUT)
-    ] = None,
-    strict: Annotated[
-        bool,
-        typer.Option("--strict", help="Stop at the first bad line, instead of recording it.", rich_help_panel=_INPUT),
-    ] = False,
-    form: Annotated[
-        str, typer.Option("--format", help="rollouts (a line each) or openai-batch.", rich_help_panel=_OUTPUT)
-    ] = "rollouts",
-    order: Annotated[str, typer.Option(help="completion or input.", rich_help_panel=_OUTPUT)] = "completion",
-    retry_errors: Annotated[
-        bool, typer.Option("--retry-errors", help="Ask only what failed before.", rich_help_panel=_OUTPUT)
-    ] = False,
-    fresh: Annotated[
-        bool,
-        typer.Option("--fresh", help="Begin anew; what there is is kept under another name.", rich_help_panel=_OUTPUT),
-    ] = False,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print one object with the figures at the end.", rich_help_panel=_OUTPUT)
-    ] = False,
-    no_progress: Annotated[bool, typer.Option("--no-progress", rich_help_panel=_OUTPUT)] = False,
-    pack: Annotated[
-        str, typer.Option(help="Prompts that share a request: auto, off, or a number.", rich_help_panel=_FLEET)
-    ] = "auto",
-    workload: Annotated[str, typer.Option(help="batch or interactive.", rich_help_panel=_FLEET)] = "batch",
-    budget_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Tokens that the whole run may use.", rich_help_panel=_FLEET)
-    ] = None,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes of a fleet on this machine.", rich_help_panel=_FLEET)
-    ] = None,
-    provider: Annotated[
-        str | None, typer.Option(help="Its profile: acs, kios, openai or your own.", rich_help_panel=_FLEET)
-    ] = None,
-    rehearse: Annotated[
-        bool, typer.Option("--rehearse", help="Against the stand-in gateway; no key is needed.", rich_help_panel=_FLEET)
-    ] = False,
+    system: Annotated[str | None, typer.Option(help="A system prompt, for chat.")] = None,
+    chat: Annotated[bool, typer.Option("--chat", help="Ask the chat endpoint.")] = False,
+    job: Annotated[bool, typer.Option("--job", help="Ask as Jobs.")] = False,
+    input_format: Annotated[str, typer.Option(help="auto, jsonl or text (a prompt a line).")] = "auto",
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first of them.")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Stop at the first bad line.")] = False,
+    form: Annotated[str, typer.Option("--format", help="rollouts (a line each) or openai-batch.")] = "rollouts",
+    order: Annotated[str, typer.Option(help="completion or input.")] = "completion",
+    retry_errors: Annotated[bool, typer.Option("--retry-errors", help="Ask only what failed before.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew; the old files get other names.")] = False,
+    budget_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens that the whole run may use.")] = None,
+    pack: Annotated[str, typer.Option(help="Prompts that share a request: auto, off, or a number.")] = "auto",
+    workload: Annotated[str, typer.Option(help="batch or interactive.")] = "batch",
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes of a fleet on this machine.")] = None,
+    provider: Annotated[str | None, typer.Option(help="acs, kios, openai or your own.")] = None,
+    rehearse: Annotated[bool, typer.Option("--rehearse", help="Against the stand-in gateway, without a key.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one object at the end.")] = False,
+    no_progress: Annotated[bool, typer.Option("--no-progress", help="Show only what must be said.")] = False,
 ) -> None:
     """Sample a file of prompts; typed again, it goes on where it stopped.
 
     With BRIMFUL_REDIS_URL it uses the fleet there, else it brings one of its own on this machine.
+
+    Exits 0 when all is sampled, 3 with failures (OUT.errors.jsonl), 2 for bad input or settings, 4 at the end of the
+    budget, 5 when the key is refused, 130 when interrupted.
     """
     from brimful.config import Settings
     from brimful.run.launch import Showing, run_to_end
-    from brimful.run.options import OutputFormat, RunOptions, parse_choice
+    from brimful.run.options import Order, OutputFormat, RunOptions, parse_choice
     from brimful.run.units import parse_pack
 
+    fields = stated_fields(param, model=model, n=n, max_tokens=max_tokens, temperature=temperature, seed=seed)
     options = RunOptions(
-        read=_read_options(inputs, input_format, limit, _fields(locals()), system, chat, job, workload),
+        read=read_options(inputs, input_format, limit, fields, system, chat, job, workload),
         output=output,
         form=parse_choice(OutputFormat, "--format", form),
-        order=_order(order),
+        order=parse_choice(Order, "--order", order),
         pack=parse_pack(pack),
         strict=strict,
         retry_errors=retry_errors,
@@ -101,22 +74,14 @@ def run(
     raise typer.Exit(int(run_to_end(options, settings, showing)))
 
 
-def _order(order: str) -> Any:
-    from brimful.run.options import Order, parse_choice
-
-    return parse_choice(Order, "--order", order)
-
-
-def _fields(given: dict[str, Any]) -> dict[str, Any]:
-    """The provider's fields that the command states; a line's own beat them."""
+def stated_fields(param: list[str] | None, **flags: Any) -> dict[str, Any]:
+    """The provider's fields that the command states; a line's own beat them. Raises UsageError."""
     from brimful.run.options import parse_parameters
 
-    names = ("model", "n", "max_tokens", "temperature", "seed")
-    fields = {name: given[name] for name in names if given[name] is not None}
-    return {**parse_parameters(given["param"] or []), **fields}
+    return {**parse_parameters(param or []), **{name: value for name, value in flags.items() if value is not None}}
 
 
-def _read_options(
+def read_options(
     inputs: list[str],
     input_format: str,
     limit: int | None,
@@ -125,7 +90,8 @@ def _read_options(
     chat: bool,
     job: bool,
     workload: str,
-) -> Any:
+) -> ReadOptions:
+    """What ``run`` and ``validate`` read alike. Raises UsageError."""
     from brimful.errors import UsageError
     from brimful.names import Mode, Workload
     from brimful.run.formats import InputFormat

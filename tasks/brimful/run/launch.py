@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from brimful.config import Settings
-from brimful.errors import ExitCode, InputError, UsageError
+from brimful.errors import ExitCode, UsageError
 from brimful.run.display import Display, make_display
-from brimful.run.fleet_gauges import fleet_gauges
-from brimful.run.gauges import GaugeReader
+from brimful.run.fleet_gauges import FleetGauges
+from brimful.run.gauges import GaugeReader, Gauges
 from brimful.run.options import RunOptions
 from brimful.run.prepare import Prepared, prepare
 from brimful.run.reach import check_provider, check_redis
@@ -49,10 +49,10 @@ def run_to_end(
     if options.to_stdout and showing.json:
         raise UsageError("--json and -o - would both write standard output: name an output file")
     local = options.rehearse or settings.redis_url is None
-    if local and not options.rehearse:
-        _ = settings.api_base, settings.api_key  # raises where one is missing
     prepared = prepare(options, settings.profile)
     try:
+        if local and not options.rehearse and not prepared.complete:
+            _ = settings.api_base, settings.api_key  # raises where one is missing
         launch = _Launch(prepared, settings, showing, make_driver or _driver)
         return asyncio.run(launch.run(local))
     finally:
@@ -69,6 +69,7 @@ class _Launch:
         self._display: Display = make_display(progress=showing.progress, table=not showing.json, gauges=self._gauges)
         self._session: Session | None = None
         self._fleet: LocalFleet | None = None
+        self._fleet_gauges: FleetGauges | None = None
         self._fleet_stopping = False
 
     async def run(self, local: bool) -> ExitCode:
@@ -121,12 +122,12 @@ class _Launch:
 
     async def _conduct(self, settings: Settings | None) -> ExitCode:
         """``settings`` None: nothing is left to ask."""
-        self._placed = settings
         check = self._fleet.check if self._fleet is not None else lambda: None
         self._session = session = Session(self._prepared, self._display, check_fleet=check)
         driver = None
         if settings is not None:
             assert settings.redis_url is not None
+            self._fleet_gauges = FleetGauges(settings)
             driver = self._make_driver(settings.redis_url, self._prepared)
         try:
             await session.run(driver)
@@ -138,6 +139,8 @@ class _Launch:
                     print(json.dumps(summary.as_json()), flush=True)
             if driver is not None and (close := getattr(driver, "aclose", None)) is not None:
                 await close()
+            if self._fleet_gauges is not None:
+                await self._fleet_gauges.aclose()
         assert summary is not None
         return ExitCode(summary.exit_code)
 
@@ -161,8 +164,8 @@ class _Launch:
             return shlex.join([*words, *([] if "--retry-errors" in words else ["--retry-errors"])])
         return None
 
-    async def _read_gauges(self):  # type: ignore[no-untyped-def]
-        return await fleet_gauges(self._placed) if self._placed is not None else None
+    async def _read_gauges(self) -> Gauges | None:
+        return await self._fleet_gauges.read() if self._fleet_gauges is not None else None
 
     def _say_when_no_worker_answers(self) -> None:
         """A fleet elsewhere may have no workers yet: said once, while the run waits for them."""
@@ -184,6 +187,3 @@ def _driver(redis_url: str, prepared: Prepared) -> DriverLike:
 
     options = prepared.options
     return Driver(redis_url, prepared.sidecar.run, prepared.profile, pack=options.pack, workload=options.read.workload)
-
-
-__all__ = ["InputError", "Showing", "run_to_end"]

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from brimful.errors import BadRequest, BrimfulError, InputError
 from brimful.names import Mode
+from brimful.packing import check_line, line_profile
 from brimful.profile import Profile
 from brimful.request import Request
 from brimful.run.formats import InputFormat, Parser, detect, parser
@@ -55,7 +56,7 @@ class Reader:
         self._options = options
         self._profile = profile
         # A request that is too large for one call is split later; only a single rollout must fit.
-        self._unbounded = profile.model_copy(update={"max_prompts": None, "max_n": None, "max_request_tokens": None})
+        self._unbounded = line_profile(profile)
         self._ids = Ids() if ids else None
         self.at_end = False
         """Whether the input was read to its end, and not to the limit."""
@@ -128,7 +129,7 @@ class Reader:
         request = Request.parse(merged, self._unbounded)
         if "messages" in request.fields and request.mode is Mode.COMPLETION:
             raise BadRequest("messages: go to the chat endpoint; leave the mode out, or say --chat")
-        _check_single(request, self._profile)
+        check_line(request, self._profile)
         return request
 
 
@@ -146,15 +147,6 @@ def _has_system(fields: dict[str, object]) -> bool:
     return isinstance(messages, list) and any(
         isinstance(message, dict) and message.get("role") in ("system", "developer") for message in messages
     )
-
-
-def _check_single(request: Request, profile: Profile) -> None:
-    """A line may ask for more than one request may carry, since it is split; one rollout alone must fit."""
-    bound, asked = profile.max_request_tokens, request.max_tokens
-    if bound is not None and asked is not None and asked > bound:
-        raise BadRequest(
-            f"max_tokens: {asked:,} for one rollout is above {profile.name}'s {bound:,} for a request; ask for less"
-        )
 
 
 def _duplicate(raw: RawLine, id: str, earlier: int, default: bool) -> str:

@@ -11,7 +11,8 @@ import io
 import stat
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -95,21 +96,23 @@ class Source:
                 "or say --input-format text if each line is a prompt"
             )
 
-    def open(self) -> IO[bytes]:
+    @contextmanager
+    def open(self) -> Iterator[IO[bytes]]:
         """The unpacked bytes. Raises UsageError naming the file."""
         try:
             raw: Any = _stdin() if self.path == STDIN else Path(self.path).open("rb")  # noqa: SIM115
         except OSError as error:
             raise UsageError(f"{self.path}: cannot be read: {error.strerror or error}") from None
-        head = raw.peek(8)[:8]
-        if head.startswith(_GZIP):
-            return io.BufferedReader(gzip.GzipFile(fileobj=raw), _BUFFER)
-        if head.startswith(_ZSTD):
-            return _unzstd(raw, self.name)
-        for magic, what in _FOREIGN.items():
-            if head.startswith(magic):
+        with raw:
+            head = raw.peek(8)[:8]
+            if head.startswith(_GZIP):
+                yield io.BufferedReader(gzip.GzipFile(fileobj=raw), _BUFFER)
+            elif head.startswith(_ZSTD):
+                yield _unzstd(raw, self.name)
+            elif what := next((what for magic, what in _FOREIGN.items() if head.startswith(magic)), None):
                 raise InputError(f"{self.name}:1: is {what}; brimful reads JSONL and plain text in UTF-8")
-        return raw  # type: ignore[no-any-return]
+            else:
+                yield raw
 
 
 def _stdin() -> IO[bytes]:
@@ -124,38 +127,75 @@ def _unzstd(raw: IO[bytes], name: str) -> IO[bytes]:
         raise UsageError(
             f"{name}: is zstd-compressed; pip install 'brimful[zstd]' to read it, or unpack it first"
         ) from None
-    reader = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
-    return io.BufferedReader(reader, _BUFFER)
+    return io.BufferedReader(_Unzstd(raw, zstandard.ZstdDecompressor()), _BUFFER)
+
+
+class _Unzstd(io.RawIOBase):
+    """zstandard's own reader takes a file that breaks off for one that ends; this one raises EOFError."""
+
+    def __init__(self, raw: IO[bytes], decompressor: Any) -> None:
+        self._raw = raw
+        self._decompressor = decompressor
+        self._frame: Any = None
+        self._packed = b""
+        self._plain = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._plain:
+            self._packed = self._packed or self._raw.read(_BUFFER)
+            if not self._packed:
+                if self._frame is not None:
+                    raise EOFError
+                return 0
+            self._frame = self._frame or self._decompressor.decompressobj()
+            self._plain = self._frame.decompress(self._packed)
+            self._packed = b""
+            if self._frame.eof:
+                self._packed, self._frame = self._frame.unused_data, None
+        size = min(len(buffer), len(self._plain))
+        buffer[:size] = self._plain[:size]
+        self._plain = self._plain[size:]
+        return size
 
 
 def raw_lines(sources: list[Source]) -> Iterator[RawLine]:
     """All lines of all sources, blank ones too. Raises InputError where a file breaks off or cannot be unpacked."""
     line = 0
     for source in sources:
-        place = 0
-        stream = source.open()
-        try:
-            while data := stream.readline(MAX_LINE + 1):
-                line += 1
-                place += 1
-                overlong = len(data) > MAX_LINE and not data.endswith(b"\n")
-                if overlong:
-                    _skip_line(stream)
-                if data.endswith(b"\n"):
-                    data = data[:-2] if data.endswith(b"\r\n") else data[:-1]
-                if place == 1 and data.startswith(b"\xef\xbb\xbf"):
-                    data = data[3:]
-                yield RawLine(line, source, place, data, overlong)
-        except (EOFError, gzip.BadGzipFile, zlib.error, OSError) as error:
-            reason = "the compressed file breaks off" if isinstance(error, EOFError) else f"cannot be read: {error}"
-            raise InputError(f"{source.name}:{place + 1}: {reason}; make the file anew") from None
-        except Exception as error:
-            if type(error).__name__ != "ZstdError":  # its module may not be there
-                raise
-            raise InputError(f"{source.name}:{place + 1}: cannot be unpacked: {error}; make the file anew") from None
-        finally:
-            if source.path != STDIN:
-                stream.close()
+        for place, data, overlong in _lines_of(source):
+            line += 1
+            yield RawLine(line, source, place, data, overlong)
+
+
+def _lines_of(source: Source) -> Iterator[tuple[int, bytes, bool]]:
+    place = 0
+    with _faults_named(source, lambda: place + 1), source.open() as stream:
+        while data := stream.readline(MAX_LINE + 1):
+            place += 1
+            overlong = len(data) > MAX_LINE and not data.endswith(b"\n")
+            if overlong:
+                _skip_line(stream)
+            if data.endswith(b"\n"):
+                data = data[:-2] if data.endswith(b"\r\n") else data[:-1]
+            if place == 1 and data.startswith(b"\xef\xbb\xbf"):
+                data = data[3:]
+            yield place, data, overlong
+
+
+@contextmanager
+def _faults_named(source: Source, place: Callable[[], int]) -> Iterator[None]:
+    try:
+        yield
+    except (EOFError, zlib.error, OSError) as error:  # gzip's own is an OSError
+        reason = "the compressed file breaks off" if isinstance(error, EOFError) else f"cannot be read: {error}"
+        raise InputError(f"{source.name}:{place()}: {reason}; make the file anew") from None
+    except Exception as error:
+        if type(error).__name__ != "ZstdError":  # its module may not be there
+            raise
+        raise InputError(f"{source.name}:{place()}: cannot be unpacked: {error}; make the file anew") from None
 
 
 def _skip_line(stream: IO[bytes]) -> None:
