@@ -47,10 +47,9 @@ def provider_checks(settings: Settings, *, client_only: bool) -> Iterator[Check]
 
 
 def _ask(base: str, key: str, provider: str) -> Iterator[Check]:
-    url = f"{base}/models"
-    shown = _bare(url)
+    shown = _bare(f"{base}/models")
     request = urllib.request.Request(  # noqa: S310 - api_base is http or https
-        url, headers={"Authorization": f"Bearer {key}", "User-Agent": "brimful-doctor", "Accept": "application/json"}
+        shown, headers={"Authorization": f"Bearer {key}", "User-Agent": "brimful-doctor", "Accept": "application/json"}
     )
     try:
         with urllib.request.build_opener(_NoRedirect).open(request, timeout=_TIMEOUT_S) as answer:

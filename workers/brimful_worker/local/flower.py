@@ -15,13 +15,16 @@ from brimful_worker.local.valkey import free_port, new_password, port_is_free
 _AGAIN_S = 5.0
 
 
+def check_port(settings: Settings) -> None:
+    """Raises SettingError where the port asked for is taken."""
+    if settings.flower_port and not port_is_free(settings.flower_port):
+        raise SettingError(f"port {settings.flower_port} is taken: choose another for Flower with --flower-port")
+
+
 class FlowerChild:
     """On settings.flower_address and a free port, or settings.flower_port; behind a login always."""
 
     def __init__(self, settings: Settings, logs: Path, lifeline: Lifeline) -> None:
-        """Raises SettingError where the port is taken."""
-        if settings.flower_port and not port_is_free(settings.flower_port):
-            raise SettingError(f"port {settings.flower_port} is taken: choose another for Flower with --flower-port")
         self._port = settings.flower_port or free_port()
         self._address = settings.flower_address
         password = settings.flower_password.get_secret_value() if settings.flower_password else new_password()

@@ -1,0 +1,204 @@
+"""``status``, ``limits`` and ``doctor`` where something is missing or wrong. (A good fleet: test_local_fleet.)"""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import redis
+
+from brimful.config import Settings
+from brimful.doctor import Check, Level, provider_checks, server_checks
+from brimful.errors import ExitCode, RedisUnreachable, UsageError
+from brimful.keys import TAGS
+from brimful.names import QUEUES
+from brimful.queues import read_queues
+from brimful.redis_url import broker_url, without_password
+from brimful.where import Place, connect, find_redis, find_tag
+from brimful_worker.local.valkey import Valkey, free_port
+from support.commands import brimful
+
+KEY = "sk-canary-d0c7"
+
+
+@contextmanager
+def _provider(status: int, headers: dict[str, str] | None = None) -> Iterator[tuple[str, list[dict[str, str]]]]:
+    seen: list[dict[str, str]] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.append({"path": self.path, "authorization": self.headers.get("Authorization", "")})
+            self.send_response(status)
+            for name, value in (headers or {}).items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}/v1", seen
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def _look(monkeypatch: pytest.MonkeyPatch, base: str, key: str = KEY) -> list[Check]:
+    monkeypatch.setenv("ACS_API_BASE", base)
+    monkeypatch.setenv("ACS_API_KEY", key)
+    checks = list(provider_checks(Settings.load(), client_only=False))
+    assert KEY not in str(checks)
+    return checks
+
+
+@pytest.mark.parametrize(
+    ("status", "level", "said"),
+    [
+        (200, Level.OK, "accepted"),
+        (401, Level.FAIL, "refused"),
+        (403, Level.FAIL, "refused"),
+        (404, Level.NOTE, "not seen"),
+        (429, Level.OK, "in use"),
+        (503, Level.WARN, "503"),
+    ],
+)
+def test_what_the_provider_answers(monkeypatch: pytest.MonkeyPatch, status: int, level: Level, said: str) -> None:
+    with _provider(status) as (base, seen):
+        (check,) = _look(monkeypatch, base)
+    assert (check.level, said in check.said) == (level, True), check
+    assert seen == [{"path": "/v1/models", "authorization": f"Bearer {KEY}"}]
+
+
+def test_the_key_follows_no_redirect(monkeypatch: pytest.MonkeyPatch) -> None:
+    with _provider(200) as (elsewhere, seen), _provider(302, {"Location": elsewhere}) as (base, _):
+        (check,) = _look(monkeypatch, base)
+    assert check.level is Level.FAIL
+    assert seen == []
+
+
+def test_a_provider_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    (check,) = _look(monkeypatch, f"http://user:{KEY}@127.0.0.1:{free_port()}/v1")
+    assert check.level is Level.FAIL
+    assert "refused" in check.said
+
+
+def test_a_key_that_no_header_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    (check,) = _look(monkeypatch, "http://127.0.0.1:9/v1", "sk with spaces")
+    assert (check.name, check.level) == ("API key", Level.FAIL)
+
+
+def test_a_client_needs_no_key() -> None:
+    assert {check.level for check in provider_checks(Settings.load(), client_only=True)} == {Level.NOTE}
+    assert {check.level for check in provider_checks(Settings.load(), client_only=False)} == {Level.FAIL}
+
+
+def test_a_server_that_forgets_and_evicts_is_told(valkey: Valkey) -> None:
+    place = Place(valkey.url)
+    with connect(place) as client:
+        client.config_set("maxmemory", "100mb")
+        client.config_set("maxmemory-policy", "allkeys-lru")
+        found = {check.name: check for check in server_checks(place, client)}
+        assert found["Redis"].level is Level.OK
+        assert found["persistence"].level is Level.WARN
+        assert "appendonly yes" in found["persistence"].todo
+        assert found["memory"].level is Level.FAIL
+        assert "noeviction" in found["memory"].todo
+        assert found["clock"].level is Level.OK
+
+
+def test_doctor_says_what_is_missing() -> None:
+    done = brimful("doctor")
+    assert done.returncode == ExitCode.USAGE
+    assert "ACS_API_BASE" in done.stdout
+    assert "brimful up" in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+def test_doctor_misses_the_workers(valkey: Valkey) -> None:
+    with _provider(200) as (base, _):
+        env = {"ACS_API_BASE": base, "ACS_API_KEY": KEY, "BRIMFUL_REDIS_URL": valkey.url}
+        with redis.Redis.from_url(valkey.url) as client:
+            client.lpush("batch", "a task")
+        done = brimful("doctor", "--json", **env)
+    assert done.returncode == ExitCode.USAGE
+    found = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+    assert found["workers"]["level"] == "fail"
+    assert "1 tasks wait" in found["workers"]["said"]
+    assert KEY not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("command", [("status",), ("limits", "show"), ("limits", "set", "--slots", "3")])
+def test_a_redis_that_is_not_there_is_named_without_its_password(command: tuple[str, ...]) -> None:
+    port = free_port()
+    done = brimful(*command, BRIMFUL_REDIS_URL=f"redis://me:hush@127.0.0.1:{port}/0")
+    assert done.returncode == ExitCode.USAGE
+    assert f"127.0.0.1:{port}" in done.stderr
+    assert "hush" not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_neither_url_nor_fleet() -> None:
+    with pytest.raises(UsageError, match="brimful up"):
+        find_redis(Settings.load())
+
+
+def test_a_wrong_password_is_said(valkey: Valkey) -> None:
+    with pytest.raises(RedisUnreachable) as caught:
+        connect(Place(valkey.url.replace("redis://", "redis://me:hush@")))
+    assert "hush" not in str(caught.value)
+
+
+def test_which_key_is_meant(valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, settings = Place(valkey.url), Settings.load()
+    with connect(place) as client:
+        with pytest.raises(UsageError, match="no worker has ever used"):
+            find_tag(place, client, settings)
+        client.zadd(TAGS, {"aaaa": 1, "abbb": 2})
+        with pytest.raises(UsageError, match="abbb, aaaa"):
+            find_tag(place, client, settings)
+        assert find_tag(place, client, settings, "ab") == "abbb"
+        for wanted in ("a", "x"):
+            with pytest.raises(UsageError, match="--tag"):
+                find_tag(place, client, settings, wanted)
+        monkeypatch.setenv("ACS_API_KEY", KEY)
+        mine = Settings.load()
+        client.zadd(TAGS, {mine.key_tag: 3})
+        assert find_tag(place, client, mine) == mine.key_tag
+    done = brimful("status", "--json", BRIMFUL_REDIS_URL=valkey.url)
+    assert len(json.loads(done.stdout)["keys"]) == 3
+
+
+def test_queues_are_counted_over_all_priorities(valkey: Valkey) -> None:
+    from celery import Celery
+
+    from brimful.redis_url import broker_options
+
+    with Celery("x", broker=broker_url(valkey.url), set_as_current=False) as app:
+        app.conf.broker_transport_options = broker_options(valkey.url, 15)
+        for queue in QUEUES:
+            for priority in (0, 3, 9):
+                app.send_task("brimful.sample", queue=queue, priority=priority)
+    with connect(Place(valkey.url)) as client:
+        assert read_queues(client).lengths == dict.fromkeys(QUEUES, 3)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://:hush@host:1/0", "redis://host:1/0"),
+        ("rediss://me:hush@host", "rediss://host"),
+        ("unix://:hush@/run/redis.sock?db=1", "unix:///run/redis.sock?db=1"),
+        ("sentinel://:hush@a:1;sentinel://:hush@b:2/0?master=m", "sentinel://a:1;sentinel://b:2/0?master=m"),
+        ("redis://host?password=hush&x=1", "redis://host?password=***&x=1"),
+    ],
+)
+def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
+    assert without_password(url) == shown
