@@ -49,10 +49,12 @@ def _count(things: Any, word: str) -> str:
 class DiscreetAMQP(AMQP):  # type: ignore[misc]  # celery ships no types
     """Puts those into every message this app publishes, however it was enqueued."""
 
-    def as_task_v2(self, task_id: str, name: str, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
+    def as_task_v2(
+        self, task_id: str, name: str, args: Any = None, kwargs: Any = None, *more: Any, **options: Any
+    ) -> Any:
         described = describe(name, args, kwargs)
         if described is not None:
             for option, text in zip(("argsrepr", "kwargsrepr"), described, strict=True):
                 if options.get(option) is None:
                     options[option] = text
-        return super().as_task_v2(task_id, name, args, kwargs, **options)
+        return super().as_task_v2(task_id, name, args, kwargs, *more, **options)
