@@ -46,7 +46,7 @@ heard        ZSET  process → when it last spoke (ms)
 commands     HASH  process → number of its last command
 pushed       HASH  process → number of its last grant
 inbox        HASH  process → JSON of the grants it has not confirmed
-workers      HASH  process → JSON of its name and of what waits there
+workers      HASH  process → JSON: name, host, pid; and how many wait there beyond those in the queues
 """
 
 

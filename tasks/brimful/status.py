@@ -6,6 +6,7 @@ No API key is needed: the key's tag is enough, and :func:`known_tags` lists thos
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -154,31 +155,28 @@ def _ask(pipe: Any, tag: str) -> None:
     pipe.time()
     for name in ("state", "defaults", "limits", "workers"):
         pipe.hgetall(keys[name])
-    for name in ("slots", "starts", "heard"):
+    for name in ("slots", "starts", "heard", "interactive", "batch"):
         pipe.zrange(keys[name], 0, -1, withscores=True)
 
 
 def _status(tag: str, answers: list[Any]) -> Status:
-    (seconds, micros), state, defaults, overrides, described, slots, starts, heard = answers
+    (seconds, micros), state, defaults, overrides, described, slots, starts, heard, interactive, batch = answers
     state, defaults, overrides = _texts(state), _texts(defaults), _texts(overrides)
     now = int(seconds) * 1000 + int(micros) // 1000 + int(state.get("skew", 0))
     fields = {name: int(float(value)) for name, value in {**defaults, **overrides}.items() if name != "rev"}
     limits = {name: fields[key] / 1000 if key.endswith("_ms") else fields[key] for name, key in _names(fields)}
     span = fields.get("window_ms", 0) + fields.get("guard_ms", 0)
     live = [_text(ticket) for ticket, until in slots if until > now]
-    holders: dict[str, int] = {}
-    for ticket in live:
-        holders[ticket.partition(".")[0]] = holders.get(ticket.partition(".")[0], 0) + 1
-    descriptions = {process: json.loads(text) for process, text in _texts(described).items()}
-    workers = tuple(
-        WorkerStatus(
-            process=_text(process),
-            held=holders.get(_text(process), 0),
-            heard_s=max(0.0, (now - at) / 1000),
-            **{**_UNKNOWN, **descriptions.get(_text(process), {})},
-        )
-        for process, at in heard
-    )
+    holders = Counter(_process(ticket) for ticket in live)
+    queued = {"interactive": _queued(interactive), "batch": _queued(batch)}
+    workers = []
+    for process, at in heard:
+        name = _text(process)
+        known = {**_UNKNOWN, **json.loads(_texts(described).get(name, "{}"))}
+        for workload, counts in queued.items():
+            known[workload] += counts[name]
+        worker = WorkerStatus(process=name, held=holders[name], heard_s=max(0.0, (now - at) / 1000), **known)
+        workers.append(worker)
     pause_ms = int(state.get("pause_until", 0)) - now
     return Status(
         tag=tag,
@@ -212,6 +210,14 @@ _UNKNOWN: dict[str, Any] = {"name": "?", "host": "?", "pid": 0, "interactive": 0
 
 def _names(fields: dict[str, int]) -> list[tuple[str, str]]:
     return [(name, _field(name)) for name in SETTABLE if _field(name) in fields]
+
+
+def _process(ticket: str) -> str:
+    return ticket.partition(".")[0]
+
+
+def _queued(tickets: list[Any]) -> Counter[str]:
+    return Counter(_process(_text(ticket)) for ticket, _ in tickets)
 
 
 def _text(value: Any) -> str:

@@ -282,8 +282,8 @@ class Speaker:
                 "name": self.name,
                 "host": _HOST,
                 "pid": os.getpid(),
-                "interactive": self.waiting.count(Workload.INTERACTIVE),
-                "batch": self.waiting.count(Workload.BATCH),
+                "interactive": self.waiting.behind(Workload.INTERACTIVE),
+                "batch": self.waiting.behind(Workload.BATCH),
             }
         )
         return text.decode()

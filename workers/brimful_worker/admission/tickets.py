@@ -94,8 +94,12 @@ class Waiting:
         for registered in self._registered.values():
             yield from registered.values()
 
+    def behind(self, workload: Workload) -> int:
+        """How many wait that Redis does not know of."""
+        return len(self._behind[workload]) - self._gone[workload]
+
     def count(self, workload: Workload) -> int:
-        return len(self._registered[workload]) + len(self._behind[workload]) - self._gone[workload]
+        return len(self._registered[workload]) + self.behind(workload)
 
     def __bool__(self) -> bool:
         return any(self.count(workload) for workload in WORKLOADS)

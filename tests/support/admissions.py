@@ -1,0 +1,69 @@
+"""Admissions inside the test's own process, for tests that need no process to die."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import redis
+
+from brimful.keys import admission_keys
+from brimful_worker.admission import Admission, Limits, bless
+from brimful_worker.local.valkey import Valkey
+
+TAG = "tag"
+KEYS = admission_keys(TAG)
+
+
+def blessed(valkey: Valkey) -> redis.Redis:
+    """A client of a server on which no process needs to wait for others."""
+    client = redis.Redis.from_url(valkey.url, decode_responses=True)
+    bless(client, TAG)
+    return client
+
+
+@contextlib.asynccontextmanager
+async def admissions(url: str, count: int, **limits: Any) -> AsyncIterator[list[Admission]]:
+    """``count`` started admissions with the same limits (of :class:`Limits`)."""
+    async with contextlib.AsyncExitStack() as stack:
+        many = [Admission(url, TAG, Limits(**limits), name=f"a{i}") for i in range(count)]
+        for one in many:
+            await stack.enter_async_context(one)
+        yield many
+
+
+class Holding:
+    """A slot held by a task until it is told to end; ``granted`` is done when it has the slot."""
+
+    def __init__(self, admission: Admission, workload: str = "batch", *, tokens: int = 0, **report: Any) -> None:
+        self.granted: asyncio.Event = asyncio.Event()
+        self._end = asyncio.Event()
+        self._report = {"ok": True, **report}
+        self.task = asyncio.create_task(self._hold(admission, workload, tokens))
+
+    async def _hold(self, admission: Admission, workload: str, tokens: int) -> None:
+        async with admission.slot(workload, tokens=tokens) as lease:
+            self.lease = lease
+            lease.sent()
+            self.granted.set()
+            await self._end.wait()
+            lease.report(**self._report)
+
+    async def end(self, **report: Any) -> None:
+        self._report |= report
+        self._end.set()
+        await self.task
+
+    async def cancel(self) -> None:
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+
+async def hold(admission: Admission, workload: str = "batch", *, tokens: int = 0) -> Holding:
+    """A slot that is granted within ten seconds."""
+    holding = Holding(admission, workload, tokens=tokens)
+    async with asyncio.timeout(10):
+        await holding.granted.wait()
+    return holding

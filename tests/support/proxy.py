@@ -1,0 +1,117 @@
+"""A TCP proxy between a process and Redis that delays, swallows a reply, freezes, or cuts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+
+class Proxy:
+    """``async with Proxy(port) as proxy``; ``proxy.url``. Faults are attributes, taken up by the next bytes."""
+
+    def __init__(self, port: int, password: str | None = None) -> None:
+        self.target = port
+        self.port = 0
+        self.drop_reply_to: bytes | None = None
+        """Forward the next command that contains this, swallow its reply and cut its connection; once."""
+        self.drop_request: bytes | None = None
+        """Swallow the next command that contains this and cut its connection; once."""
+        self.refuse = False
+        """Accept nothing, and cut what is there with :meth:`cut`."""
+        self.frozen = asyncio.Event()
+        self.frozen.set()
+        self.dropped = 0
+        self._pairs: set[tuple[asyncio.StreamWriter, asyncio.StreamWriter]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._subscribed: set[asyncio.StreamWriter] = set()
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    async def __aenter__(self) -> Proxy:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self._server.close()
+        self.cut()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def cut(self, *, only_subscribed: bool = False) -> None:
+        """Break connections, all of them or those that have subscribed."""
+        for client, server in list(self._pairs):
+            if not only_subscribed or client in self._subscribed:
+                client.transport.abort()
+                server.transport.abort()
+
+    def freeze(self) -> None:
+        """Nothing passes, nothing breaks."""
+        self.frozen.clear()
+
+    def thaw(self) -> None:
+        self.frozen.set()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            if self.refuse:
+                return
+            try:
+                from_server, to_server = await asyncio.open_connection("127.0.0.1", self.target)
+            except OSError:
+                return
+            pair = (writer, to_server)
+            self._pairs.add(pair)
+            swallow = asyncio.Event()
+            up = asyncio.create_task(self._up(reader, writer, to_server, swallow))
+            down = asyncio.create_task(self._down(from_server, writer, swallow))
+            await asyncio.wait({up, down}, return_when=asyncio.FIRST_COMPLETED)
+            for half in (up, down):
+                half.cancel()
+            await asyncio.gather(up, down, return_exceptions=True)
+            self._pairs.discard(pair)
+            to_server.close()
+        except asyncio.CancelledError:
+            return
+        finally:
+            writer.close()
+            self._subscribed.discard(writer)
+            self._tasks.discard(task)
+
+    async def _up(
+        self,
+        reader: asyncio.StreamReader,
+        client: asyncio.StreamWriter,
+        to: asyncio.StreamWriter,
+        swallow: asyncio.Event,
+    ) -> None:
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(1 << 20):
+                await self.frozen.wait()
+                if b"SUBSCRIBE" in data:
+                    self._subscribed.add(client)
+                if self.drop_request and self.drop_request in data:
+                    self.drop_request = None
+                    self.dropped += 1
+                    return
+                if self.drop_reply_to and self.drop_reply_to in data:
+                    self.drop_reply_to = None
+                    swallow.set()
+                to.write(data)
+                await to.drain()
+
+    async def _down(self, reader: asyncio.StreamReader, to: asyncio.StreamWriter, swallow: asyncio.Event) -> None:
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(1 << 20):
+                await self.frozen.wait()
+                if swallow.is_set():
+                    self.dropped += 1
+                    return
+                to.write(data)
+                await to.drain()
