@@ -62,7 +62,7 @@ def parse_json(data: bytes) -> dict[str, Any]:
     """The fields of a request, with ``id`` (a string, or missing) and, where the line tells it, ``mode``."""
     text = _decode(data)
     try:
-        line = json.loads(text, parse_constant=_no_constant)
+        line = _DECODER.decode(text)
     except RecursionError:
         raise InputError("is nested too deeply to be read; flatten it") from None
     except json.JSONDecodeError as error:
@@ -137,6 +137,10 @@ def _not_json(text: str, error: json.JSONDecodeError) -> str:
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON number; use null or a number")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_constant)
+"""Made once: json.loads would make one for each line."""
 
 
 def _try_json(data: bytes) -> Any:

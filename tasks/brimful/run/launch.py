@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from brimful.config import Settings
 from brimful.errors import ExitCode, UsageError
-from brimful.run.display import Display, make_display
+from brimful.run.display import Display, Quiet, make_display
 from brimful.run.fleet_gauges import FleetGauges
 from brimful.run.gauges import GaugeReader, Gauges
 from brimful.run.options import RunOptions
@@ -49,7 +49,7 @@ def run_to_end(
     if options.to_stdout and showing.json:
         raise UsageError("--json and -o - would both write standard output: name an output file")
     local = options.rehearse or settings.redis_url is None
-    prepared = prepare(options, settings.profile)
+    prepared = prepare(options, settings.profile, Quiet().say if showing.progress else lambda text: None)
     try:
         if local and not options.rehearse and not prepared.complete:
             _ = settings.api_base, settings.api_key  # raises where one is missing

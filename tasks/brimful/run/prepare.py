@@ -25,6 +25,8 @@ from brimful.run.survey import Survey, survey
 from brimful.run.tally import Tally
 from brimful.run.units import Unit
 
+_LOOKED = 200_000  # lines between two words about it
+
 
 @dataclass
 class Prepared:
@@ -93,8 +95,11 @@ class Prepared:
             _leave(self.digests, self.paths)
 
 
-def prepare(options: RunOptions, profile: Profile) -> Prepared:
-    """Raises UsageError and InputError, each naming what is wrong, where, and the way out."""
+def prepare(options: RunOptions, profile: Profile, say: Callable[[str], None] = lambda text: None) -> Prepared:
+    """``say``: what goes on, where it takes long.
+
+    Raises UsageError and InputError, each naming what is wrong, where, and the way out.
+    """
     options.read.check()
     if options.to_stdout:
         return _to_stdout(options, profile)
@@ -114,14 +119,19 @@ def prepare(options: RunOptions, profile: Profile) -> Prepared:
             if moved is not None and moved.exists():
                 notes.append(f"what there was is kept as {moved}")
             digests = LineDigests(paths.lines)
-        return _resumed(options, profile, paths, digests, notes)
+        return _resumed(options, profile, paths, digests, notes, say)
     except BaseException:
         _leave(digests, paths)
         raise
 
 
 def _resumed(
-    options: RunOptions, profile: Profile, paths: RunPaths, digests: LineDigests, notes: list[str]
+    options: RunOptions,
+    profile: Profile,
+    paths: RunPaths,
+    digests: LineDigests,
+    notes: list[str],
+    say: Callable[[str], None],
 ) -> Prepared:
     parameters = {**options.parameters(profile), "format": "parquet" if paths.parquet else options.form.value}
     sidecar = Sidecar.load(paths.sidecar)
@@ -147,6 +157,8 @@ def _resumed(
             edits.see(entry)
             if isinstance(entry.item, Unit) and tally.started(entry.line):
                 tally.missing(entry.line, entry.item.request)
+            if entry.line % _LOOKED == 0:
+                say(f"looking through the input: {entry.line:,} lines so far")
 
         found = survey(options.read, profile, strict=options.strict, note=note)
         edits.check(at_end=found.at_end)

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from openai.types import Completion
+from openai.types.chat import ChatCompletion
+
+from brimful.errors import UsageError
+from brimful.names import Mode
+from brimful.outcome import Cause, Failure
+from brimful.run.options import Order, OutputFormat
+from brimful.run.order import is_ordered, write_ordered
+from brimful.run.records import dump_line
+from support.fake_driver import FakeDriver
+from support.runs import options, records, run, write_lines
+
+
+def test_openai_batch_files_are_read_by_openais_types(tmp_path: Path) -> None:
+    source = write_lines(
+        tmp_path / "in.jsonl", [{"custom_id": f"c{line}", "body": {"prompt": "a"}} for line in range(6)]
+    )
+    out = tmp_path / "out.jsonl"
+    fault = Failure(Cause.BAD_REQUEST, "400: no such model", 400, permanent=True)
+    asked = options(source, out=out, form=OutputFormat.OPENAI_BATCH, read={"defaults": {"max_tokens": 8, "n": 2}})
+    assert run(asked, FakeDriver(die_after=2, batch=2, ahead=2)) is None
+    summary = run(asked, FakeDriver(lambda unit, *_: fault if unit.id == "c4" else f"\ud800{unit.id}"))
+    assert summary is not None
+    assert (summary.succeeded, summary.failed, summary.exit_code) == (5, 1, 3)
+    lines = records(out)
+    assert [line["custom_id"] for line in lines] == ["c0", "c1", "c2", "c3", "c5"]
+    for line in lines:
+        assert line.keys() == {"id", "custom_id", "response", "error"}
+        assert (line["error"], line["response"]["status_code"]) == (None, 200)
+        completion = Completion.model_validate(line["response"]["body"], strict=True)
+        assert [choice.index for choice in completion.choices] == [0, 1]
+        assert completion.usage is not None
+        assert completion.usage.total_tokens == 8
+    (error,) = records(tmp_path / "out.jsonl.errors.jsonl")
+    assert (error["custom_id"], error["error"]["code"]) == ("c4", "bad_request")
+    assert error["response"]["status_code"] == 400
+    summary = run(options(source, out=out, form=OutputFormat.OPENAI_BATCH, retry_errors=True, read=vars_of(asked)))
+    assert summary is not None
+    assert len(records(out)) == 6
+    assert not (tmp_path / "out.jsonl.errors.jsonl").exists()
+
+
+def vars_of(asked: object) -> dict[str, object]:
+    return {"defaults": asked.read.defaults}  # type: ignore[attr-defined]
+
+
+def test_openai_batch_chat(tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "in.txt", ["hello"])
+    out = tmp_path / "out.jsonl"
+    run(options(source, out=out, form=OutputFormat.OPENAI_BATCH, read={"mode": Mode.CHAT}))
+    (line,) = records(out)
+    body = ChatCompletion.model_validate(line["response"]["body"], strict=True)
+    assert body.choices[0].message.content == "1/0/0"
+
+
+def test_parquet(tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "in.txt", [f"prompt {line}" for line in range(30)])
+    out = tmp_path / "out.parquet"
+    texts = {1: "\ud800x", 2: "a\u2028b", 3: "🙂"}
+    asked = options(source, out=out)
+    run(asked, FakeDriver(lambda unit, *_: texts.get(unit.line, "t"), die_after=10, reverse=True))
+    assert not out.exists()
+    summary = run(asked, FakeDriver(lambda unit, *_: texts.get(unit.line, "t"), reverse=True))
+    assert summary is not None
+    table = pq.read_table(out).to_pylist()
+    assert [row["line"] for row in table] == list(range(1, 31))
+    assert [row["text"] for row in table[:4]] == ["\ufffdx", "a\u2028b", "🙂", "t"]
+    assert sum(row["prompt_tokens"] + row["completion_tokens"] for row in table) == summary.tokens
+    assert run(asked).resumed == 30  # type: ignore[union-attr]
+
+
+def test_formats_that_do_not_go_together(tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "in.txt", ["a"])
+    with pytest.raises(UsageError, match="is no table"):
+        run(options(source, out=tmp_path / "out.parquet", form=OutputFormat.OPENAI_BATCH))
+    with pytest.raises(UsageError, match="--order input needs a file"):
+        run(options(source, out="-", order=Order.INPUT))
+    with pytest.raises(UsageError, match="would overwrite the input"):
+        run(options(source, out=source))
+    with pytest.raises(UsageError, match="mkdir -p"):
+        run(options(source, out=tmp_path / "nowhere" / "out.jsonl"))
+    with pytest.raises(UsageError, match="not compressed"):
+        run(options(source, out=tmp_path / "out.jsonl.gz"))
+    out = tmp_path / "out.jsonl"
+    run(options(source, out=out))
+    with pytest.raises(UsageError, match='format was "rollouts" and is "openai-batch"'):
+        run(options(source, out=out, form=OutputFormat.OPENAI_BATCH))
+
+
+def test_a_ledger_is_sorted_with_bounded_memory(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    places = [(line, prompt, choice) for line in range(1, 200) for prompt in range(2) for choice in range(2)]
+    random.Random(7).shuffle(places)
+    with path.open("wb") as file:
+        for line, prompt, choice in places:
+            file.write(dump_line({"line": line, "prompt_index": prompt, "choice_index": choice, "text": "x\u2028"}))
+    assert not is_ordered(path)
+    write_ordered(path, run_bytes=1000)  # some 200 runs: they are merged in two rounds
+    assert is_ordered(path)
+    found = [(record["line"], record["prompt_index"], record["choice_index"]) for record in records(path)]
+    assert found == sorted(places)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["out.jsonl"]
