@@ -63,11 +63,12 @@ def judge(code: int, out: Path, ledger: dict[str, Any]) -> int:
     checks = {
         f"{len(lines)} rollouts of {len(asked)} prompts, each exactly once": once,
         f"at most {ledger['peak_active']} requests active (16 slots)": ledger["peak_active"] <= 16,
-        f"at most {ledger['most_in_window']} starts in any window (600 a minute)": ledger["most_in_window"] <= 600,
+        f"at most {ledger['most_arrivals_in_window']} starts in any window (600 a minute)": ledger["most_in_window"]
+        <= 600,
         f"{refused} answers of 429": not refused,
         f"the run ended with {code}": code == 0,
     }
-    told = ("peak_active", "peak_waiting", "most_in_window", "statuses")
+    told = ("peak_active", "peak_waiting", "most_arrivals_in_window", "statuses")
     say("the gateway's ledger: " + json.dumps({name: ledger[name] for name in told}))
     for what, good in checks.items():
         say(f"{'ok ' if good else 'BAD'} {what}")

@@ -86,7 +86,8 @@ def test_the_plain_install_is_light() -> None:
 def test_constraints_hold_names_and_versions_only() -> None:
     for line in (ROOT / "constraints.txt").read_text("utf-8").splitlines():
         name, _, version = line.partition("==")
-        assert name and version, line
+        assert name, line
+        assert version, line
         assert "/" not in line, line
 
 
