@@ -73,6 +73,7 @@ def test_sigterm_is_a_clean_end_too() -> None:
         ((), {}, "ACS_API_BASE"),
         ((), {"ACS_API_BASE": "http://127.0.0.1:9/v1"}, "ACS_API_KEY"),
         (("--workers", "0"), {}, "--workers"),
+        ((), {"BRIMFUL_REDIS_URL": "redis://127.0.0.1:1", "ACS_API_KEY": KEY}, "no Redis at redis://127.0.0.1:1"),
         (("--port", "7000"), {"BRIMFUL_REDIS_URL": "redis://127.0.0.1:1"}, "BRIMFUL_REDIS_URL is set"),
     ],
 )

@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import signal
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -149,6 +150,21 @@ def test_doctor_is_content_with_a_good_fleet(fleet: LocalFleet) -> None:
     assert "fail" not in found.values()
     assert found["provider"] == found["Redis"] == found["workers"] == found["persistence"] == "ok"
     assert "sk-mine" not in done.stdout + done.stderr
+
+
+def test_a_fleet_stopped_while_it_starts_leaves_nothing(tmp_path: Path) -> None:
+    before = set(psutil.Process().children(recursive=True))
+    fleet = LocalFleet(Settings.load(), workers=1, rehearse=True)
+    starting = threading.Thread(target=fleet.start)
+    starting.start()
+    wait_until(lambda: set(psutil.Process().children(recursive=True)) - before, "a first process")
+    family = set(psutil.Process().children(recursive=True)) - before
+    fleet.kill()
+    starting.join()
+    nothing_left(family | (set(psutil.Process().children(recursive=True)) - before))
+    assert not list((tmp_path / "state").rglob("*.log"))
+    with pytest.raises(FleetError, match="stopped before"):
+        fleet.start()
 
 
 def test_a_worker_that_cannot_start_ends_the_fleet_with_its_own_words(

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import redis
 import typer
+from kombu.exceptions import OperationalError
 
 from brimful.cli.style import paint
 from brimful.config import Settings
@@ -69,7 +70,7 @@ def _checks(settings: Settings) -> Iterator[Check]:
             yield from fleet_checks(place, client, settings)
     except RedisUnreachable as error:
         yield Check("Redis", Level.FAIL, str(error), "start it, or correct BRIMFUL_REDIS_URL")
-    except (redis.RedisError, OSError) as error:
+    except (redis.RedisError, OperationalError, OSError) as error:
         yield Check("Redis", Level.FAIL, f"{place.shown}: {error}", "look at its log, and its user's rights (ACL)")
 
 

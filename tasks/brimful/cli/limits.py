@@ -35,7 +35,7 @@ def limits_show(tag: _Tag = None, as_json: _Json = False) -> None:
     with connect(place) as client:
         try:
             _show(read_status(client, find_tag(place, client, settings, tag)), as_json)
-        except redis.ConnectionError as error:
+        except (redis.RedisError, OSError) as error:
             raise unreachable(place, error) from None
 
 
@@ -87,7 +87,7 @@ def limits_set(
             before = dict.fromkeys(SETTABLE) if reset else {}
             set_limits(client, which, **{**before, **given})
             _show(read_status(client, which), as_json)
-        except redis.ConnectionError as error:
+        except (redis.RedisError, OSError) as error:
             raise unreachable(place, error) from None
 
 

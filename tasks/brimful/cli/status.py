@@ -37,26 +37,33 @@ def status(
     place = find_redis(settings)
     with connect(place) as client, contextlib.suppress(KeyboardInterrupt):
         while True:
-            tags = _tags(place, client, settings, tag)
-            looks = [(read_status(client, one), read_queues(client)) for one in tags]
-            if as_json:
-                print(json.dumps(_as_dict(place, looks)), flush=True)
-            else:
-                text = "\n\n".join(render(status, queues) for status, queues in looks)
-                print(_cleared(text) if watch else text, flush=True)
+            try:
+                _look(place, client, settings, tag, as_json=as_json, clear=watch)
+            except (redis.RedisError, OSError) as error:
+                if not watch:
+                    raise unreachable(place, error) from None
+                print(f"brimful: {unreachable(place, error)}; looking again", file=sys.stderr, flush=True)
             if not watch:
                 return
             time.sleep(_EVERY_S)
 
 
+def _look(
+    place: Place, client: redis.Redis, settings: Settings, tag: str | None, *, as_json: bool, clear: bool
+) -> None:
+    looks = [(read_status(client, one), read_queues(client)) for one in _tags(place, client, settings, tag)]
+    if as_json:
+        print(json.dumps(_as_dict(place, looks)), flush=True)
+    else:
+        text = "\n\n".join(render(status, queues) for status, queues in looks)
+        print(_cleared(text) if clear else text, flush=True)
+
+
 def _tags(place: Place, client: redis.Redis, settings: Settings, wanted: str | None) -> list[str]:
     """All keys' without a choice: a look costs nothing."""
-    try:
-        if wanted is None and len(tags := known_tags(client)) > 1:
-            return tags
-        return [find_tag(place, client, settings, wanted)]
-    except (redis.RedisError, OSError) as error:
-        raise unreachable(place, error) from None
+    if wanted is None and len(tags := known_tags(client)) > 1:
+        return tags
+    return [find_tag(place, client, settings, wanted)]
 
 
 def _as_dict(place: Place, looks: list[tuple[Status, Queues]]) -> dict[str, Any]:

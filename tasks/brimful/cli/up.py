@@ -12,6 +12,7 @@ import typer
 
 from brimful.config import Settings
 from brimful.errors import UsageError
+from brimful.where import Place, connect
 
 if TYPE_CHECKING:
     from brimful_worker.local.fleet import LocalFleet
@@ -39,6 +40,8 @@ def up(
         from brimful_worker.local.fleet import LocalFleet
     except ModuleNotFoundError as error:
         raise UsageError(f"a fleet needs {error.name}: pip install 'brimful[worker]'") from None
+    if settings.redis_url and not rehearse:
+        connect(Place(settings.redis_url)).close()  # workers would wait for it without a word
     stop = _Stop()
     fleet = LocalFleet(settings, workers=settings.workers, flower=True, rehearse=rehearse, valkey_port=port)
     with stop:

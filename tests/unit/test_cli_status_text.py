@@ -1,0 +1,66 @@
+"""What ``brimful status`` prints."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from brimful.cli.status import render
+from brimful.queues import Queues
+from brimful.status import Status, WorkerStatus
+
+_QUEUES = Queues({"interactive": 1, "batch": 22, "celery": 0}, unacked=7)
+_STATUS = Status(
+    tag="0123456789abcdef",
+    epoch="e",
+    rebuilding=False,
+    slots=16,
+    slots_used=12,
+    cooling=2,
+    starts=600,
+    starts_used=600,
+    window_s=60.0,
+    tokens=None,
+    tokens_used=0,
+    budget=None,
+    budget_spent=0,
+    waiting={"interactive": 0, "batch": 4},
+    pause_s=0.0,
+    pause_reason=None,
+    breaker="closed",
+    failures=0,
+    limits={"slots": 16.0, "starts": 600.0},
+    overridden=(),
+    workers=(WorkerStatus("p", "worker-1@here", "here", 1, 12, 0, 4, 0.5),),
+)
+
+
+def test_slots_starts_queues_and_workers_are_there() -> None:
+    text = render(_STATUS, _QUEUES)
+    assert "12/16, of which 2 rest after an abort" in text
+    assert "600/600 in 60 s" in text
+    assert "interactive 0, batch 4" in text
+    assert "interactive 1, batch 22, celery 0; in workers' hands 7" in text
+    assert "worker-1@here  holds 12, waits 4" in text
+    assert "running" in text
+    assert "tokens" not in text
+    assert "silent" not in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"pause_s": 12.34, "pause_reason": "Retry-After of the provider"}, "paused for 12.3 s: Retry-After"),
+        ({"rebuilding": True}, "Redis lost its memory"),
+        ({"breaker": "open", "failures": 20}, "breaker open after 20 failures in a row"),
+        ({"epoch": None}, "no worker has used it here yet"),
+        ({"starts": None, "starts_used": 0}, "0 (no limit)"),
+        ({"tokens": 1000, "tokens_used": 10}, "10/1000"),
+        ({"overridden": ("slots",)}, "set by hand: slots=16"),
+        ({"workers": ()}, "workers    none"),
+        ({"workers": (replace(_STATUS.workers[0], heard_s=7.0),)}, "silent for 7 s"),
+    ],
+)
+def test_what_is_unusual_is_said(changes: dict[str, object], said: str) -> None:
+    assert said in render(replace(_STATUS, **changes), _QUEUES)  # type: ignore[arg-type]
