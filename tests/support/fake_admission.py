@@ -42,6 +42,7 @@ class FakeLease:
 @dataclass
 class FakeStatus:
     slots_used: int
+    cooling: int = 0
 
 
 class FakeAdmission:

@@ -7,15 +7,6 @@ import pytest
 from brimful_worker.budget import BudgetGate
 
 
-async def waits(gate: BudgetGate) -> bool:
-    turn = asyncio.ensure_future(gate.turn())
-    await asyncio.sleep(0)
-    waiting = not turn.done()
-    turn.cancel()
-    await asyncio.gather(turn, return_exceptions=True)
-    return waiting
-
-
 async def test_open_it_lets_everybody_pass() -> None:
     gate = BudgetGate()
     for _ in range(1000):
@@ -29,26 +20,55 @@ async def test_a_refusal_teaches_how_many_fit_and_the_next_goes_when_one_ends() 
     for _ in range(5):
         assert gate.enter()
     gate.refused()
-    gate.leave()
+    gate.leave()  # the refused one
     assert (gate.limit, gate.holding) == (4, 4)
     assert not gate.enter()
     turn = asyncio.ensure_future(gate.turn())
     await asyncio.sleep(0)
     assert not turn.done()
+    gate.fitted()
     gate.leave()
     await turn
     assert gate.enter()
 
 
+async def test_while_no_hold_ends_only_a_probe_now_and_then() -> None:
+    now = 100.0
+    gate = BudgetGate(lambda: now, lambda: 0.0)
+    assert gate.enter()
+    gate.refused()
+    gate.leave()
+    assert not gate.enter()
+    now += 0.26
+    assert gate.enter()
+    assert not gate.enter(), "one probe at a time"
+    gate.refused()
+    gate.leave()
+    now += 0.26
+    assert not gate.enter(), "the next one later"
+    now += 0.26
+    await gate.turn()
+    assert gate.enter()
+
+
+async def test_a_probes_time_wakes_one_waiter() -> None:
+    gate = BudgetGate(uniform=lambda: -1.0)  # no pause at all
+    assert gate.enter()
+    gate.refused()
+    gate.leave()
+    await asyncio.wait_for(gate.turn(), 5)
+
+
 async def test_it_grows_by_one_a_round_and_opens_in_the_end() -> None:
     gate = BudgetGate()
-    for _ in range(3):
+    for _ in range(4):
         assert gate.enter()
     gate.refused()
+    gate.leave()
     for _ in range(3):
         gate.fitted()
         gate.leave()
-    assert gate.limit == 3
+    assert gate.limit == 3, "3 + 1/3 + … is not yet 4"
     for _ in range(100):
         gate.fitted()
     assert gate.limit is None
@@ -77,7 +97,7 @@ async def test_the_end_is_told_to_those_that_wait_and_forgotten_in_time() -> Non
 
 
 async def test_a_cancelled_waiter_passes_its_turn_on() -> None:
-    gate = BudgetGate()
+    gate = BudgetGate(uniform=lambda: -1.0)
     assert gate.enter()
     gate.refused()
     first, second = asyncio.ensure_future(gate.turn()), asyncio.ensure_future(gate.turn())

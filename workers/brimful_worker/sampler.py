@@ -8,55 +8,29 @@ import os
 import random
 import socket
 import time
+import traceback
 import uuid
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol
+from typing import Any
 
 from brimful.config import Settings
 from brimful.errors import BudgetExhausted
-from brimful.names import Mode, Workload
+from brimful.names import Mode
 from brimful.outcome import Cause, Failure, Outcome
 from brimful.request import Request
-from brimful_worker import retry
-from brimful_worker.admission import LeaseLost, StaleGrant
+from brimful_worker import metrics, retry, verdict
+from brimful_worker.admission import Admission, Lease, LeaseLost, StaleGrant
 from brimful_worker.budget import BudgetGate
 from brimful_worker.provider.answer import Kind, Meaning
 from brimful_worker.provider.assembly import Assembly, Part
 from brimful_worker.provider.jobs import Hooks, Ticket
 from brimful_worker.provider.session import Provider
-from brimful_worker.provider.wire import Grant, Wire
+from brimful_worker.provider.wire import Wire
 from brimful_worker.tally import Tally
 
 log = logging.getLogger(__name__)
 
 _STALE_GRANTS_TOLD = 5
-_BUDGET_BASE_S = 0.5
-_BUDGET_CAP_S = 10.0
-
-
-class Lease(Grant, Protocol):
-    """A slot and a start; see ``brimful_worker.admission.Lease``."""
-
-    @property
-    def waited_s(self) -> float: ...
-    def give_back(self) -> None: ...
-    def report(self, *, ok: bool | None, tokens_used: int | None = None, cooloff_s: float | None = None) -> None: ...
-
-
-class Admission(Protocol):
-    """What the sampler needs of ``brimful_worker.admission.Admission``."""
-
-    def slot(self, workload: Workload, *, tokens: int = 0) -> AbstractAsyncContextManager[Lease]: ...
-    async def pause(self, seconds: float, reason: str) -> None: ...
-    async def status(self) -> FleetStatus: ...
-
-
-class FleetStatus(Protocol):
-    """The part of ``brimful.status.Status`` that matters here."""
-
-    @property
-    def slots_used(self) -> int: ...
 
 
 class Sampler:
@@ -69,16 +43,13 @@ class Sampler:
         provider: Provider,
         *,
         uniform: Callable[[], float] = random.random,
-        observe: Callable[[Part, Meaning, float], None] | None = None,
     ) -> None:
-        """``uniform`` draws from [0, 1). ``observe`` is told each attempt: what was asked, what came, seconds on the
-        wire."""
+        """``uniform`` draws from [0, 1)."""
         self.settings = settings
         self.admission = admission
         self.provider = provider
         self.uniform = uniform
-        self.observe = observe
-        self.budget = BudgetGate()
+        self.budget = BudgetGate(uniform=uniform)
         self.worker = f"{socket.gethostname()}:{os.getpid()}"
 
     async def sample(
@@ -87,7 +58,9 @@ class Sampler:
         """What became of a request; raises only CancelledError.
 
         ``scope`` (a run's or a Celery task's id) and ``request.id`` name the request to the provider's Jobs: the same
-        names and fields find the same Job again. With neither, each call is a Job of its own.
+        names and fields find the same Job again. With neither, each call is a Job of its own. Cancelled, the Job is
+        cancelled at the provider too; cancelled with the message :data:`brimful_worker.provider.GIVE_BACK` it is left
+        for the next worker to find.
         ``on_wire`` is told True when an attempt's bytes are sent, False when that attempt failed and another is to
         follow: whoever stops calmly lets the first end and cancels the second.
         """
@@ -95,25 +68,24 @@ class Sampler:
         try:
             async with sampling.clock:
                 return await sampling.run()
-        except TimeoutError:
-            if not sampling.clock.expired():
-                raise
-            return sampling.late()
         except Exception as error:
-            # A fault of our own must not take a shard's other requests with it. Its text may hold anything: not told.
-            log.exception("the sampler failed")
-            return sampling.failed(
-                Failure(Cause.INTERNAL, f"brimful's own fault ({type(error).__name__}): see its log")
-            )
+            if sampling.clock.expired():
+                return sampling.failed(verdict.late(sampling.last, self.settings.deadline_s))
+            # A fault of our own must not take a shard's other requests with it. Its text may hold anything, a prompt
+            # too, so only its type and place are told.
+            name = type(error).__name__
+            log.error("the sampler failed: %s\n%s", name, "".join(traceback.format_tb(error.__traceback__)))
+            return sampling.failed(Failure(Cause.INTERNAL, f"brimful's own fault ({name}): see the worker's log"))
 
     async def in_flight_elsewhere(self) -> int:
         """Requests of this key that hold tokens now, without the caller's own; the fleet's where Redis can tell."""
         local = self.budget.holding - 1
         try:
-            return max(local, (await self.admission.status()).slots_used - 1)
+            status = await self.admission.status()
         except Exception as error:
             log.debug("no status of the fleet: %s", type(error).__name__)
             return local
+        return max(local, status.slots_used - status.cooling - 1)
 
 
 class _Sampling:
@@ -121,7 +93,6 @@ class _Sampling:
 
     __slots__ = (
         "assembly",
-        "budget_refusals",
         "clock",
         "failures",
         "fleet",
@@ -141,27 +112,26 @@ class _Sampling:
         self.fleet = fleet
         self.request = request
         self.assembly = Assembly(request)
-        self.tally = Tally()
+        self.tally = Tally(request)
         self.tell_wire = tell_wire
         self.clock = asyncio.timeout(None)
-        self.failures = self.throttles = self.budget_refusals = self.stale_grants = 0
+        self.failures = self.throttles = self.stale_grants = 0
         self.last: Meaning | None = None
         self.ticket: Ticket | None = None
-        self.ticket_name = f"{scope}\0{request.id}" if scope or request.id else uuid.uuid4().hex
+        self.ticket_name = f"{scope}\0{request.id}" if scope or request.id else ""
 
     # -- the loop -----------------------------------------------------------------------------------------------
 
     async def run(self) -> Outcome:
         while True:
             part = self.assembly.next_part()
+            self._wire(False)
             told = await self._attempt(part)
             if told is None:
                 continue
             if told.completion is not None and self.assembly.take(part, told.completion):
                 if self.assembly.complete:
-                    return self.tally.outcome(
-                        self.request.id, worker=self.fleet.worker, completion=self.assembly.completion()
-                    )
+                    return self.tally.outcome(self.fleet.worker, completion=self.assembly.completion())
                 self._note(told)
                 continue  # what came is kept, and the rest is asked for at once
             failure = await self._weigh(part, told)
@@ -170,65 +140,53 @@ class _Sampling:
 
     async def _attempt(self, part: Part) -> Meaning | None:
         """Ask once. None: nothing was sent, and it costs nothing to ask again."""
-        self._off_wire()
-        fleet, request = self.fleet, part.request
-        hold = request.hold
-        if fleet.budget.at_end(hold):
-            return Meaning(Kind.BUDGET, cause=Cause.BUDGET, message="the key's budget is at its end")
-        await fleet.budget.turn()
+        fleet, budget = self.fleet, self.fleet.budget
+        hold = part.request.hold
+        await budget.turn()
+        if budget.at_end(hold):
+            return verdict.BUDGET_END
         try:
-            async with fleet.admission.slot(request.workload, tokens=hold) as lease:
-                self.tally.waited_s += lease.waited_s
+            async with fleet.admission.slot(part.request.workload, tokens=hold) as lease:
+                self.tally.granted(lease.waited_s)
                 if self.clock.when() is None:
                     self.clock.reschedule(asyncio.get_running_loop().time() + fleet.settings.deadline_s)
-                if not fleet.budget.enter():
+                if not budget.enter():
                     lease.give_back()
                     return None
                 try:
                     return await self._send(part, lease, hold)
                 finally:
-                    fleet.budget.leave()
+                    budget.leave()
         except StaleGrant:
-            self.stale_grants += 1
-            if self.stale_grants == _STALE_GRANTS_TOLD:
-                log.warning(
-                    "grants grow stale before their connection is there: %s is slow to connect to, or this process is "
-                    "overloaded; a larger BRIMFUL_GUARD_S or fewer requests per process helps",
-                    fleet.provider.host,
-                )
+            self._stale()
             return None
         except LeaseLost:
-            return _lease_lost()
-        except BudgetExhausted as error:  # the fleet's own budget, kept by admission
-            fleet.budget.end(hold)
-            return Meaning(Kind.BUDGET, cause=Cause.BUDGET, message=error.message or "the budget is at its end")
+            metrics.LEASES_LOST.inc()
+            return verdict.LEASE_LOST
+        except BudgetExhausted:  # the fleet's own budget, kept by admission
+            budget.end(hold)
+            return verdict.BUDGET_END
 
     async def _send(self, part: Part, lease: Lease, hold: int) -> Meaning:
         """On the wire and back, and what the fleet must know of it while the slot is still held."""
         fleet, provider = self.fleet, self.fleet.provider
         body = provider.body(part)
-        sent_at = 0.0
+        sent_at: float | None = None
 
         def on_wire(wire: Wire) -> None:
             nonlocal sent_at
-            sent_at = wire.sent_at or 0.0
+            sent_at = wire.sent_at
             self.tally.on_wire()
-            if self.tell_wire is not None:
-                self.tell_wire(True)
+            self._wire(True)
 
-        try:
-            if part.request.mode is Mode.JOB:
-                told = await provider.job(part, body, lease, on_wire, self._job_ticket(body), self._job_hooks(part))
-            else:
-                told = await provider.complete(part, body, lease, on_wire)
-        finally:
-            spent = time.monotonic() - sent_at if sent_at else 0.0
-            self.tally.provider_s += spent
+        if part.request.mode is Mode.JOB:
+            told = await provider.job(part, body, lease, on_wire, self._ticket_of(body), self._hooks(part))
+        else:
+            told = await provider.complete(part, body, lease, on_wire)
         if lease.lost and told.completion is None:
-            told = _lease_lost()
-        lease.report(ok=_health(told), tokens_used=told.tokens_used)
-        if fleet.observe is not None:
-            fleet.observe(part, told, spent)
+            told = verdict.LEASE_LOST
+        self.tally.attempted(told, 0.0 if sent_at is None else time.monotonic() - sent_at)
+        lease.report(ok=verdict.health(told), tokens_used=told.tokens_used)
         if told.kind is Kind.BUDGET:
             if await fleet.in_flight_elsewhere() <= 0:
                 fleet.budget.end(hold)
@@ -247,22 +205,19 @@ class _Sampling:
         settings = self.fleet.settings
         self._note(told)
         if told.kind in (Kind.PERMANENT, Kind.FILTERED, Kind.KEY_REFUSED):
-            return _failure(told, permanent=True)
+            return verdict.failure(told)
         if told.kind is Kind.BUDGET:
-            if self.fleet.budget.at_end(part.request.hold):
-                return _failure(told, permanent=False)
-            self.budget_refusals += 1
-            await self._back_off(self.budget_refusals, base_s=_BUDGET_BASE_S, cap_s=_BUDGET_CAP_S)
-            return None
+            # else the gate tells when to try again
+            return verdict.failure(told) if self.fleet.budget.at_end(part.request.hold) else None
         if told.kind is Kind.THROTTLED:
             self.throttles += 1
             if self.throttles >= settings.throttle_attempts:
-                return _failure(told, permanent=False, after=self.throttles)
+                return verdict.failure(told, self.throttles)
             await self._back_off_after(told, self.throttles)
             return None
         self.failures += 1
         if self.failures >= settings.attempts:
-            return _failure(told, permanent=False, after=self.failures)
+            return verdict.failure(told, self.failures)
         if not (told.stale and self.failures == 1):
             await self._back_off_after(told, self.failures)
         return None
@@ -272,26 +227,14 @@ class _Sampling:
         if (told.retry_after_s or 0.0) < self.fleet.settings.backoff_base_s:
             await self._back_off(failures)
 
-    def _note(self, told: Meaning) -> None:
-        self.last = told
-        if told.cause is not None:
-            self.tally.retries[told.cause] += 1
-
-    async def _back_off(self, failures: int, *, base_s: float | None = None, cap_s: float | None = None) -> None:
-        self._off_wire()
+    async def _back_off(self, failures: int) -> None:
+        self._wire(False)
         settings = self.fleet.settings
         seconds = retry.full_jitter(
-            failures,
-            base_s=base_s or settings.backoff_base_s,
-            cap_s=cap_s or settings.backoff_cap_s,
-            uniform=self.fleet.uniform,
+            failures, base_s=settings.backoff_base_s, cap_s=settings.backoff_cap_s, uniform=self.fleet.uniform
         )
-        self.tally.retrying_s += seconds
+        self.tally.backing_off(seconds)
         await asyncio.sleep(seconds)
-
-    def _off_wire(self) -> None:
-        if self.tell_wire is not None:
-            self.tell_wire(False)
 
     async def _pause_fleet(self, told: Meaning) -> None:
         """The provider named a time: nobody of the fleet starts until then."""
@@ -299,15 +242,38 @@ class _Sampling:
         seconds = min(told.retry_after_s, self.fleet.settings.retry_after_cap_s)
         await self.fleet.admission.pause(seconds, f"{told.cause}: the provider said Retry-After {seconds:g} s")
 
+    def _note(self, told: Meaning) -> None:
+        self.last = told
+        if told.cause is not None:
+            self.tally.failed(told.cause)
+
+    def _stale(self) -> None:
+        metrics.STALE_GRANTS.inc()
+        self.stale_grants += 1
+        if self.stale_grants == _STALE_GRANTS_TOLD:
+            log.warning(
+                "grants grow stale before their connection is there: %s is slow to connect to, or this process is "
+                "overloaded; a larger BRIMFUL_GUARD_S or fewer requests per process helps",
+                self.fleet.provider.host,
+            )
+
+    def _wire(self, on: bool) -> None:
+        if self.tell_wire is not None:
+            self.tell_wire(on)
+
+    def failed(self, failure: Failure) -> Outcome:
+        return self.tally.outcome(self.fleet.worker, failure=failure)
+
     # -- Jobs ---------------------------------------------------------------------------------------------------
 
-    def _job_ticket(self, body: bytes) -> Ticket:
+    def _ticket_of(self, body: bytes) -> Ticket:
         """One ticket as long as the same is asked; what is missing of a short answer is another Job."""
         if self.ticket is None or self.ticket.body != body:
+            self.ticket_name = self.ticket_name or uuid.uuid4().hex
             self.ticket = Ticket(self.ticket_name, body)
         return self.ticket
 
-    def _job_hooks(self, part: Part) -> Hooks:
+    def _hooks(self, part: Part) -> Hooks:
         fleet = self.fleet
         begin: Any = getattr(fleet.admission, "start_only", None) if fleet.settings.profile.job_polls_count else None
 
@@ -319,45 +285,10 @@ class _Sampling:
             if told.retry_after_s:
                 await self._pause_fleet(told)
                 await asyncio.sleep(min(told.retry_after_s, fleet.settings.retry_after_cap_s))
-            else:
-                await self._back_off(3)
+            await pause(3)
 
         return Hooks(
             pause=pause,
             start=None if begin is None else lambda: begin(part.request.workload),
             throttled=throttled,
         )
-
-    # -- the end ------------------------------------------------------------------------------------------------
-
-    def failed(self, failure: Failure) -> Outcome:
-        return self.tally.outcome(self.request.id, worker=self.fleet.worker, failure=failure)
-
-    def late(self) -> Outcome:
-        """The deadline passed."""
-        told = self.last
-        message = f"no completion within BRIMFUL_DEADLINE_S = {self.fleet.settings.deadline_s:g} s of its first grant"
-        if told is not None:
-            message += f"; the last failure: {told.message}"
-        cause = told.cause if told is not None and told.cause is not None else Cause.TIMEOUT
-        return self.failed(Failure(cause, message, status=told.status if told else None))
-
-
-def _lease_lost() -> Meaning:
-    return Meaning(
-        Kind.TRANSIENT, cause=Cause.LEASE_LOST, message="the slot's lease was lost, and the request ended with it"
-    )
-
-
-def _health(told: Meaning) -> bool | None:
-    """What an attempt says of the provider's health to the breaker; None: nothing."""
-    if told.kind in (Kind.SUCCESS, Kind.SHORT, Kind.FILTERED):
-        return True
-    if told.kind is Kind.TRANSIENT and not told.stale and told.cause is not Cause.LEASE_LOST:
-        return False
-    return None
-
-
-def _failure(told: Meaning, *, permanent: bool, after: int = 0) -> Failure:
-    message = f"gave up after {after} failed attempts; the last: {told.message}" if after > 1 else told.message
-    return Failure(told.cause or Cause.BAD_ANSWER, message, status=told.status, permanent=permanent)
