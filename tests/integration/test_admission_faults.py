@@ -1,0 +1,217 @@
+"""Real faults against real processes: what a gateway that knows no limits sees of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from brimful.status import read_status
+from brimful_worker.local.valkey import Valkey
+from support.admissions import KEYS, TAG, blessed
+from support.holder import Holder
+from support.ledger import Ledger
+from support.proxy import Proxy
+from support.waiting import wait_until_async
+
+SLOTS, STARTS, WINDOW_S, LEASE_S = 16, 60, 1.5, 2.0
+LIMITS: dict[str, Any] = {
+    "slots": SLOTS,
+    "starts": STARTS,
+    "window_s": WINDOW_S,
+    "guard_s": 0.5,
+    "lease_s": LEASE_S,
+    "cooloff_s": 0.2,
+    "breaker": 0,
+    "ramp_s": 0.2,
+}
+
+
+@pytest.fixture
+async def ledger() -> AsyncIterator[Ledger]:
+    async with Ledger() as ledger:
+        yield ledger
+
+
+@contextlib.contextmanager
+def fleet(urls: list[str], ledger: Ledger, **options: Any) -> Iterator[list[Holder]]:
+    """One process per URL, 8 coroutines each, ready."""
+    settings = {"limits": LIMITS, "coroutines": 8, "hold_s": 0.25, "spread": 0.4, **options}
+    with contextlib.ExitStack() as stack:
+        holders = []
+        for number, url in enumerate(urls):
+            holder = Holder(url, ledger.port, name=f"h{number}", **settings)
+            stack.callback(holder.close)
+            holders.append(holder)
+        yield holders
+
+
+async def ready(holders: list[Holder]) -> None:
+    await asyncio.gather(*[asyncio.to_thread(holder.ready) for holder in holders])
+
+
+async def full(ledger: Ledger, timeout: float = 20) -> None:
+    await wait_until_async(lambda: ledger.active == SLOTS, "all slots are in use", timeout)
+
+
+def check(ledger: Ledger) -> None:
+    assert ledger.most_active <= SLOTS
+    assert ledger.most_in_window(WINDOW_S) <= STARTS
+
+
+async def more(ledger: Ledger, visits: int, what: str) -> None:
+    known = len(ledger.visits)
+    await wait_until_async(lambda: len(ledger.visits) >= known + visits, what)
+
+
+async def test_redis_is_gone_and_comes_back_with_its_memory(tmp_path: Path, ledger: Ledger) -> None:
+    valkey = Valkey(tmp_path / "own", appendonly=True, options=("appendfsync always",))
+    with valkey:
+        blessed(valkey)
+        with fleet([valkey.url] * 3, ledger) as holders:
+            await ready(holders)
+            await more(ledger, 80, "work flows")
+            valkey.kill()
+            await wait_until_async(lambda: ledger.active == 0, "what was in flight ends")
+            started = len(ledger.visits)
+            gone = time.monotonic()
+            await wait_until_async(lambda: time.monotonic() - gone > 1, "a while without Redis")
+            assert len(ledger.visits) == started
+            valkey.start()
+            await more(ledger, 80, "work flows again by itself")
+        check(ledger)
+
+
+@pytest.mark.parametrize("loss", ["flush", "kill", "script"])
+async def test_memory_is_lost_with_all_slots_in_use(valkey: Valkey, ledger: Ledger, loss: str) -> None:
+    client = blessed(valkey)
+    with fleet([valkey.url] * 3, ledger, hold_s=0.6) as holders:
+        await ready(holders)
+        for _ in range(3):
+            await full(ledger)
+            epoch = client.hget(KEYS["state"], "epoch") if loss != "kill" else None
+            if loss == "flush":
+                client.flushall()
+            elif loss == "kill":
+                valkey.kill()
+                valkey.start()
+            else:
+                client.script_flush()
+            await more(ledger, 30, f"work flows after {loss}")
+            if loss == "flush":
+                assert client.hget(KEYS["state"], "epoch") != epoch
+    check(ledger)
+
+
+async def test_a_stale_replica_is_promoted(tmp_path: Path, ledger: Ledger) -> None:
+    with Valkey(tmp_path / "first") as first, Valkey(tmp_path / "second") as second:
+        blessed(first)
+        replica = redis.Redis.from_url(second.url, decode_responses=True)
+        async with Proxy(first.port) as proxy:
+            with fleet([proxy.url] * 3, ledger, hold_s=0.6) as holders:
+                await ready(holders)
+                await full(ledger)
+                replica.replicaof("127.0.0.1", first.port)
+                await wait_until_async(
+                    lambda: replica.info("replication")["master_link_status"] == "up", "the replica is in sync"
+                )
+                replica.replicaof("NO", "ONE")  # from here on it is stale
+                await more(ledger, 40, "work goes on at the first")
+                await full(ledger)
+                proxy.target = second.port
+                proxy.cut()
+                await more(ledger, 60, "work flows at the second")
+        check(ledger)
+
+
+async def test_half_the_fleet_is_killed_again_and_again(valkey: Valkey, ledger: Ledger) -> None:
+    blessed(valkey)
+    limits = {**LIMITS, "starts": None}
+    with fleet([valkey.url] * 2, ledger, limits=limits, coroutines=SLOTS, hold_s=0.3) as survivors:
+        await ready(survivors)
+        for _ in range(2):
+            with fleet([valkey.url] * 2, ledger, limits=limits, coroutines=SLOTS, hold_s=0.3) as victims:
+                await ready(victims)
+                await wait_until_async(lambda: {v.process for v in ledger.visits[-SLOTS:]} >= {"h0", "h1"}, "all work")
+                for victim in victims:
+                    victim.kill()
+                killed = time.monotonic()
+                await full(ledger, LEASE_S + 1)
+                assert time.monotonic() - killed <= LEASE_S + 0.5
+        await wait_until_async(lambda: read_status(redis.Redis.from_url(valkey.url), TAG).slots_used == SLOTS, "whole")
+    assert ledger.most_active <= SLOTS
+
+
+async def test_half_the_fleet_freezes_and_thaws(valkey: Valkey, ledger: Ledger) -> None:
+    blessed(valkey)
+    with fleet([valkey.url] * 4, ledger) as holders:
+        await ready(holders)
+        await more(ledger, 60, "work flows")
+        for holder in holders[:2]:
+            holder.freeze()
+        frozen = time.monotonic()
+        await wait_until_async(lambda: time.monotonic() - frozen > 1.5 * LEASE_S, "they are frozen beyond their leases")
+        await more(ledger, 60, "the others work")
+        for holder in holders[:2]:
+            holder.thaw()
+        await wait_until_async(lambda: {v.process for v in ledger.visits[-40:]} >= {"h0", "h1"}, "all four work again")
+    check(ledger)
+
+
+async def test_a_stuck_loop_loses_its_requests_before_its_slots(valkey: Valkey, ledger: Ledger) -> None:
+    client = blessed(valkey)
+    with fleet([valkey.url], ledger, coroutines=4, hold_s=30, spread=0, block_s=2 * LEASE_S) as holders:
+        await ready(holders)
+        await wait_until_async(lambda: client.zcard(KEYS["slots"]) == 4, "four slots are held")
+        await wait_until_async(lambda: len(ledger.visits) == 4, "four requests are in flight")
+        # the loop is stuck now; its connections must be shut while Redis still keeps the slots
+        await wait_until_async(lambda: ledger.active == 0, "the watchdog has shut them")
+        assert client.zcard(KEYS["slots"]) == 4
+        assert not any(visit.answered for visit in ledger.visits)
+
+
+async def test_a_lease_that_cannot_be_renewed_ends_its_request_in_time(valkey: Valkey, ledger: Ledger) -> None:
+    blessed(valkey)
+    async with Proxy(valkey.port) as proxy:
+        with fleet([proxy.url] * 2, ledger, hold_s=30, spread=0, coroutines=4) as holders:
+            await ready(holders)
+            await wait_until_async(lambda: ledger.active == 8, "eight requests are in flight")
+            proxy.freeze()
+            frozen = time.monotonic()
+            await wait_until_async(lambda: ledger.active == 0, "they are ended")
+            assert time.monotonic() - frozen <= LEASE_S
+            proxy.thaw()
+            await wait_until_async(lambda: ledger.active == 8, "and begun again")
+    check(ledger)
+
+
+async def test_clocks_of_half_the_workers_are_off_by_an_hour(valkey: Valkey, ledger: Ledger) -> None:
+    blessed(valkey)
+    with fleet([valkey.url], ledger) as right, fleet([valkey.url], ledger, offset_s=3600) as wrong:
+        await ready([*right, *wrong])
+        await more(ledger, 150, "all work")
+        lost = [holder.stats()["lost"] for holder in (*right, *wrong)]
+        assert lost == [0, 0]
+    check(ledger)
+
+
+async def test_a_network_that_cuts_and_swallows_costs_no_limit(valkey: Valkey, ledger: Ledger) -> None:
+    blessed(valkey)
+    async with Proxy(valkey.port) as proxy:
+        with fleet([proxy.url] * 3, ledger) as holders:
+            await ready(holders)
+            for _ in range(6):
+                proxy.drop_reply_to = b'"ask"'
+                await more(ledger, 10, "work flows though a reply was swallowed")
+                proxy.drop_request = b'"release"'
+                await more(ledger, 10, "work flows though a command was swallowed")
+                proxy.cut()
+                await more(ledger, 10, "work flows though all was cut")
+            assert proxy.dropped >= 8
+    check(ledger)
