@@ -17,8 +17,17 @@ class Histogram:
         self.buckets: dict[int, int] = {}
         self.count = 0
 
+    @staticmethod
+    def bucket(seconds: float) -> int:
+        return -1 if seconds < _FLOOR else int(math.log(seconds / _FLOOR) / _RATIO)
+
+    @staticmethod
+    def seconds(bucket: float) -> float:
+        """Where a bucket begins."""
+        return 0.0 if bucket < 0 else _FLOOR * math.exp(bucket * _RATIO)
+
     def add(self, seconds: float) -> None:
-        bucket = -1 if seconds < _FLOOR else int(math.log(seconds / _FLOOR) / _RATIO)
+        bucket = self.bucket(seconds)
         self.buckets[bucket] = self.buckets.get(bucket, 0) + 1
         self.count += 1
 
@@ -30,7 +39,7 @@ class Histogram:
         for bucket in sorted(self.buckets):
             rank -= self.buckets[bucket]
             if rank <= 0:
-                return 0.0 if bucket < 0 else _FLOOR * math.exp((bucket + 0.5) * _RATIO)
+                return 0.0 if bucket < 0 else self.seconds(bucket + 0.5)
         raise AssertionError("unreachable")
 
     def summary(self) -> dict[str, float | None]:

@@ -1,0 +1,18 @@
+"""``brimful report``: a page of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def report(
+    output: Annotated[Path, typer.Argument(metavar="OUT", help="The output of a run, as given with -o.")],
+    page: Annotated[Path | None, typer.Option("--page", "-p", help="Where to write it; else OUT.report.html.")] = None,
+) -> None:
+    """Make one self-contained HTML page of a run: it works offline and shows what was sampled, when, and how well."""
+    from brimful.run.report import write_report
+
+    print(write_report(output, page))

@@ -1,0 +1,166 @@
+"""``brimful report OUT``: the figures of a run, read from its files in flat memory, for a page of their own."""
+
+from __future__ import annotations
+
+import heapq
+import math
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from brimful.errors import FleetError, InputError, UsageError
+from brimful.run.options import OutputFormat
+from brimful.run.paths import RunPaths
+from brimful.run.records import load_line
+from brimful.run.sidecar import Sidecar
+from brimful.run.stats import Counts, Histogram, Recent
+
+_READ = 8  # longest and slowest rollouts that are shown
+_FAILURES = 50  # failures that are shown
+_KINDS = 30  # finish reasons, models and causes told apart
+
+
+@dataclass
+class Timeline:
+    """By whole second (Unix time): what ended, what started, and how many requests were on the wire, on average."""
+
+    ended: Counter[int] = field(default_factory=Counter)
+    started: Counter[int] = field(default_factory=Counter)
+    busy: Counter[int] = field(default_factory=Counter)
+    """Seconds of requests within the second, in thousandths."""
+
+    def add_request(self, started: float, seconds: float) -> None:
+        """``seconds`` on the wire from its first start; a request tried again counts as if it had gone on."""
+        self.started[int(started)] += 1
+        end = started + min(seconds, 24 * 3600.0)
+        second = int(started)
+        while second < end:
+            self.busy[second] += round(1000 * (min(end, second + 1) - max(started, second)))
+            second += 1
+
+
+@dataclass
+class RunFigures:
+    """What the page shows."""
+
+    name: str
+    counts: Counts = field(default_factory=Counts)
+    timeline: Timeline = field(default_factory=Timeline)
+    waiting: Histogram = field(default_factory=Histogram)
+    provider: Histogram = field(default_factory=Histogram)
+    retrying: Histogram = field(default_factory=Histogram)
+    requests: int = 0
+    """Calls to the provider that ended well."""
+    attempts: int = 0
+    rate_limited: int = 0
+    packed: int = 0
+    finish_reasons: Counter[str] = field(default_factory=Counter)
+    models: Counter[str] = field(default_factory=Counter)
+    causes: Counter[str] = field(default_factory=Counter)
+    failures: list[dict[str, Any]] = field(default_factory=list)
+    longest: list[dict[str, Any]] = field(default_factory=list)
+    slowest: list[dict[str, Any]] = field(default_factory=list)
+    sidecar: Sidecar | None = None
+
+
+def read_run(output: Path) -> RunFigures:
+    """Raises UsageError when ``output`` is of no run, InputError where a line of it is no record."""
+    sidecar = Sidecar.load(RunPaths(output).sidecar)
+    form = OutputFormat.ROLLOUTS
+    if sidecar is not None and sidecar.parameters.get("format") == OutputFormat.OPENAI_BATCH:
+        form = OutputFormat.OPENAI_BATCH
+    paths = RunPaths(output, form)
+    if not paths.ledger.exists() and not paths.error_ledger.exists():
+        missing = paths.ledger if output.exists() else output
+        raise UsageError(f"{missing}: no such file; name the output of a run, as you gave it with -o")
+    figures = RunFigures(name=output.name, sidecar=sidecar)
+    longest, slowest = _Top(), _Top()
+    requests = Recent(16_384)
+    for number, record in enumerate(_records(paths.ledger), 1):
+        try:
+            _add(figures, record, requests)
+            longest.add(len(record["text"]), number, record)
+            slowest.add(float(record["provider_s"] or 0), number, record)
+        except (KeyError, TypeError, ValueError):
+            raise InputError(f"{paths.ledger}:{number}: is no record of a run; name the output of one") from None
+    for record in _records(paths.error_ledger):
+        _count(figures.causes, str(record.get("cause")))
+        if len(figures.failures) < _FAILURES:
+            figures.failures.append(record)
+    if not figures.counts.rollouts and not figures.failures:
+        raise InputError(f"{paths.ledger}: holds no rollouts yet; sample some with brimful run")
+    figures.longest, figures.slowest = longest.records, slowest.records
+    return figures
+
+
+def write_report(output: Path, page: Path | None = None) -> Path:
+    """Make the page; returns where it is. Raises UsageError, InputError, FleetError."""
+    from brimful.run.report_page import render
+
+    page = page or RunPaths(output).report
+    text = render(read_run(output))
+    new = page.with_name(page.name + ".new")
+    try:
+        # Lone surrogates of a text are shown by their escapes.
+        new.write_bytes(text.encode("utf-8", "backslashreplace"))
+        os.replace(new, page)
+    except OSError as error:
+        raise FleetError(f"cannot write {page}: {error.strerror or error}") from None
+    return page
+
+
+class _Top:
+    """The records with the greatest keys, a few of them."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, dict[str, Any]]] = []
+
+    def add(self, key: float, number: int, record: dict[str, Any]) -> None:
+        if len(self._heap) < _READ:
+            heapq.heappush(self._heap, (key, -number, record))
+        elif key > self._heap[0][0]:
+            heapq.heapreplace(self._heap, (key, -number, record))
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        return [record for _, _, record in sorted(self._heap, key=lambda entry: (-entry[0], -entry[1]))]
+
+
+def _add(figures: RunFigures, record: dict[str, Any], requests: Recent) -> None:
+    figures.counts.add(record)
+    _count(figures.finish_reasons, str(record["finish_reason"]))
+    _count(figures.models, str(record["model"]))
+    if record["ended_at"] is not None:
+        figures.timeline.ended[int(record["ended_at"])] += 1
+    if not requests.add(str(record["request_id"])):
+        return
+    figures.requests += 1
+    figures.attempts += record["attempts"]
+    figures.rate_limited += record.get("rate_limited", 0)
+    figures.packed += record["packed"] > 1
+    figures.waiting.add(record["waited_s"])
+    figures.provider.add(record["provider_s"])
+    figures.retrying.add(record["retrying_s"])
+    if record["started_at"] is not None and math.isfinite(record["provider_s"]):
+        figures.timeline.add_request(record["started_at"], record["provider_s"])
+
+
+def _count(counter: Counter[str], word: str) -> None:
+    counter[word if word in counter or len(counter) < _KINDS else "other"] += 1
+
+
+def _records(path: Path) -> Iterator[dict[str, Any]]:
+    """All but a torn last line: the run may be going on."""
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                yield load_line(line, f"{path}:{number}")
+            except InputError:
+                if not line.endswith(b"\n"):
+                    return
+                raise

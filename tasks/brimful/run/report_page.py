@@ -1,0 +1,195 @@
+"""A run's figures as one HTML page that needs nothing else: no script, no network; light and dark."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from html import escape
+from importlib import resources
+from string import Template
+from typing import Any
+
+from brimful.run.charts import Series, area_chart, bar_list, histogram_chart
+from brimful.run.report import RunFigures, Timeline
+from brimful.run.stats import Histogram
+from brimful.run.summary import duration
+
+_BINS = 240
+_GAP_S = 60  # of nothing on the wire: left out of the charts
+_TEXT = 4000  # characters of a rollout that are shown
+_HISTOGRAM_BARS = 48
+
+
+def render(figures: RunFigures) -> str:
+    """The page. Whatever a model or a provider said is escaped."""
+    axis = _Axis(figures.timeline)
+    limits = figures.sidecar.limits if figures.sidecar else {}
+    template = resources.files("brimful.run").joinpath("report.html").read_text("utf-8")
+    return Template(template).substitute(
+        name=escape(figures.name),
+        when=escape(axis.when),
+        tiles=_tiles(figures, axis),
+        rollouts=area_chart(axis.series(figures.timeline.ended, per_s=60, unit="rollouts a minute")),
+        slots=area_chart(
+            axis.series(
+                figures.timeline.busy, per_s=0.001, unit="slots in use", limit=limits.get("slots"), name="slots"
+            )
+        ),
+        window=area_chart(_window(figures.timeline, axis, limits)),
+        latency=_latency(figures.provider),
+        percentiles=_percentiles(figures),
+        finish=bar_list(figures.finish_reasons.most_common()),
+        failed=bar_list(figures.causes.most_common(), "bad") or "<p class=none>none</p>",
+        failures=_failures(figures),
+        longest=_texts(figures.longest),
+        slowest=_texts(figures.slowest),
+        parameters=_parameters(figures),
+    )
+
+
+class _Axis:
+    """Seconds of the run, idle gaps left out, dealt into bins."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        seconds = sorted(timeline.busy.keys() | timeline.ended.keys() | timeline.started.keys())
+        self.gaps: list[int] = []
+        self.seconds: list[int] = []
+        for second in seconds or [0]:
+            if self.seconds:
+                last = self.seconds[-1]
+                if second - last > _GAP_S:
+                    self.gaps.append(len(self.seconds))
+                else:
+                    self.seconds.extend(range(last + 1, second))
+            self.seconds.append(second)
+        self.bin_s = max(1, math.ceil(len(self.seconds) / _BINS))
+        self.active_s = len(self.seconds)
+
+    @property
+    def when(self) -> str:
+        first, last = self.seconds[0], self.seconds[-1]
+        if not first:
+            return ""
+        return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(first))}, {duration(last - first + 1)}"
+
+    def series(
+        self, counts: Counter[int], *, per_s: float, unit: str, limit: float | None = None, name: str = ""
+    ) -> Series:
+        """The mean of each bin; a count of one in a second is ``per_s``."""
+        values, labels = [], []
+        for start in range(0, len(self.seconds), self.bin_s):
+            inside = self.seconds[start : start + self.bin_s]
+            values.append(per_s * sum(counts.get(second, 0) for second in inside) / len(inside))
+            labels.append(self.label(inside[0]))
+        marks = [gap // self.bin_s for gap in self.gaps]
+        return Series(values, labels, unit, limit, name, marks)
+
+    def label(self, second: int) -> str:
+        return time.strftime("%H:%M:%S", time.localtime(second)) if second else "–"
+
+
+def _window(timeline: Timeline, axis: _Axis, limits: dict[str, Any]) -> Series:
+    """The most starts within any window that ends in a bin."""
+    span = max(1, math.ceil(float(limits.get("window_s") or 60)))
+    inside: dict[int, int] = {}
+    running, oldest = 0, 0
+    for place, second in enumerate(axis.seconds):
+        running += timeline.started.get(second, 0)
+        while axis.seconds[oldest] <= second - span:
+            running -= timeline.started.get(axis.seconds[oldest], 0)
+            oldest += 1
+        bin = place // axis.bin_s
+        inside[bin] = max(inside.get(bin, 0), running)
+    labels = [axis.label(axis.seconds[start]) for start in range(0, len(axis.seconds), axis.bin_s)]
+    values = [float(inside[bin]) for bin in sorted(inside)]
+    marks = [gap // axis.bin_s for gap in axis.gaps]
+    return Series(values, labels, f"starts in {span} s", limits.get("starts"), "starts", marks)
+
+
+def _tiles(figures: RunFigures, axis: _Axis) -> str:
+    counts = figures.counts
+    failed = sum(figures.causes.values())
+    pace = counts.rollouts / axis.active_s * 60
+    tiles = [
+        (f"{counts.rollouts:,}", "rollouts"),
+        (f"{pace:,.0f}", "a minute"),
+        (f"{counts.tokens:,}", "tokens"),
+        (f"{figures.requests:,}", f"requests ({figures.packed:,} packed)"),
+        (f"{figures.attempts:,}", f"attempts, {figures.rate_limited:,} × 429"),
+        (f"{failed:,}", "failed"),
+        (f"{counts.truncated:,}", "truncated"),
+        (f"{counts.empty:,}", "empty"),
+    ]
+    return "".join(
+        f'<div class="tile{" bad" if label == "failed" and failed else ""}"><b>{value}</b><span>{label}</span></div>'
+        for value, label in tiles
+    )
+
+
+def _latency(histogram: Histogram) -> str:
+    """Logarithmic bars of the time that requests took."""
+    buckets = sorted(bucket for bucket in histogram.buckets if bucket >= 0)
+    if not buckets:
+        return "<p class=none>no times recorded</p>"
+    low, high = buckets[0], buckets[-1] + 1
+    step = max(1, math.ceil((high - low) / _HISTOGRAM_BARS))
+    bars = []
+    for start in range(low, high, step):
+        count = sum(histogram.buckets.get(bucket, 0) for bucket in range(start, start + step))
+        bars.append((f"{Histogram.seconds(start):.2g} s", count))
+    marks = []
+    for share, name in ((0.5, "p50"), (0.95, "p95")):
+        value = histogram.percentile(share) or 0.0
+        marks.append(((Histogram.bucket(value) + 0.5 - low) / step, f"{name} {value:.2g} s"))
+    return histogram_chart(bars, marks, "requests")
+
+
+def _percentiles(figures: RunFigures) -> str:
+    rows = (("waiting for a slot and a start", figures.waiting), ("with the provider", figures.provider),
+            ("between attempts", figures.retrying))  # fmt: skip
+    cells = "".join(
+        f"<tr><th>{name}</th>" + "".join(f"<td>{_s(of.percentile(share))}</td>" for share in (0.5, 0.95, 1.0)) + "</tr>"
+        for name, of in rows
+    )
+    return f"<table><tr><th></th><td>p50</td><td>p95</td><td>longest</td></tr>{cells}</table>"
+
+
+def _failures(figures: RunFigures) -> str:
+    if not figures.failures:
+        return ""
+    rows = "".join(
+        f"<tr><td>{escape(str(record.get('line')))}</td><td>{escape(str(record.get('id'))[:60])}</td>"
+        f"<td>{escape(str(record.get('cause')))}</td><td>{escape(str(record.get('message'))[:300])}</td></tr>"
+        for record in figures.failures
+    )
+    more = sum(figures.causes.values()) - len(figures.failures)
+    note = f"<p class=none>and {more:,} more in the errors file</p>" if more > 0 else ""
+    return f"<table class=wide><tr><th>line</th><th>id</th><th>cause</th><th>message</th></tr>{rows}</table>{note}"
+
+
+def _texts(records: list[dict[str, Any]]) -> str:
+    return "".join(
+        f"<details><summary><b>{escape(str(record['id'])[:60])}</b> prompt {record['prompt_index']}, choice "
+        f"{record['choice_index']} · {len(record['text']):,} characters · {_s(record['provider_s'])} · "
+        f"{escape(str(record['finish_reason']))}</summary><pre>{escape(record['text'][:_TEXT])}"
+        f"{'…' if len(record['text']) > _TEXT else ''}</pre></details>"
+        for record in records
+    )
+
+
+def _parameters(figures: RunFigures) -> str:
+    if figures.sidecar is None:
+        return "<p class=none>the run's .run.json is missing</p>"
+    stated = {name: value for name, value in figures.sidecar.parameters.items() if value is not None}
+    limits = {name: value for name, value in figures.sidecar.limits.items() if value is not None}
+    tries = len(figures.sidecar.tries)
+    rows = "".join(
+        f"<tr><th>{escape(str(name))}</th><td>{escape(str(value)[:300])}</td></tr>"
+        for name, value in {**stated, **limits, "tries": tries, "run": figures.sidecar.run}.items()
+    )
+    return f"<table>{rows}</table>"
+
+
+def _s(seconds: float | None) -> str:
+    return "–" if seconds is None else f"{seconds:,.2f} s"
