@@ -1,0 +1,154 @@
+"""The commands run, validate and report as they are typed, as far as no fleet is needed for that."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from brimful.cli import run_command
+from support.commands import brimful, environment
+from support.runs import write_lines
+
+KEYED = {"ACS_API_BASE": "http://127.0.0.1:9/v1", "ACS_API_KEY": "sk-canary-2d9f"}
+GOOD = {"prompt": "The sky is"}
+
+
+@dataclass
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Command = Callable[..., Done]
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+    """The command in this process: what it prints and returns is the same, and it is quicker by far."""
+
+    def run(*arguments: str | Path, **env: str) -> Done:
+        with monkeypatch.context() as patch:
+            for name, value in {**KEYED, **env}.items():
+                patch.setenv(name, value)
+            code = run_command([str(argument) for argument in arguments])
+        return Done(code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (None, "no such file"),
+        ([], "is empty"),
+        (["", " "], "only blank lines"),
+        (["{", "{"], ":1: is not JSON by itself"),
+        ([{**GOOD, "id": "x"}, {**GOOD, "id": "x"}], ":2: the id 'x' is that of line 1"),
+        ([{**GOOD, "n": 0}], ":1: n: must be a whole number of at least 1"),
+        ([{**GOOD, "max_tokens": 32_001}], "32,000"),
+        ([{"id": 1}], ":1: has no prompt"),
+        ([b"\xff\xfeh\x00i\x00"], "UTF-16"),
+        ([b'{"prompt": "\xff"}'], ":1: is not UTF-8"),
+    ],
+    ids=str,
+)
+def test_bad_input_is_refused_by_run_and_validate(
+    command: Command, tmp_path: Path, lines: list[object] | None, words: str
+) -> None:
+    path, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    if lines is not None:
+        write_lines(path, lines)
+    for done in (command("run", path, "-o", out), command("validate", path)):
+        assert done.returncode == 2
+        assert words in done.stderr
+        assert str(path) in done.stderr or "blank" in words
+        assert "Traceback" not in done.stderr
+        assert done.stdout == ""
+    assert [entry for entry in tmp_path.iterdir() if entry.name.startswith("out")] == []
+
+
+def test_strict_stops_before_anything_is_sampled(command: Command, tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "in.jsonl", [GOOD] * 6 + ["{not json"])
+    done = command("run", path, "-o", tmp_path / "out.jsonl", "--strict")
+    assert done.returncode == 2
+    assert f"{path}:7: is not JSON" in done.stderr
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--pack", "many"], "--pack: 'many'"),
+        (["--order", "random"], "--order: 'random' is none of completion, input"),
+        (["--format", "xml"], "--format: 'xml' is none of"),
+        (["--workload", "urgent"], "--workload: 'urgent'"),
+        (["--input-format", "csv"], "--input-format: 'csv'"),
+        (["--param", "top_p"], "must be NAME=VALUE"),
+        (["--chat", "--job"], "one of them"),
+        (["--n", "0"], "n: must be a whole number"),
+        (["--system", "x"], "--chat"),
+        (["--n", "two"], "Invalid value"),
+        (["--provider", "nobody"], "unknown provider 'nobody'"),
+        (["--unknown"], "No such option"),
+    ],
+    ids=str,
+)
+def test_a_bad_option_is_named(command: Command, tmp_path: Path, arguments: list[str], words: str) -> None:
+    path = write_lines(tmp_path / "in.jsonl", [GOOD])
+    done = command("run", path, "-o", tmp_path / "out.jsonl", *arguments)
+    assert done.returncode == 2, done.stderr
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["in.jsonl"]
+
+
+def test_an_unreachable_redis_or_provider_leaves_nothing_behind(command: Command, tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "in.jsonl", [GOOD])
+    done = command("run", path, "-o", tmp_path / "out.jsonl", BRIMFUL_REDIS_URL="redis://user:secret@127.0.0.1:9/0")
+    assert done.returncode == 2
+    assert "BRIMFUL_REDIS_URL" in done.stderr
+    assert "secret" not in done.stderr
+    done = command("run", path, "-o", tmp_path / "out.jsonl")
+    assert done.returncode == 2
+    assert "127.0.0.1:9" in done.stderr
+    assert "ACS_API_BASE" in done.stderr
+    assert KEYED["ACS_API_KEY"] not in done.stderr
+    assert [entry.name for entry in tmp_path.iterdir() if entry.is_file()] == ["in.jsonl"]
+
+
+def test_validate_reads_standard_input_and_prints_one_object(tmp_path: Path) -> None:
+    done = brimful("validate", "-", "--json", "--n", "2", "--max-tokens", "8", stdin="one\n\ntwo\n")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["requests"], found["rollouts"], found["tokens_at_most"]) == (2, 4, 32)
+    path = write_lines(tmp_path / "in.jsonl", [GOOD, "{"])
+    done = brimful("validate", path)
+    assert done.returncode == 3
+    assert f"{path}:2: is not JSON" in done.stderr
+    assert '"prompt": "The sky is"' in done.stdout
+
+
+def test_report_on_what_is_no_run(command: Command, tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "in.jsonl", [GOOD])
+    for name in (path, tmp_path / "nothing"):
+        done = command("report", name)
+        assert done.returncode == 2
+        assert str(name) in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_the_help_needs_no_worker_code() -> None:
+    code = (
+        "import sys; from brimful.cli import run_command; run_command(['run', '--help']);"
+        "sys.exit(any(name.partition('.')[0] == 'brimful_worker' for name in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0
+    assert "--budget-tokens" in done.stdout
