@@ -59,6 +59,8 @@ def configuration() -> dict[str, Any]:
         "broker_transport_options": broker_options(settings.redis_url, settings.visibility_timeout_s),
         "result_backend_transport_options": broker_options(settings.redis_url, settings.visibility_timeout_s),
         "result_backend_always_retry": True,
+        "result_backend_base_sleep_between_retries_ms": 200,
+        "result_backend_max_sleep_between_retries_ms": 2000,
         "result_backend_thread_safe": True,
         "result_expires": 24 * 3600,
     }

@@ -23,7 +23,7 @@ class Workload(StrEnum):
     BATCH = "batch"
 
 
-QUEUES = (Workload.INTERACTIVE.value, Workload.BATCH.value, DEFAULT_QUEUE)
+QUEUES = (Workload.INTERACTIVE.value, DEFAULT_QUEUE, Workload.BATCH.value)
 """In the order in which workers ask for them."""
 
 

@@ -31,6 +31,7 @@ app.conf.update(
     broker_channel_error_retry=True,
     broker_transport_options=broker_options(URL, VISIBILITY_S),
     result_backend_always_retry=True,
+    result_backend_max_sleep_between_retries_ms=2000,
     result_backend_thread_safe=True,
     worker_soft_shutdown_timeout=float(os.environ.get("POOL_APP_SOFT_SHUTDOWN", "0")),
 )

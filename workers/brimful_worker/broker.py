@@ -6,6 +6,7 @@ What it changes, each found by trying (kombu 5.7):
 - a lost connection gives back only what is not running here: running tasks go on and are acknowledged later;
 - an acknowledgement that cannot be sent is owed, and sent by :mod:`brimful_worker.recovery` when Redis is back;
 - a message popped by a BRPOP under way when consuming ends goes back at once, and does not wait in the socket;
+- batch work cannot take all of a worker, nor can interactive work;
 - renewal times are the server's, abandoned messages are looked for only after Redis has been steadily there, and each
   death is counted in the message.
 """
@@ -14,10 +15,13 @@ What it changes, each found by trying (kombu 5.7):
 from __future__ import annotations
 
 import logging
+import time
 from importlib import resources
 from queue import Empty
 from typing import Any
 
+from celery import Celery
+from kombu import connection
 from kombu.transport import redis as transport
 from kombu.transport import virtual
 from kombu.transport.redis import Mutex, MutexHeld
@@ -25,6 +29,7 @@ from kombu.utils.encoding import bytes_to_str
 from kombu.utils.json import dumps, loads
 
 from brimful_worker.leases import leases
+from brimful_worker.shares import shares
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +66,11 @@ class QoS(transport.QoS):
                 leases.owe(delivery_tag)
             log.warning("no Redis to give a task back to (%s); another worker finds it", type(error).__name__)
             virtual.QoS.ack(self, delivery_tag)
+
+    def restore_unacked_once(self, stderr: Any = None) -> None:
+        for tag in leases.held():
+            self._delivered.pop(tag, None)
+        super().restore_unacked_once(stderr)
 
     def restore_unacked(self, client: Any = None) -> None:
         """Give back what is neither running here nor waiting for its acknowledgement to be sent."""
@@ -136,6 +146,20 @@ class Channel(transport.Channel):
             virtual.Channel.close(self)
         self._pool = pool
 
+    def _brpop_start(self, timeout: float | None = None) -> None:
+        """Ask all queues but those that have their share of this worker already."""
+        full = shares.full()
+        if not full:
+            super()._brpop_start(timeout)
+            return
+        queues = [queue for queue in self._queue_cycle.consume(len(self.active_queues)) if queue not in full]
+        if not queues:
+            return  # asked again when a task has ended
+        keys = [self._q_for_pri(queue, step) for step in self.priority_steps for queue in queues]
+        self._in_poll = self.client.connection
+        self._brpop_sent_at = time.monotonic()  # type: ignore[assignment]
+        self.client.connection.send_command("BRPOP", *keys, timeout or self.brpop_timeout)
+
     def _basic_cancel(self, consumer_tag: str) -> Any:
         result = super()._basic_cancel(consumer_tag)
         if not self.active_queues:
@@ -156,7 +180,17 @@ class SentinelChannel(Channel, transport.SentinelChannel):
     """The same behind Redis Sentinel."""
 
 
-def install() -> None:
+class Connection(connection.Connection):
+    """Looks for a lost Redis again and again, at most a few seconds apart: kombu's own pauses grow to half a minute."""
+
+    def ensure_connection(self, *args: Any, **options: Any) -> Any:
+        for option, seconds in (("interval_start", 0.5), ("interval_step", 0.5), ("interval_max", 3)):
+            options.setdefault(option, seconds)
+        return super().ensure_connection(*args, **options)
+
+
+def install(app: Celery) -> None:
     """For this process: every Redis connection that is made from now on uses these channels. Idempotent."""
     transport.Transport.Channel = Channel
     transport.SentinelTransport.Channel = SentinelChannel
+    app.amqp.Connection = Connection

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 from weakref import WeakValueDictionary
@@ -56,6 +57,15 @@ class Leases:
         return {
             request.message.delivery_tag for request in requests if request is not None and not request.acknowledged
         }
+
+    def in_hand(self) -> Counter[str]:
+        """Queue -> how many of its messages run or wait here."""
+        requests = [reference() for reference in self._requests.valuerefs()]
+        return Counter(
+            str(request.delivery_info.get("routing_key"))
+            for request in requests
+            if request is not None and not request.acknowledged
+        )
 
     def held(self) -> set[str]:
         """What a lost connection must not give back: running here, or done and owed. Main thread only."""

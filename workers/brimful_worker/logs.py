@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import logging
+import time
+import warnings
 from typing import Any
 
 from celery.app import trace
+from celery.exceptions import CPendingDeprecationWarning, SecurityWarning
 from celery.utils.saferepr import saferepr
 from celery.worker.consumer import consumer
+
+_REPEAT_S = 10.0
 
 _QUIET = {
     # logged at INFO once per message or per retry, with nothing in it for an operator
     "celery.worker.strategy": logging.WARNING,
     "kombu.connection": logging.WARNING,
 }
+
+
+def ignore_warnings() -> None:
+    """Of Celery's: the one at every reconnection about a setting that we have made, and that root runs a container."""
+    for warning in (CPendingDeprecationWarning, SecurityWarning):
+        warnings.simplefilter("ignore", warning)
 
 
 def install() -> None:
@@ -44,11 +55,19 @@ def _body(message: Any, body: Any) -> str:
 class _Discretion(logging.Filter):
     """Cuts out of Celery's records what repeats arguments, and tracebacks of what is no error."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._said_at = float("-inf")
+
     def filter(self, record: logging.LogRecord) -> bool:
         if isinstance(record.args, tuple):
             record.args = tuple(_headers(arg) for arg in record.args)
         if record.name == "celery.backends.base":
-            record.exc_info = None  # "Retrying…" while Redis is away: once a second per task
+            record.exc_info = None  # "Retrying…" while Redis is away, by every task that has ended meanwhile
+            now = time.monotonic()
+            if now - self._said_at < _REPEAT_S:
+                return False
+            self._said_at = now
         elif record.exc_info and record.exc_info[0] is not None and record.exc_info[0].__name__ == "Reject":
             record.exc_info = None  # work given back at a shutdown
         return True

@@ -16,8 +16,10 @@ from typing import Any
 
 from billiard.einfo import ExceptionInfo
 from celery.concurrency.base import BasePool
+from celery.exceptions import Reject
 from celery.worker import state
 
+from brimful_worker import logs, metrics
 from brimful_worker.adopt import adopt
 from brimful_worker.jobs import Job
 from brimful_worker.loop import LoopThread
@@ -30,6 +32,8 @@ _COLD_S = 4.0
 _CLOSE_S = 5.0
 """How long the worker's connections may take to close."""
 _TICK_S = 0.1
+
+logs.ignore_warnings()  # here, since Celery warns before it makes the pool
 
 Callback = Callable[..., Any] | None
 
@@ -45,7 +49,7 @@ class TaskPool(BasePool):  # type: ignore[misc]  # celery ships no types
     def __init__(self, limit: int | None = None, **options: Any) -> None:
         super().__init__(limit, **options)
         self.limit = int(limit or 1)
-        self._jobs: dict[int, tuple[Job, Callback, Callback]] = {}
+        self._jobs: dict[int, tuple[Job, str, Callback, Callback]] = {}
         self._main = MainThread()
         self._loop = LoopThread()
         self._room = Room(options.get("semaphore"), self.limit)
@@ -58,6 +62,7 @@ class TaskPool(BasePool):  # type: ignore[misc]  # celery ships no types
 
     def on_start(self) -> None:
         adopt(self.app)
+        self._worker.resize(self.limit)
         self._main_ident = threading.get_ident()
         self._loop.start()
         self._worker.start(self._loop)
@@ -136,8 +141,10 @@ class TaskPool(BasePool):  # type: ignore[misc]  # celery ships no types
             return None  # stays unacknowledged, and goes back when the channel closes
         soft = soft_timeout or self.options.get("soft_timeout")
         hard = timeout or self.options.get("timeout")
+        name = str(args[0]) if args else "unknown"
         job = Job(str(correlation_id), target, tuple(args), kwargs or {}, self._loop.loop, self._report, soft)
-        self._jobs[job.id] = job, callback, error_callback
+        self._jobs[job.id] = job, name, callback, error_callback
+        metrics.TASKS_RUNNING.inc(name)
         if accept_callback is not None:
             accept_callback(job.id, time.monotonic())  # may end it, if it was revoked meanwhile
         job.limits(soft, hard, partial(self._on_limit, timeout_callback))
@@ -154,7 +161,9 @@ class TaskPool(BasePool):  # type: ignore[misc]  # celery ships no types
         self._main.put(self._done, job, result, einfo)  # from the job's thread
 
     def _done(self, job: Job, result: Any, einfo: ExceptionInfo | None) -> None:
-        _job, callback, error_callback = self._jobs.pop(job.id)
+        _job, name, callback, error_callback = self._jobs.pop(job.id)
+        metrics.TASKS_RUNNING.dec(name)
+        metrics.TASKS.inc(name, _state(result, einfo))
         try:
             if einfo is not None:
                 if error_callback is not None:
@@ -173,11 +182,13 @@ class TaskPool(BasePool):  # type: ignore[misc]  # celery ships no types
 
     def grow(self, n: int = 1) -> None:
         self.limit += n
+        self._worker.resize(self.limit)
         self._on_main(self._room.grow, n)
 
     def shrink(self, n: int = 1) -> None:
         n = min(n, self.limit - 1)
         self.limit -= n
+        self._worker.resize(self.limit)
         self._on_main(self._room.shrink, n)
 
     def _on_main(self, call: Callable[[int], None], n: int) -> None:
@@ -202,6 +213,18 @@ class TaskPool(BasePool):  # type: ignore[misc]  # celery ships no types
             "running": len(self._jobs),
             "timeouts": [self.options.get("soft_timeout") or 0, self.options.get("timeout") or 0],
         }
+
+
+def _state(result: Any, einfo: ExceptionInfo | None) -> str:
+    """For the count: what became of a job, by what its tracer returned."""
+    if einfo is not None:
+        return "failed"
+    if result is None:
+        return "ended"
+    failed, value, _runtime = result
+    if not failed:
+        return "succeeded"
+    return "given back" if isinstance(getattr(value, "exception", None), Reject) else "failed"
 
 
 def _cold() -> bool:

@@ -22,6 +22,7 @@ from brimful.port import Port, bind
 from brimful_worker import broker, logs
 from brimful_worker.loop import LoopThread
 from brimful_worker.recovery import Renewal
+from brimful_worker.shares import shares
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +47,10 @@ class Assembled(Port, Protocol):
 class Process:
     """Of one pool; ``start``, ``stopping`` and ``stop`` are called on the main thread."""
 
-    def __init__(self, app: Celery, port: Assembled | None) -> None:
+    def __init__(self, app: Celery, port: Assembled | None, *, shared: bool = False) -> None:
+        """``shared``: several of our queues are served, none of which may shut the others out."""
         self._port = port
+        self._shared = shared
         self._renewal = Renewal(app)
 
     def start(self, loop: LoopThread) -> None:
@@ -64,6 +67,11 @@ class Process:
                 _pause(_RETRY_S)
         bind(self._port)
         self._renewal.start()
+
+    def resize(self, places: int) -> None:
+        """How many tasks run at once from now on."""
+        if self._shared:
+            shares.limit(places)
 
     def stopping(self, loop: LoopThread) -> None:
         if self._port is not None:
@@ -83,13 +91,14 @@ class Process:
 
 def prepare(app: Celery, node: str) -> Process:
     """Called before anything of the worker has started. Exits with a message when a setting is missing or wrong."""
-    broker.install()
+    broker.install(app)
     logs.install()
     Task.Request = "brimful_worker.requests:WorkerRequest"
-    path = app.conf.get("brimful_assemble") or (ASSEMBLE if TASK_SAMPLE in app.tasks else None)
+    ours = TASK_SAMPLE in app.tasks
+    path = app.conf.get("brimful_assemble") or (ASSEMBLE if ours else None)
     try:
         assemble: Callable[[str], Assembled] | None = symbol_by_name(path) if path else None  # type: ignore[no-untyped-call]
-        return Process(app, assemble(node) if assemble is not None else None)
+        return Process(app, assemble(node) if assemble is not None else None, shared=ours)
     except BrimfulError as error:
         print(f"brimful worker: {error}", file=sys.stderr)
         raise SystemExit(int(error.exit_code)) from None

@@ -13,6 +13,7 @@ from typing import Any
 
 from celery import Celery
 
+from brimful_worker import metrics
 from brimful_worker.leases import Leases, leases
 
 log = logging.getLogger(__name__)
@@ -55,6 +56,7 @@ class Renewal:
             try:
                 self._renew()
             except Exception as error:  # whatever it is, the next try makes a new connection
+                metrics.RENEWALS_FAILED.inc()
                 if not away:
                     log.warning("cannot renew this worker's tasks: %s; trying on", error)
                 away = True

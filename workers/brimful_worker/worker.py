@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from typing import Any
 
 from celery import Task, current_task
+from redis import RedisError
 
 from brimful.config import Settings
 from brimful.names import Workload
@@ -21,6 +23,10 @@ from brimful_worker.provider.session import Provider
 from brimful_worker.requests import lost_too_often
 from brimful_worker.sampler import Sampler
 from brimful_worker.shard import ShardRunner
+
+log = logging.getLogger(__name__)
+
+_STATUS_S = 5.0
 
 
 class WorkerPort:
@@ -47,8 +53,8 @@ class WorkerPort:
             await stack.enter_async_context(self._admission)
             await stack.enter_async_context(self._shards)
             if metrics.serving():
-                beat = asyncio.create_task(metrics.heartbeat())
-                stack.callback(beat.cancel)
+                for told in (metrics.heartbeat(), self._tell_metrics()):
+                    stack.callback(asyncio.create_task(told).cancel)
             self._open = stack.pop_all()
 
     async def aclose(self) -> None:
@@ -75,6 +81,14 @@ class WorkerPort:
 
     async def shard(self, run: str, shard: str, requests: list[dict[str, Any]]) -> dict[str, Any]:
         return await self._shards.run(run, shard, requests)  # counts a shard's deaths itself
+
+    async def _tell_metrics(self) -> None:
+        while True:
+            try:
+                metrics.fleet_status(await self._admission.status())
+            except (RedisError, OSError) as error:
+                log.debug("no status for the metrics: %s", type(error).__name__)
+            await asyncio.sleep(_STATUS_S)
 
     def _parse_one(self, fields: Any) -> Request:
         return Request.parse(fields, self._profile)
