@@ -1,0 +1,161 @@
+"""brimful's admission and its public peers behind one face. Runs in two environments, so each is imported when opened.
+
+Every peer is used as its own README shows it. Settings differ from its defaults only where this file says why.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+SLOTS, STARTS = "slots", "starts"
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What one client process asks of a limiter. 0 = no such limit."""
+
+    url: str
+    slots: int = 0
+    starts: int = 0
+    window_s: float = 1.0
+
+
+Slot = Callable[[], AbstractAsyncContextManager[Any]]
+Opener = Callable[[Ask], AbstractAsyncContextManager[Slot]]
+
+
+@asynccontextmanager
+async def _brimful(ask: Ask) -> AsyncIterator[Slot]:
+    from brimful_worker.admission import Admission, Limits, StaleGrant
+
+    limits = Limits(
+        slots=ask.slots or 100_000,
+        starts=ask.starts or None,
+        window_s=ask.window_s,
+        guard_s=0.2 + 0.01 * ask.window_s,  # the default of brimful's settings
+        breaker=0,
+    )
+    async with Admission(ask.url, "bench", limits) as admission:
+
+        @asynccontextmanager
+        async def slot() -> AsyncIterator[None]:
+            while True:
+                async with admission.slot() as lease:
+                    with contextlib.suppress(StaleGrant):
+                        lease.sent()
+                        yield
+                        return
+
+        yield slot
+
+
+@asynccontextmanager
+async def _async_redis_rate_limiters(ask: Ask) -> AsyncIterator[Slot]:
+    from async_redis_rate_limiters import DistributedSemaphoreManager
+
+    manager = DistributedSemaphoreManager(namespace="bench", backend="redis", redis_url=ask.url)
+    yield lambda: manager.get_semaphore("bench", ask.slots)
+
+
+@asynccontextmanager
+async def _asyncio_advanced_semaphores(ask: Ask) -> AsyncIterator[Slot]:
+    from asyncio_advanced_semaphores import RedisConfig, RedisSemaphore
+
+    # Its heartbeat by default takes 180 s to give a dead process up; the least it does not warn of is 10 s.
+    semaphore = RedisSemaphore(
+        name="bench", value=ask.slots, heartbeat_max_interval=10, config=RedisConfig(url=ask.url)
+    )
+    yield semaphore.cm
+
+
+@asynccontextmanager
+async def _redis_rate_limiters(ask: Ask) -> AsyncIterator[Slot]:
+    from limiters import AsyncSemaphore
+    from redis.asyncio import Redis
+
+    async with Redis.from_url(ask.url) as client:
+        # max_sleep 0 waits without an end, as everybody here does.
+        yield lambda: AsyncSemaphore(name="bench", capacity=ask.slots, max_sleep=0, connection=client)
+
+
+@asynccontextmanager
+async def _redis_rate_limiters_bucket(ask: Ask) -> AsyncIterator[Slot]:
+    from limiters import AsyncTokenBucket
+    from redis.asyncio import Redis
+
+    async with Redis.from_url(ask.url) as client:
+        yield lambda: AsyncTokenBucket(
+            name="bench",
+            capacity=ask.starts,
+            refill_amount=ask.starts,
+            refill_frequency=ask.window_s,
+            max_sleep=0,
+            connection=client,
+        )
+
+
+@asynccontextmanager
+async def _pyrate_limiter(ask: Ask) -> AsyncIterator[Slot]:
+    from pyrate_limiter import Limiter, Rate, RedisBucket
+    from redis.asyncio import Redis
+
+    async with Redis.from_url(ask.url) as client:
+        bucket = await RedisBucket.init([Rate(ask.starts, int(ask.window_s * 1000))], client, "bench")
+        limiter = Limiter(bucket)
+
+        @asynccontextmanager
+        async def slot() -> AsyncIterator[None]:
+            # Its Redis bucket keeps one entry per name: equal names would overwrite one another.
+            await limiter.try_acquire_async(uuid.uuid4().hex)
+            yield
+
+        try:
+            yield slot
+        finally:
+            limiter.close()
+
+
+def _throttled(algorithm: str) -> Opener:
+    @asynccontextmanager
+    async def opener(ask: Ask) -> AsyncIterator[Slot]:
+        from datetime import timedelta
+
+        from throttled.asyncio import Throttled, rate_limiter, store
+
+        throttle = Throttled(
+            key="bench",
+            using=algorithm,
+            quota=rate_limiter.per_duration(timedelta(seconds=ask.window_s), ask.starts, burst=ask.starts),
+            store=store.RedisStore(server=ask.url),
+            timeout=3600,
+        )
+
+        yield lambda: throttle
+
+    return opener
+
+
+@dataclass(frozen=True)
+class Entry:
+    name: str
+    limits: tuple[str, ...]
+    open: Opener
+    ours: bool = False
+
+
+ENTRIES = (
+    Entry("brimful", (SLOTS, STARTS), _brimful, ours=True),
+    Entry("async-redis-rate-limiters", (SLOTS,), _async_redis_rate_limiters),
+    Entry("asyncio-advanced-semaphores", (SLOTS,), _asyncio_advanced_semaphores),
+    Entry("redis-rate-limiters", (SLOTS,), _redis_rate_limiters),
+    Entry("redis-rate-limiters (token bucket)", (STARTS,), _redis_rate_limiters_bucket),
+    Entry("pyrate-limiter", (STARTS,), _pyrate_limiter),
+    Entry("throttled-py (sliding window)", (STARTS,), _throttled("sliding_window")),
+    Entry("throttled-py (token bucket)", (STARTS,), _throttled("token_bucket")),
+)
+BY_NAME = {entry.name: entry for entry in ENTRIES}

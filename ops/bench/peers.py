@@ -1,0 +1,51 @@
+"""The peers' own virtual environment, made once: some of them ask for a newer Python than brimful does."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+REQUIREMENTS = Path(__file__).with_name("requirements.txt")
+_WANTED = ("3.13", "3.14", "3.12")
+
+
+def newest_python() -> str:
+    """A Python of 3.13 or near it on the path or under pyenv; else the one that runs."""
+    roots = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    for version in _WANTED:
+        candidates = [shutil.which(f"python{version}"), *map(str, sorted(roots.glob(f"{version}.*/bin/python")))]
+        for candidate in filter(None, candidates):
+            if subprocess.run([candidate, "-c", "import ensurepip, ssl"], capture_output=True).returncode == 0:
+                return candidate
+    return sys.executable
+
+
+def peers_python(directory: Path) -> str:
+    """The environment's Python; made or renewed when the requirements are others than last time."""
+    python = directory / "bin" / "python"
+    stamp = directory / "requirements.sha256"
+    digest = hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()
+    if not (python.exists() and stamp.exists() and stamp.read_text() == digest):
+        shutil.rmtree(directory, ignore_errors=True)
+        subprocess.run([newest_python(), "-m", "venv", str(directory)], check=True)
+        install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*install, "-r", str(REQUIREMENTS)], check=True)
+        stamp.write_text(digest)
+    return str(python)
+
+
+def installed(python: str) -> dict[str, str]:
+    """Package → version, of the peers' environment."""
+    code = (
+        "import importlib.metadata as m, json;"
+        "print(json.dumps({d.metadata['Name'].lower(): d.version for d in m.distributions()}))"
+    )
+    import json
+
+    answer = subprocess.run([python, "-c", code], check=True, capture_output=True, text=True)
+    versions: dict[str, str] = json.loads(answer.stdout)
+    return versions

@@ -1,0 +1,101 @@
+"""The figures as a Markdown table and an SVG chart that reads in light and dark."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+Figures = Mapping[str, Mapping[str, Any]]
+
+
+def _plain(digits: int) -> Callable[[float], str]:
+    return lambda value: f"{value:,.{digits}f}"
+
+
+def columns(wide: int, starts: int, window_s: float) -> list[tuple[str, str, Callable[[float], str]]]:
+    """(key, heading, format) in the table's order."""
+    return [
+        ("commands_96", "commands per grant, 96 waiters", _plain(1)),
+        ("commands_wide", f"commands per grant, {wide} waiters", _plain(1)),
+        ("wait_96", "longest wait ÷ ideal, 96", _plain(2)),
+        ("wait_wide", f"longest wait ÷ ideal, {wide}", _plain(2)),
+        ("peak_96", "peak held (16)", _plain(0)),
+        ("handoff_ms", "handoff between processes, ms", _plain(1)),
+        ("grants_s", "grants per second", _plain(0)),
+        ("recovery_s", "whole again after SIGKILL, s", _plain(1)),
+        ("memory_peak", "peak held after FLUSHALL (16)", _plain(0)),
+        ("window_most", f"most starts in any {window_s:g} s ({starts})", _plain(0)),
+        ("window_used", "rate kept", lambda value: f"{value:.0%}"),
+    ]
+
+
+def cell(figures: Mapping[str, Any], key: str, form: Callable[[float], str]) -> str:
+    if key not in figures:
+        return "–"
+    if figures[key] is None:
+        return f"> {figures['recovery_bound_s']:.0f}" if key == "recovery_s" else "not served"
+    return form(figures[key])
+
+
+def table(figures: Figures, cols: Sequence[tuple[str, str, Callable[[float], str]]]) -> str:
+    """Limiters down, figures across."""
+    lines = ["| | " + " | ".join(heading for _, heading, _ in cols) + " |", "|---|" + "---:|" * len(cols)]
+    for name, values in figures.items():
+        shown = f"**{name}**" if name == "brimful" else name
+        lines.append(f"| {shown} | " + " | ".join(cell(values, key, form) for key, _, form in cols) + " |")
+    return "\n".join(lines)
+
+
+_STYLE = """
+    .card{fill:#fff;stroke:#d0d7de}.t{fill:#1f2328;font-weight:600;font-size:14px}.s{fill:#57606a;font-size:12px}
+    .v{fill:#1f2328;font-size:12px}.bar{fill:#aab4c0}.ours{fill:#1f883d}.limit{stroke:#cf222e;stroke-dasharray:4 3}
+    @media (prefers-color-scheme: dark){.card{fill:#0d1117;stroke:#30363d}.t,.v{fill:#e6edf3}.s{fill:#9da7b3}
+    .bar{fill:#4b5563}.ours{fill:#3fb950}.limit{stroke:#ff7b72}}
+"""
+_LABEL, _BAR, _ROW, _WIDTH = 210, 190, 20, 500
+
+
+def chart(figures: Figures, panels: Sequence[tuple[str, str, float | None, str]]) -> str:
+    """Small bar charts, two side by side; ``panels`` are (key, title, limit line, what is better)."""
+    drawn: list[str] = []
+    column_y = [16, 16]
+    for place, (key, title, limit, better) in enumerate(panels):
+        rows = [(name, values) for name, values in figures.items() if key in values]
+        side = place % 2
+        body, height = _panel(rows, key, title, limit, better)
+        drawn.append(f'<g transform="translate({16 + side * _WIDTH},{column_y[side]})">{body}</g>')
+        column_y[side] += height
+    height = max(column_y) + 8
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {2 * _WIDTH + 20} {height}" role="img" '
+        f'aria-label="brimful beside its peers" font-family="system-ui,Helvetica,Arial,DejaVu Sans,sans-serif">'
+        f"<style>{_STYLE}</style>"
+        f'<rect class="card" x="1" y="1" width="{2 * _WIDTH + 18}" height="{height - 2}" rx="10"/>'
+        f"{''.join(drawn)}</svg>\n"
+    )
+
+
+def _panel(
+    rows: Sequence[tuple[str, Mapping[str, Any]]], key: str, title: str, limit: float | None, better: str
+) -> tuple[str, int]:
+    known = [float(values[key]) for _, values in rows if values[key] is not None]
+    top = max([*known, limit or 0, 1e-9])
+    parts = [f'<text class="t" x="0" y="14">{html.escape(title)}</text><text class="s" x="0" y="30">{better}</text>']
+    y = 40
+    for name, values in rows:
+        value = values[key]
+        width = _BAR if value is None else max(2.0, _BAR * float(value) / top)
+        missing = f"> {values['recovery_bound_s']:.0f}" if key == "recovery_s" else "not served"
+        text = missing if value is None else f"{float(value):,.1f}".removesuffix(".0")
+        kind = "ours" if name == "brimful" else "bar"
+        parts.append(
+            f'<text class="s" x="{_LABEL - 8}" y="{y + 12}" text-anchor="end">{html.escape(name)}</text>'
+            f'<rect class="{kind}" x="{_LABEL}" y="{y + 2}" width="{width:.1f}" height="13" rx="2"/>'
+            f'<text class="v" x="{_LABEL + width + 6:.1f}" y="{y + 13}">{text}</text>'
+        )
+        y += _ROW
+    if limit is not None:
+        x = _LABEL + _BAR * limit / top
+        parts.append(f'<line class="limit" x1="{x:.1f}" x2="{x:.1f}" y1="38" y2="{y}"/>')
+    return "".join(parts), y + 24
