@@ -99,6 +99,8 @@ class BudgetGate:
         """One more did not fit."""
         fits = max(1, self.holding - 1)
         self._limit = float(fits if self._limit is None else min(fits, max(1.0, self._limit)))
+        if self._clock() < self._not_before:
+            return  # one of a crowd that was refused together
         self._refusals += 1
         pause = retry.bound(self._refusals, base_s=_PROBE_FIRST_S, cap_s=_PROBE_MOST_S)
         self._not_before = self._clock() + pause * (0.5 + self._uniform() / 2)
