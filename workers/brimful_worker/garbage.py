@@ -1,0 +1,22 @@
+"""The garbage collector of a worker process, set for thousands of requests in flight.
+
+Python's default looks for cycles after every 700 new objects and walks the whole heap again and again: with a few
+thousand requests in flight that was half of a worker's CPU time (measured: 300 µs a request against 150), and each full
+walk stops the event loop. What is loaded at the start stays for good, so it is taken out of the walks; and since almost
+everything here dies by reference counting, looking rarely loses nothing.
+"""
+
+from __future__ import annotations
+
+import gc
+
+_YOUNG = 50_000
+"""New objects before a look at them: some 20 MB at the worst."""
+_MIDDLE, _OLD = 20, 50
+
+
+def settle() -> None:
+    """Call it once, when all that a process keeps is loaded."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_YOUNG, _MIDDLE, _OLD)
