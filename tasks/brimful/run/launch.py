@@ -169,12 +169,17 @@ class _Launch:
 
     def _say_when_no_worker_answers(self) -> None:
         """A fleet elsewhere may have no workers yet: said once, while the run waits for them."""
-        from brimful.celery import app
+        from celery import Celery
 
+        from brimful.redis_url import broker_options, broker_url
+
+        url = self._settings.redis_url
+        app = Celery("brimful-ping", broker=broker_url(url), set_as_current=False)
+        app.conf.broker_transport_options = broker_options(url, self._settings.visibility_timeout_s)
         loop = asyncio.get_running_loop()
 
         def ask() -> None:
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception):  # a word of advice is no reason to stop a run
                 if not app.control.ping(timeout=_WORKER_PATIENCE_S):
                     text = "no worker answers there yet: start one with `brimful worker`; waiting for it"
                     loop.call_soon_threadsafe(self._display.say, text)

@@ -16,7 +16,7 @@ _BREAKS = {"\x85": "\\u0085", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 def dump_line(record: Mapping[str, Any]) -> bytes:
     """One line of JSON in UTF-8 with its ``\\n``; whatever could end a line or is no UTF-8 is escaped."""
-    text = json.dumps(record, ensure_ascii=False, separators=(",", ":"))
+    text = _ENCODER.encode(record)
     for character, escape in _BREAKS.items():
         if character in text:
             text = text.replace(character, escape)
@@ -24,6 +24,10 @@ def dump_line(record: Mapping[str, Any]) -> bytes:
         return text.encode() + b"\n"
     except UnicodeEncodeError:  # lone surrogates
         return json.dumps(record, separators=(",", ":")).encode() + b"\n"
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+"""Made once: json.dumps would make one for each line."""
 
 
 def load_line(data: bytes, where: str) -> dict[str, Any]:

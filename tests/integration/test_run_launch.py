@@ -1,0 +1,110 @@
+"""A run from command to exit code on a real Redis, its driver played."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from brimful.config import Settings
+from brimful.errors import ExitCode, FleetError
+from brimful.outcome import Cause, Failure
+from brimful.run.launch import Showing, run_to_end
+from brimful.run.live import Live
+from brimful.run.prepare import Prepared
+from brimful_worker.local.valkey import Valkey
+from support.fake_driver import FakeDriver
+from support.runs import options, records, write_lines
+
+Driver = Callable[[str, Prepared], FakeDriver]
+
+
+def _with(driver: FakeDriver) -> Driver:
+    return lambda url, prepared: driver
+
+
+def test_json_and_the_next_command(tmp_path: Path, valkey: Valkey, capfd: pytest.CaptureFixture[str]) -> None:
+    source, out = write_lines(tmp_path / "in.txt", ["a", "b", "c"]), tmp_path / "out.jsonl"
+    settings = Settings.load(redis_url=valkey.url)
+    fault = Failure(Cause.CONTENT_FILTER, "400: no", 400, permanent=True)
+    showing = Showing(
+        json=True, progress=False, command=("brimful", "run", str(source), "-o", "out put.jsonl", "--fresh")
+    )
+    driver = FakeDriver(lambda unit, *_: fault if unit.line == 2 else "ok")
+    assert run_to_end(options(source, out=out), settings, showing, _with(driver)) is ExitCode.FAILURES
+    said = capfd.readouterr()
+    found = json.loads(said.out)
+    names = "requests rollouts succeeded failed resumed starts attempts rate_limited tokens seconds output"
+    assert found.keys() >= set(names.split())
+    assert (found["requests"], found["succeeded"], found["failed"], found["attempts"], found["starts"]) == (
+        3,
+        2,
+        1,
+        3,
+        3,
+    )
+    assert found["next"] == f"brimful run {source} -o 'out put.jsonl' --retry-errors"
+    assert found["errors"] == f"{out}.errors.jsonl"
+    # Nothing is left to ask: no driver, and no Redis, is needed.
+    asked = options(source, out=out)
+    again = run_to_end(asked, Settings.load(redis_url="redis://127.0.0.1:9/0"), Showing(progress=False))
+    assert again is ExitCode.FAILURES
+    assert "3: 2 sampled, 1 failed" in capfd.readouterr().err
+
+
+def test_rollouts_to_standard_output(tmp_path: Path, valkey: Valkey, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    source = write_lines(tmp_path / "in.jsonl", [{"prompt": "a"}, "{", {"prompt": "c"}])
+    settings = Settings.load(redis_url=valkey.url)
+    code = run_to_end(options(source, out="-"), settings, Showing(progress=False), _with(FakeDriver()))
+    said = capfdbinary.readouterr()
+    assert code is ExitCode.FAILURES
+    assert [json.loads(line)["line"] for line in said.out.splitlines()] == [1, 3]
+    assert f"{source}:2: is not JSON".encode() in said.err
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["in.jsonl"]
+
+
+def test_a_fleet_past_hope_ends_the_run_with_what_it_has(
+    tmp_path: Path, valkey: Valkey, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source, out = write_lines(tmp_path / "in.txt", ["a"] * 20), tmp_path / "out.jsonl"
+
+    class Failing(FakeDriver):
+        async def deliveries(self, units, *, total):  # type: ignore[no-untyped-def]
+            count = 0
+            async for batch in super().deliveries(units, total=total):
+                yield batch
+                if (count := count + 1) == 2:
+                    raise FleetError("Redis was away for too long")
+
+    settings, showing = Settings.load(redis_url=valkey.url), Showing(command=("brimful", "run", "in.txt"))
+    with pytest.raises(FleetError, match="away for too long"):
+        run_to_end(options(source, out=out), settings, showing, _with(Failing()))
+    said = capfd.readouterr().err
+    assert "20: 6 sampled, 0 failed, 14 left" in said
+    assert "brimful run in.txt" in said
+    assert len(records(out)) == 6
+    assert run_to_end(options(source, out=out), settings, showing, _with(FakeDriver())) is ExitCode.OK
+
+
+async def test_the_live_display_draws_itself() -> None:
+    import io
+
+    from rich.console import Console
+
+    from brimful.run.display import Progress
+    from brimful.run.gauges import Gauges
+    from brimful.run.summary import Summary
+
+    async def gauges() -> Gauges:
+        return Gauges(16, 16, 583, 600, waiting=3)
+
+    console = Console(file=io.StringIO(), force_terminal=True, width=120, color_system=None)
+    live = Live(gauges, console=console)
+    await live.show(Progress(10, 100, 100, 40, 2, 80, 80, 1234))
+    live.say("a word [in brackets]")
+    live.end(Summary(requests=100, rollouts=80, succeeded=40, output="out.jsonl"))
+    drawn = console.file.getvalue()  # type: ignore[attr-defined]
+    for words in ("42/100 requests", "slots 16/16", "window 583/600", "a word [in brackets]", "out.jsonl"):
+        assert words in drawn
