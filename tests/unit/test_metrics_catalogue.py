@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from brimful.errors import SettingError
-from brimful.status import Status
+from brimful.status import Status, WorkerStatus
 from brimful_worker import metrics
 from support.waiting import wait_until_async
 
@@ -44,13 +44,14 @@ def status(epoch: str | None) -> Status:
         tokens_used=0,
         budget=None,
         budget_spent=0,
-        waiting={},
+        waiting={"interactive": 3, "batch": 40},
         pause_s=0.0,
         pause_reason=None,
         breaker="open",
         failures=20,
         limits={},
         overridden=(),
+        workers=(WorkerStatus("p", "w1", "host", 1, held=5, interactive=3, batch=40, heard_s=0.1),),
     )
 
 
@@ -94,7 +95,7 @@ def test_everything_is_exposed_with_the_keys_tag() -> None:
 def test_the_fleets_status_becomes_gauges() -> None:
     port = metrics.serve(0, key_tag="k")
     for epoch in ("a", "a", None, "b"):
-        metrics.fleet_status(status(epoch))
+        metrics.fleet_status(status(epoch), "w1")
     lines = scrape(port).splitlines()
     for line in ("slots_used", "slots_limit"):
         assert any(entry.startswith(f"brimful_{line}{{") for entry in lines)
@@ -102,6 +103,11 @@ def test_the_fleets_status_becomes_gauges() -> None:
     assert 'brimful_pause_seconds{key="k"} 0.0' in lines
     assert 'brimful_breaker_open{key="k"} 1.0' in lines
     assert 'brimful_rebuilds_total{key="k"} 1.0' in lines
+    assert 'brimful_held_slots{key="k"} 5.0' in lines
+    assert 'brimful_waiting_requests{key="k",workload="batch"} 40.0' in lines
+    assert 'brimful_redis_up{key="k"} 1.0' in lines
+    metrics.redis_away()
+    assert 'brimful_redis_up{key="k"} 0.0' in scrape(port).splitlines()
 
 
 def test_a_taken_port_means_a_neighbour_and_the_next_one_is_used() -> None:

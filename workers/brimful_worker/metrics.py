@@ -159,21 +159,19 @@ STARTS = Counter("brimful_starts_total", "Starts put on the wire.", "starts", ("
 WAIT_SECONDS = Histogram(
     "brimful_wait_seconds", "From asking for a slot to its grant.", "seconds", ("workload",), buckets=_WAIT_S
 )
-WAITING = Gauge(
-    "brimful_waiting_requests", "Requests of this process that wait for a grant.", "requests", ("workload",)
-)
 HELD = Gauge("brimful_held_slots", "Slots held by this process.", "slots")
 STALE_GRANTS = Counter(
     "brimful_stale_grants_total", "Grants given back since the wire was not reached within the guard.", "grants"
 )
 LEASES_LOST = Counter("brimful_leases_lost_total", "Leases that could not be renewed; their requests ended.", "leases")
-REDIS_UP = Gauge("brimful_redis_up", "1 while this process's last admission command to Redis was answered.", "boolean")
+REDIS_UP = Gauge("brimful_redis_up", "1 while this process reads admission's status from Redis.", "boolean")
 
 # admission, fleet-wide (max by key, not sum)
 SLOTS_LIMIT = Gauge("brimful_slots_limit", "Slots the key has.", "slots")
 SLOTS_USED = Gauge("brimful_slots_used", "Slots leased in the whole fleet.", "slots")
 STARTS_LIMIT = Gauge("brimful_window_starts_limit", "Starts allowed in a window; 0 = no such limit.", "starts")
 STARTS_USED = Gauge("brimful_window_starts_used", "Starts in the last window, whole fleet.", "starts")
+WAITING = Gauge("brimful_waiting_requests", "Requests that wait for a grant, whole fleet.", "requests", ("workload",))
 PAUSED = Gauge("brimful_pause_seconds", "What is left of the fleet-wide pause.", "seconds")
 BREAKER_OPEN = Gauge("brimful_breaker_open", "1 while the breaker holds new starts back.", "boolean")
 REBUILDING = Gauge("brimful_rebuilding", "1 while admission is rebuilt after Redis lost its memory.", "boolean")
@@ -193,18 +191,27 @@ CATALOGUE: tuple[Metric, ...] = tuple(entry for entry in list(globals().values()
 """All of them, in the order above."""
 
 
-def fleet_status(status: Status) -> None:
-    """Set the fleet-wide gauges from one read of admission's status; every few seconds is enough."""
+def fleet_status(status: Status, name: str = "") -> None:
+    """Set the gauges from one read of admission's status, every few seconds; ``name`` is this worker's in it."""
     global _epoch
+    REDIS_UP.set(1)
+    HELD.set(sum(worker.held for worker in status.workers if worker.name == name))
     SLOTS_USED.set(status.slots_used)
     SLOTS_LIMIT.set(status.slots or 0)
     STARTS_USED.set(status.starts_used)
     STARTS_LIMIT.set(status.starts or 0)
+    for workload, waiting in status.waiting.items():
+        WAITING.set(waiting, workload)
     PAUSED.set(status.pause_s)
     BREAKER_OPEN.set(float(status.breaker != "closed"))
     REBUILDING.set(float(status.rebuilding))
     REBUILDS.inc(by=float(None not in (_epoch, status.epoch) and _epoch != status.epoch))
     _epoch = status.epoch or _epoch
+
+
+def redis_away() -> None:
+    """The status could not be read; the other gauges keep what was last known."""
+    REDIS_UP.set(0)
 
 
 def serving() -> bool:

@@ -85,8 +85,9 @@ class WorkerPort:
     async def _tell_metrics(self) -> None:
         while True:
             try:
-                metrics.fleet_status(await self._admission.status())
+                metrics.fleet_status(await self._admission.status(), self._name)
             except (RedisError, OSError) as error:
+                metrics.redis_away()
                 log.debug("no status for the metrics: %s", type(error).__name__)
             await asyncio.sleep(_STATUS_S)
 
