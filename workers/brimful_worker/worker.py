@@ -16,7 +16,7 @@ from brimful.names import Workload
 from brimful.outcome import Outcome
 from brimful.redis_url import DEFAULT_URL
 from brimful.request import Request
-from brimful_worker import metrics
+from brimful_worker import garbage, metrics
 from brimful_worker.admission import Admission
 from brimful_worker.jobs import run_coroutine
 from brimful_worker.provider.session import Provider
@@ -56,6 +56,7 @@ class WorkerPort:
                 for told in (metrics.heartbeat(), self._tell_metrics()):
                     stack.callback(asyncio.create_task(told).cancel)
             self._open = stack.pop_all()
+        garbage.settle()
 
     async def aclose(self) -> None:
         if self._open is not None:
