@@ -51,6 +51,8 @@ class Feed:
         self._store = store
         self._freed = asyncio.Event()
         self._of: dict[int, int] = {}
+        self._bad_lines = 0
+        self._first_bad: BadLine | None = None
         self.requests = 0
         self.at_end = False
         self.stopped = False
@@ -73,6 +75,22 @@ class Feed:
     def rollouts_of(self, line: int) -> int | None:
         """How many rollouts a line has that is outstanding; None where its line was not read yet."""
         return self._of.get(line)
+
+    @property
+    def unused(self) -> bool:
+        """Whether nothing was there to ask, and nothing bad to record."""
+        return not self._surveyed and self.at_end and not self.requests
+
+    def nothing_usable(self) -> InputError | None:
+        """What to say of a stream of which nothing could be used; a file is refused before."""
+        name = self._options.read.sources[0].name
+        if self._surveyed or not self.at_end:
+            return None
+        if not self.requests:
+            return InputError(f"{name}: is empty, or holds only blank lines; write a request or a prompt on each line")
+        if self._first_bad is not None and self._bad_lines == self.requests:
+            return InputError(f"none of {self.requests:,} lines can be used; the first: {self._first_bad}")
+        return None
 
     def ended(self, line: int) -> None:
         """All of a line has come, or failed."""
@@ -142,6 +160,8 @@ class Feed:
         return None if wanted == () else Unit(item.line, item.id, item.request, wanted)
 
     def _bad(self, bad: BadLine) -> None:
+        self._bad_lines += 1
+        self._first_bad = self._first_bad or bad
         if self._options.strict:
             raise InputError(str(bad))
         if self._errors is not None and bad.line in self._errors.bad and not self._corrected(bad.line):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import shlex
 import signal
 import threading
@@ -71,6 +72,7 @@ class _Launch:
         self._fleet: LocalFleet | None = None
         self._fleet_gauges: FleetGauges | None = None
         self._fleet_stopping = False
+        self._interrupted = False
 
     async def run(self, local: bool) -> ExitCode:
         loop = asyncio.get_running_loop()
@@ -122,6 +124,9 @@ class _Launch:
 
     async def _conduct(self, settings: Settings | None) -> ExitCode:
         """``settings`` None: nothing is left to ask."""
+        if self._interrupted:
+            self._display.say("interrupted before anything was asked")
+            return ExitCode.INTERRUPTED
         check = self._fleet.check if self._fleet is not None else lambda: None
         self._session = session = Session(self._prepared, self._display, check_fleet=check)
         driver = None
@@ -146,11 +151,13 @@ class _Launch:
 
     def _interrupt(self) -> None:
         if self._fleet_stopping and self._fleet is not None:
-            threading.Thread(target=self._fleet.kill, daemon=True).start()
+            for pid in self._fleet.worker_pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         elif self._session is not None:
             self._session.interrupt()
         else:
-            raise KeyboardInterrupt  # while the fleet starts: all of it is ended on the way out
+            self._interrupted = True  # while the fleet starts: it is ended as soon as it can be
 
     def _next(self, summary: Summary) -> str | None:
         if self._prepared.paths is None:

@@ -84,7 +84,8 @@ def draw(progress: Progress, gauges: Gauges | None, per_minute: float, eta_s: fl
             figures.append("   ")
     lines: list[Table | Text] = [bar, figures]
     if progress.stopping:
-        lines.append(Text("stopping: waiting for what is on the wire; Ctrl-C again stops at once", style="yellow"))
+        flying = f"{gauges.slots_used:,} requests" if gauges is not None else "what is"
+        lines.append(Text(f"stopping: waiting for {flying} on the wire; Ctrl-C again stops at once", style="yellow"))
     return Group(*lines)
 
 

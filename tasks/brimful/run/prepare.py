@@ -47,6 +47,8 @@ class Prepared:
     """None: the input can be read but once."""
     notes: list[str] = field(default_factory=list)
     """What the user should know."""
+    unused: bool = False
+    """The input turned out to be empty: nothing is kept of the try."""
 
     @property
     def complete(self) -> bool:
@@ -92,6 +94,8 @@ class Prepared:
         if self.errors is not None:
             self.errors.close()
         if self.digests is not None and self.paths is not None:
+            if self.unused and self.digests.created:
+                self.paths.sidecar.unlink(missing_ok=True)
             _leave(self.digests, self.paths)
 
 

@@ -16,8 +16,9 @@ from brimful.run.prepare import Prepared
 from brimful.run.summary import Summary, exit_code_of
 from brimful.run.units import Delivered, DriveStatus, Failed, Recovered, Unit
 
+_LARGE = 100 << 20  # bytes of a ledger that take a while
 _TICK_S = 0.5
-_STOP_S = 10.0
+_STOP_S = 3.0
 
 
 class DriverLike(Protocol):
@@ -85,8 +86,9 @@ class Session:
             for stop in self._stops:
                 stop.cancel()
         self.summary = summary = self._finish()
-        if self._error is None and self._feed.fault is not None:
-            self._error = self._feed.fault
+        if self._error is None:
+            self._error = self._feed.fault or self._feed.nothing_usable()
+            self._prepared.unused = self._feed.unused
         if self._error is not None:
             raise self._error
         return summary
@@ -181,6 +183,8 @@ class Session:
         if prepared.errors is not None:
             prepared.errors.finish(prepared.tally)
         if paths is not None:
+            if paths.ledger.exists() and paths.ledger.stat().st_size > _LARGE:
+                self._display.say(f"putting {paths.output} in order")
             convert(paths, input_order=prepared.options.order is Order.INPUT)
         summary = self._summary()
         if paths is not None:
