@@ -1,0 +1,28 @@
+"""A service that has nothing of brimful installed: its own Celery app on the fleet's Redis, and the task by its name.
+
+BRIMFUL_REDIS_URL=redis://… python examples/service_stranger.py
+"""
+
+import os
+
+from celery import Celery
+from celery.result import AsyncResult
+
+URL = os.environ["BRIMFUL_REDIS_URL"]
+app = Celery("somebody-else", broker=URL, backend=URL)
+
+
+def ask(prompt: str, **fields: object) -> AsyncResult:
+    """``fields`` are the provider's own: max_tokens, n, temperature, stop, model …
+
+    Queues: "interactive" goes before "batch"; without a queue it lands in Celery's default one, which is served too.
+    """
+    return app.send_task("brimful.sample", args=[prompt], kwargs=fields, queue="interactive")
+
+
+if __name__ == "__main__":
+    questions = ["The Strait of Gibraltar separates", "Water boils at a lower temperature in La Paz because"]
+    results = [ask(question, max_tokens=16) for question in questions]
+    for question, result in zip(questions, results, strict=True):
+        completion = result.get(timeout=120)  # the provider's completion, as its documentation shows it
+        print(question, "→", completion["choices"][0]["text"])
