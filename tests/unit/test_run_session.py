@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
+import random
 from pathlib import Path
 
 import pytest
 
-from brimful.errors import InputError, UsageError
+from brimful.errors import FleetError, InputError, UsageError
 from brimful.outcome import Cause, Failure, Outcome, Rollout
 from brimful.run.display import Quiet
 from brimful.run.options import Order
@@ -293,3 +296,36 @@ def test_the_summary_equals_a_recount(tmp_path: Path) -> None:
     assert summary.tokens == sum(record["usage"]["total_tokens"] for record in there)
     assert summary.requests == summary.succeeded + summary.failed
     json.dumps(summary.as_json())
+
+
+def test_an_output_cut_anywhere_is_completed(tmp_path: Path) -> None:
+    out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 5, n=2)
+    run(options(source, out=out))
+    whole = out.read_bytes()
+    wanted = sorted(_identities(out))
+    for cut in random.Random(5).sample(range(len(whole)), 60):
+        out.write_bytes(whole[:cut])
+        summary = run(options(source, out=out))
+        assert summary is not None
+        assert summary.resumed == whole[:cut].count(b"\n")
+        assert sorted(_identities(out)) == wanted
+
+
+def test_a_full_disk_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 9)
+    written = 0
+
+    def write(fd: int, data: bytes) -> None:
+        nonlocal written
+        written += len(data)
+        if written > 1500:
+            os.write(fd, data[: len(data) // 2])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        os.write(fd, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("brimful.run.output._write_all", write)
+        with pytest.raises(FleetError, match=r"cannot write .*out.jsonl: No space left"):
+            run(options(source, out=out))
+    assert len(records(out)) == 3
+    assert run(options(source, out=out)).rollouts == 9  # type: ignore[union-attr]

@@ -76,7 +76,9 @@ class _Launch:
 
     async def run(self, local: bool) -> ExitCode:
         loop = asyncio.get_running_loop()
-        for number in _SIGNALS:
+        # One that is ignored stays so: nohup, and background jobs of a shell.
+        heard = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        for number in heard:
             loop.add_signal_handler(number, self._interrupt)
         try:
             for note in self._prepared.notes:
@@ -91,7 +93,7 @@ class _Launch:
             return await self._conduct(self._settings)
         finally:
             self._display.close()
-            for number in _SIGNALS:
+            for number in heard:
                 loop.remove_signal_handler(number)
 
     async def _on_local_fleet(self) -> ExitCode:
