@@ -95,7 +95,7 @@ def _usages(delivered: Delivered) -> list[dict[str, int] | None]:
     """By length of text: the nearest to tokens that one can see from outside. A prompt is paid once, with choice 0."""
     usage = delivered.usage
     shares = share_usage(usage, [max(1, len(rollout.text)) for rollout in delivered.rollouts])
-    if not usage or not shares or shares[0] is None:
+    if not usage or len(shares) <= 1 or shares[0] is None:
         return shares
     first_choices = [1 if rollout.choice_index == 0 else 0 for rollout in delivered.rollouts]
     prompts = share_usage({"prompt_tokens": usage.get("prompt_tokens") or 0, "completion_tokens": 0}, first_choices)

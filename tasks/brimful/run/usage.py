@@ -20,6 +20,9 @@ def share_usage(usage: Mapping[str, Any] | None, weights: Sequence[int]) -> list
         return [None] * len(weights)
     if prompt is None and completion is None:
         prompt, completion = 0, total
+    if len(weights) == 1:
+        asked, sampled = prompt or 0, completion or 0
+        return [{"prompt_tokens": asked, "completion_tokens": sampled, "total_tokens": asked + sampled}]
     prompts, completions = _deal(prompt or 0, weights), _deal(completion or 0, weights)
     return [
         {"prompt_tokens": asked, "completion_tokens": sampled, "total_tokens": asked + sampled}
