@@ -72,7 +72,9 @@ def test_counting_costs_nothing_and_keeps_nothing_while_not_served() -> None:
     metrics.HELD.inc()
     assert not metrics.serving()
     port = metrics.serve(0, key_tag="k")
-    assert 'brimful_starts_total{key="k"' not in scrape(port)
+    text = scrape(port)
+    assert 'brimful_starts_total{key="k"' not in text
+    assert 'brimful_leases_lost_total{key="k"} 0.0' in text.splitlines()
 
 
 def test_everything_is_exposed_with_the_keys_tag() -> None:

@@ -62,6 +62,8 @@ class Metric:
         self._key = key
         self._children = {}
         self._live = self._make(registry)
+        if not self.labels and not isinstance(self, Gauge):
+            self._child(())  # a series that first appears at 1 shows Prometheus no increase
 
     def close(self) -> None:
         self._live = None
