@@ -51,7 +51,7 @@ def broker_options(url: str | None, visibility_timeout_s: int) -> dict[str, Any]
 
 def redis_client(url: str, **options: Any) -> Redis:
     """An asyncio client for the URL; answers are str. Connects when first used."""
-    settings = {**_CLIENT, **options}
+    settings = _settings(url, options)
     if not url.startswith("sentinel://"):
         return Redis.from_url(url, **settings)
     hosts, more, master = _sentinel(url)
@@ -62,13 +62,20 @@ def redis_client(url: str, **options: Any) -> Redis:
 
 def sync_redis_client(url: str, **options: Any) -> redis.Redis:
     """As :func:`redis_client`, for code that runs on no loop."""
-    settings = {**_CLIENT, **options}
+    settings = _settings(url, options)
     if not url.startswith("sentinel://"):
         return redis.Redis.from_url(url, **settings)
     hosts, more, master = _sentinel(url)
     sentinel = redis.Sentinel(hosts, socket_timeout=5)  # type: ignore[no-untyped-call]
     client: redis.Redis = sentinel.master_for(master, **more, **settings)  # type: ignore[no-untyped-call]
     return client
+
+
+def _settings(url: str, options: dict[str, Any]) -> dict[str, Any]:
+    settings = {**_CLIENT, **options}
+    if url.startswith("unix://"):
+        del settings["socket_keepalive"]  # redis-py's unix connections do not take it
+    return settings
 
 
 def without_password(url: str) -> str:

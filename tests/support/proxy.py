@@ -18,6 +18,8 @@ class Proxy:
         """Swallow the next command that contains this and cut its connection; once."""
         self.refuse = False
         """Accept nothing, and cut what is there with :meth:`cut`."""
+        self.mute_subscribed = False
+        """Swallow what the server says to the subscribed connections that are there now."""
         self.frozen = asyncio.Event()
         self.frozen.set()
         self.dropped = 0
@@ -95,6 +97,7 @@ class Proxy:
             while data := await reader.read(1 << 20):
                 await self.frozen.wait()
                 if b"SUBSCRIBE" in data:
+                    self.mute_subscribed = False
                     self._subscribed.add(client)
                 if self.drop_request and self.drop_request in data:
                     self.drop_request = None
@@ -113,5 +116,7 @@ class Proxy:
                 if swallow.is_set():
                     self.dropped += 1
                     return
+                if self.mute_subscribed and to in self._subscribed:
+                    continue
                 to.write(data)
                 await to.drain()

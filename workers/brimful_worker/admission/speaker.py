@@ -290,7 +290,7 @@ class Speaker:
 
     async def _until_answered(self, message: dict[str, Any]) -> tuple[float, float, dict[str, Any]]:
         """Monotonic time of sending, of the reply, and the reply. Repeats the same command until it is answered."""
-        delay = _RETRY_FIRST_S
+        delay, told = _RETRY_FIRST_S, False
         while True:
             try:
                 if not self._link.connected:
@@ -298,16 +298,17 @@ class Speaker:
                     await self._link.connect()
                 answer = await self._send(message)
             except (LinkDown, redis.exceptions.ResponseError) as error:
-                if not self.refusal:
+                if self.refusal and not told:  # a single broken connection is not worth a word
+                    told = True
                     log.warning("admission: Redis does not answer, nothing is started until it does: %s", error)
                 self.refusal = str(error)
                 await self._link.close()
                 await asyncio.sleep(delay * (0.5 + random.random() / 2))
                 delay = min(2 * delay, _RETRY_MOST_S)
                 continue
-            if self.refusal:
+            self.refusal = ""
+            if told:
                 log.warning("admission: Redis answers again")
-                self.refusal = ""
             return answer
 
     async def _send(self, message: dict[str, Any]) -> tuple[float, float, dict[str, Any]]:

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Iterator
+from enum import Enum
 
 from brimful.names import Workload
 from brimful_worker.admission.lease import Lease
@@ -14,10 +15,20 @@ WORKLOADS = (Workload.INTERACTIVE, Workload.BATCH)
 _INITIAL = {Workload.INTERACTIVE: "i", Workload.BATCH: "b"}
 
 
+class Place(Enum):
+    """Where a ticket is."""
+
+    BEHIND = 1
+    REGISTERED = 2
+    CANCELLED = 3
+    """Still in the queue of those behind, to be passed over."""
+    OUT = 4
+
+
 class Ticket:
     """One wish for a slot. Its id is also the grant's and the lease's, and is never used again."""
 
-    __slots__ = ("future", "id", "since", "tokens", "workload")
+    __slots__ = ("future", "id", "place", "since", "tokens", "workload")
 
     def __init__(self, ticket: str, workload: Workload, tokens: int, since: float, future: asyncio.Future[Lease]):
         self.id = ticket
@@ -26,6 +37,7 @@ class Ticket:
         self.since = since
         """time.monotonic()"""
         self.future = future
+        self.place = Place.BEHIND
 
     @property
     def waited_ms(self) -> int:
@@ -62,9 +74,13 @@ class Waiting:
             behind, registered = self._behind[workload], self._registered[workload]
             while behind and len(registered) < most:
                 ticket = behind.popleft()
-                if ticket.future.done():
+                if ticket.place is Place.CANCELLED:
                     self._gone[workload] -= 1
                     continue
+                if ticket.future.done():
+                    ticket.place = Place.OUT
+                    continue
+                ticket.place = Place.REGISTERED
                 registered[ticket.id] = ticket
                 moved.append(ticket)
         return moved
@@ -78,15 +94,20 @@ class Waiting:
 
     def cancel(self, ticket: Ticket) -> bool:
         """Takes out a ticket whose future is done. True when Redis knows of it."""
-        if self._registered[ticket.workload].pop(ticket.id, None) is not None:
+        if ticket.place is Place.REGISTERED:
+            del self._registered[ticket.workload][ticket.id]
+            ticket.place = Place.OUT
             return True
-        self._gone[ticket.workload] += 1
+        if ticket.place is Place.BEHIND:
+            ticket.place = Place.CANCELLED
+            self._gone[ticket.workload] += 1
         return False
 
     def pop(self, ticket: str) -> Ticket | None:
         """The registered ticket of a grant, taken out."""
         for registered in self._registered.values():
             if (found := registered.pop(ticket, None)) is not None:
+                found.place = Place.OUT
                 return found
         return None
 
@@ -112,4 +133,6 @@ class Waiting:
             self._behind[workload].clear()
             self._registered[workload].clear()
             self._gone[workload] = 0
+        for ticket in tickets:
+            ticket.place = Place.OUT
         return tickets

@@ -1,0 +1,152 @@
+"""Broken connections between a process and Redis, one at a time: nothing is granted twice, nobody waits for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from brimful.errors import RedisUnreachable
+from brimful.status import read_status
+from brimful_worker.admission import Admission, LeaseLost, Limits, StaleGrant
+from brimful_worker.local.valkey import Valkey
+from support.admissions import KEYS, TAG, Holding, admissions, blessed, hold
+from support.chaos import rounds
+from support.proxy import Proxy
+from support.waiting import wait_until_async
+
+pytestmark = pytest.mark.chaos
+
+
+@pytest.fixture
+def client(valkey: Valkey) -> redis.Redis:
+    return blessed(valkey)
+
+
+@pytest.fixture
+async def proxy(valkey: Valkey) -> AsyncIterator[Proxy]:
+    async with Proxy(valkey.port) as proxy:
+        yield proxy
+
+
+async def test_a_swallowed_reply_grants_one_slot_and_one_start(
+    proxy: Proxy, valkey: Valkey, client: redis.Redis
+) -> None:
+    async with admissions(proxy.url, 1) as (one,):
+        proxy.drop_reply_to = b'"ask"'
+        held = await hold(one)
+        assert proxy.dropped == 1
+        assert client.zrange(KEYS["slots"], 0, -1) == [held.lease.id]
+        assert client.zcard(KEYS["starts"]) == 1
+        proxy.drop_reply_to = b'"release"'
+        await held.end()
+        await wait_until_async(lambda: proxy.dropped == 2, "the release's reply was swallowed too")
+        await (await hold(one)).end()
+        assert client.zcard(KEYS["starts"]) == 2
+
+
+async def test_a_swallowed_command_is_sent_again(proxy: Proxy, client: redis.Redis) -> None:
+    async with admissions(proxy.url, 1) as (one,):
+        proxy.drop_request = b'"ask"'
+        held = await hold(one)
+        assert proxy.dropped == 1
+        assert client.zcard(KEYS["starts"]) == 1
+        await held.end()
+
+
+async def test_the_push_connection_dies_between_asking_and_waiting(
+    proxy: Proxy, valkey: Valkey, client: redis.Redis
+) -> None:
+    async with admissions(valkey.url, 1, slots=1) as (direct,), admissions(proxy.url, 1, slots=1) as (one,):
+        first = await hold(direct)
+        waiting = Holding(one)
+        await wait_until_async(lambda: client.zcard(KEYS["batch"]) == 1, "it is in the queue")
+        proxy.refuse = True
+        proxy.cut(only_subscribed=True)
+        await first.end()
+        await asyncio.wait_for(waiting.granted.wait(), 5)
+        proxy.refuse = False
+        await waiting.end()
+
+
+async def test_a_push_connection_that_is_dead_without_saying_so(
+    proxy: Proxy, valkey: Valkey, client: redis.Redis
+) -> None:
+    async with (
+        admissions(valkey.url, 1, slots=1, lease_s=3) as (direct,),
+        admissions(proxy.url, 1, slots=1, lease_s=3) as (one,),
+    ):
+        first = await hold(direct)
+        waiting = Holding(one)
+        await wait_until_async(lambda: client.zcard(KEYS["batch"]) == 1, "it is in the queue")
+        proxy.mute_subscribed = True
+        await first.end()
+        await asyncio.wait_for(waiting.granted.wait(), 8)
+        await waiting.end()
+
+
+async def test_cancelled_at_a_random_moment_under_steady_traffic(
+    proxy: Proxy, valkey: Valkey, client: redis.Redis
+) -> None:
+    limits = {"slots": 16, "starts": None, "cooloff_s": 0}
+    randomly = random.Random(7)
+    done = 0
+
+    async def one(admission: Admission) -> None:
+        nonlocal done
+        try:
+            async with admission.slot(randomly.choice(["batch", "interactive"])) as lease:
+                lease.sent()
+                await asyncio.sleep(randomly.random() * 0.01)
+                lease.report(ok=True)
+            done += 1
+        except (StaleGrant, LeaseLost):
+            pass
+
+    async with admissions(valkey.url, 2, **limits) as direct, admissions(proxy.url, 1, **limits) as far:
+        many = [*direct, *far]
+        for number in range(rounds(15, 100)):
+            tasks = [asyncio.create_task(one(many[i % 3])) for i in range(60)]
+            for task in randomly.sample(tasks, 30):
+                asyncio.get_running_loop().call_later(randomly.random() * 0.05, task.cancel)
+            if number % 5 == 4:
+                proxy.cut()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        assert [admission.held for admission in many] == [0, 0, 0]
+        assert [admission.waiting for admission in many] == [0, 0, 0]
+        await wait_until_async(lambda: client.zcard(KEYS["slots"]) == 0, "nothing is held in Redis")
+        await wait_until_async(lambda: client.zcard(KEYS["batch"]) == 0, "nothing waits in Redis")
+        held = [await hold(many[i % 3]) for i in range(16)]
+        assert read_status(client, TAG).slots_used == 16
+        for holding in held:
+            await holding.end()
+    assert done > 200
+
+
+async def test_closing_cancels_who_waits_and_says_goodbye(valkey: Valkey, client: redis.Redis) -> None:
+    async with admissions(valkey.url, 1, slots=1) as (one,):
+        held = await hold(one)
+        waiting = Holding(one)
+        await wait_until_async(lambda: client.zcard(KEYS["batch"]) == 1, "one waits")
+    results = await asyncio.gather(held.task, waiting.task, return_exceptions=True)
+    assert [type(result) for result in results] == [LeaseLost, asyncio.CancelledError]
+    assert client.zcard(KEYS["heard"]) == 0
+    assert client.zcard(KEYS["batch"]) == 0
+
+
+async def test_unix_socket(tmp_path: Path) -> None:
+    path = tmp_path / "v.sock"
+    with Valkey(tmp_path / "v", options=(f"unixsocket {path}",)) as valkey:
+        blessed(valkey)
+        async with admissions(f"unix://{path}?db=0", 1) as (one,):
+            await (await hold(one)).end()
+
+
+async def test_no_redis_at_all_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("brimful_worker.admission.admission._START_S", 0.3)
+    with pytest.raises(RedisUnreachable, match="cannot be reached"):
+        await Admission("redis://:secret@127.0.0.1:1/0", TAG, Limits()).start()
