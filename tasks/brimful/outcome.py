@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
@@ -113,15 +113,21 @@ class Outcome:
         return self.retries.get(Cause.RATE_LIMITED, 0) + self.retries.get(Cause.QUEUE_FULL, 0)
 
     def as_message(self) -> dict[str, Any]:
-        """JSON-ready; :meth:`from_message` is its inverse."""
-        return asdict(self)
+        """JSON-ready; :meth:`from_message` is its inverse. The completion is the outcome's own, not a copy."""
+        message = {name: getattr(self, name) for name in _OUTCOME_FIELDS}
+        if self.failure is not None:
+            message["failure"] = asdict(self.failure)
+        return message
 
     @classmethod
     def from_message(cls, raw: Mapping[str, Any]) -> Outcome:
-        fields = dict(raw)
-        if (failure := fields.get("failure")) is not None:
-            fields["failure"] = Failure(**{**failure, "cause": Cause(failure["cause"])})
-        return cls(**fields)
+        values = dict(raw)
+        if (failure := values.get("failure")) is not None:
+            values["failure"] = Failure(**{**failure, "cause": Cause(failure["cause"])})
+        return cls(**values)
+
+
+_OUTCOME_FIELDS = tuple(field.name for field in fields(Outcome))
 
 
 @dataclass(frozen=True, slots=True)

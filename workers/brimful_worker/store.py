@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
 from redis import RedisError
 from redis.asyncio import Redis
 
@@ -23,6 +25,13 @@ _MOST = 128
 _MOST_BYTES = 2 * 1024 * 1024
 _PAUSE_S = (0.1, 2.0)
 """First and longest pause between tries while Redis is away."""
+
+
+def _encode(value: Any) -> bytes:
+    try:
+        return orjson.dumps(value)
+    except (orjson.JSONEncodeError, TypeError):  # a lone surrogate, a number beyond 64 bits
+        return json.dumps(value, separators=(",", ":")).encode("ascii")
 
 
 @dataclass(slots=True)
@@ -63,7 +72,7 @@ class Store:
         ``last()`` is called once, when it has been stored: whether its shard has ended with it.
         """
         stored = asyncio.get_running_loop().create_future()
-        self._items.append(_Item(keys, shard, id, result_fields(id, units, outcome), last, stored))
+        self._items.append(_Item(keys, shard, id, result_fields(id, units, outcome, _encode), last, stored))
         self._some.set()
         await stored
 
@@ -118,9 +127,12 @@ class Store:
     async def _send(self, batch: list[_Item]) -> None:
         keys = batch[0].keys
         async with self._redis.pipeline(transaction=True) as pipe:
+            ended: defaultdict[str, list[str]] = defaultdict(list)
             for item in batch:
                 pipe.xadd(keys.results, item.fields)
-                pipe.hdel(keys.shard(item.shard), item.id)
+                ended[item.shard].append(item.id)
+            for shard, ids in ended.items():
+                pipe.hdel(keys.shard(shard), *ids)
             pipe.expire(keys.results, TTL_S)
             await pipe.execute()
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -159,13 +159,16 @@ class Ledger:
         return [str(shard) for shard in await self._client.zrange(self.keys.shards, 0, -1)]
 
 
-def result_fields(id: str, units: Any, outcome: Outcome) -> dict[str, str]:
-    """What a worker adds to the stream. ``units`` is the manifest's message. ASCII, whatever the texts hold."""
-    return {
-        "id": id,
-        "units": json.dumps(units, separators=(",", ":")),
-        "outcome": json.dumps(outcome.as_message(), separators=(",", ":")),
-    }
+def _dumps(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def result_fields(
+    id: str, units: Any, outcome: Outcome, dumps: Callable[[Any], bytes] = _dumps
+) -> dict[str, str | bytes]:
+    """What a worker adds to the stream. ``units`` is the manifest's message. ``dumps`` makes valid UTF-8 of whatever
+    the texts hold (lone surrogates as escapes)."""
+    return {"id": id, "units": dumps(units), "outcome": dumps(outcome.as_message())}
 
 
 def _result(entry: str, fields: Mapping[str, str]) -> Result:
