@@ -68,14 +68,21 @@ async def test_without_any_name_each_call_is_a_job_of_its_own(
     assert gateway.jobs.snapshot()["created"] == 2
 
 
+@pytest.mark.parametrize("told", ["by the message", "by the worker that stops"])
 async def test_given_back_the_job_runs_on_and_the_next_worker_finds_it(
-    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch, told: str
 ) -> None:
     gateway.set(latency_s=0.4)
     async with bench(monkeypatch, gateway.url) as it:
+        stopping = asyncio.Event()
+        it.sampler.stopping = stopping.is_set
         task = job(it)
         await wait_until_async(lambda: statuses(gateway).get("running"), "the Job to run")
-        task.cancel(GIVE_BACK)
+        if told == "by the message":
+            task.cancel(GIVE_BACK)
+        else:
+            stopping.set()
+            task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
     assert statuses(gateway) == {"running": 1}

@@ -118,6 +118,10 @@ class TaskPool(BasePool):  # type: ignore[misc]  # celery ships no types
         self._main.drain_all()
 
     def _end_all(self) -> None:
+        if self._loop.alive:
+            self._worker.stopping(
+                self._loop
+            )  # first: bodies that are cancelled then know that their work is given back
         for job, *_ in tuple(self._jobs.values()):
             job.end()
 

@@ -43,12 +43,15 @@ class Sampler:
         provider: Provider,
         *,
         uniform: Callable[[], float] = random.random,
+        stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``uniform`` draws from [0, 1)."""
+        """``uniform`` draws from [0, 1). ``stopping``: a cancellation now means that the worker stops and gives its
+        work back, so that Jobs are left for the next worker to find."""
         self.settings = settings
         self.admission = admission
         self.provider = provider
         self.uniform = uniform
+        self.stopping = stopping
         self.budget = BudgetGate(uniform=uniform)
         self.worker = f"{socket.gethostname()}:{os.getpid()}"
 
@@ -59,8 +62,8 @@ class Sampler:
 
         ``scope`` (a run's or a Celery task's id) and ``request.id`` name the request to the provider's Jobs: the same
         names and fields find the same Job again. With neither, each call is a Job of its own. Cancelled, the Job is
-        cancelled at the provider too; cancelled with the message :data:`brimful_worker.provider.GIVE_BACK` it is left
-        for the next worker to find.
+        cancelled at the provider too, unless the worker stops or the cancellation's message is
+        :data:`brimful_worker.provider.GIVE_BACK`.
         ``on_wire`` is told True when an attempt's bytes are sent, False when that attempt failed and another is to
         follow: whoever stops calmly lets the first end and cancels the second.
         """
@@ -291,4 +294,5 @@ class _Sampling:
             pause=pause,
             start=None if begin is None else lambda: begin(part.request.workload),
             throttled=throttled,
+            giving_back=fleet.stopping,
         )

@@ -40,7 +40,7 @@ class WorkerPort:
         self.stopping = asyncio.Event()
         self._admission = Admission.from_settings(settings, name=name)
         self._provider = Provider(settings)
-        self._sampler = Sampler(settings, self._admission, self._provider)
+        self._sampler = Sampler(settings, self._admission, self._provider, stopping=self.stopping.is_set)
         self._shards = ShardRunner(
             self._sampler, settings.redis_url or DEFAULT_URL, name, self.stopping, parse=self._parse_one
         )

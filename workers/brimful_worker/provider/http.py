@@ -21,12 +21,37 @@ load balancers in front of providers allow (60 s and more), so that ours is the 
 _DNS_TTL_S = 60
 
 
+_OPENING = 128
+"""Connections being made at once. Thousands of handshakes together would outlast each other's timeouts and drown the
+provider's queue of new connections; so they follow one another, and each one's timeout begins with its own turn."""
+_RESOLVE_S = 60.0
+"""Beyond it even a turn that never comes, or a name server that never answers, is a failure."""
+
+
 def encode(body: Mapping[str, Any]) -> bytes:
     """JSON bytes. orjson where it can; the standard library where a string holds a lone surrogate (as ``\\ud800``)."""
     try:
         return orjson.dumps(body)
     except (orjson.JSONEncodeError, TypeError):
         return json.dumps(body, separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+class _Connector(aiohttp.TCPConnector):
+    """As aiohttp's, but for the queue before new connections."""
+
+    def __init__(self, tls: ssl.SSLContext | bool) -> None:
+        super().__init__(
+            limit=0,  # admission decides how many; a second limit below it would only hide waiting from it
+            limit_per_host=0,
+            keepalive_timeout=_KEEPALIVE_S,
+            ttl_dns_cache=_DNS_TTL_S,
+            ssl=tls,
+        )
+        self._opening = asyncio.Semaphore(_OPENING)
+
+    async def _create_connection(self, *arguments: Any, **more: Any) -> Any:
+        async with self._opening:
+            return await super()._create_connection(*arguments, **more)
 
 
 class Http:
@@ -43,16 +68,12 @@ class Http:
     ) -> None:
         self._max_bytes = max_bytes
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
-                limit=0,  # admission decides how many; a second limit below it would only hide waiting from it
-                limit_per_host=0,
-                keepalive_timeout=_KEEPALIVE_S,
-                ttl_dns_cache=_DNS_TTL_S,
-                ssl=tls,
-            ),
+            connector=_Connector(tls),
             headers=headers,
             # From the wire on, the timeout is the exchange's own; before it, only connecting is bounded.
-            timeout=aiohttp.ClientTimeout(total=None, connect=connect_timeout_s),
+            timeout=aiohttp.ClientTimeout(
+                total=None, connect=connect_timeout_s + _RESOLVE_S, sock_connect=connect_timeout_s
+            ),
             cookie_jar=aiohttp.DummyCookieJar(),
             request_class=WiredRequest,
             auto_decompress=True,

@@ -71,6 +71,8 @@ class Hooks:
     """A start without a slot, for a poll; None where polls take none."""
     throttled: Callable[[Meaning], Awaitable[None]]
     """A 429 to a poll: the fleet pauses, or only this Job waits."""
+    giving_back: Callable[[], bool] = lambda: False
+    """Whether a cancellation now means that the worker stops: the Job is then left for the next worker to find."""
 
 
 class Conversation:
@@ -100,10 +102,10 @@ class Conversation:
                 return self._spent(Cause.JOB_CANCELLED, f"Job {job_id} had been cancelled before")
             return await self._watch(job_id, job)
         except asyncio.CancelledError as error:
-            if error.args[:1] != (GIVE_BACK,) and not grant.lost:
-                await self._cancel(submission, job_id)
-            else:
+            if grant.lost or self._hooks.giving_back() or error.args[:1] == (GIVE_BACK,):
                 submission.cancel()
+            else:
+                await self._cancel(submission, job_id)
             raise
 
     async def _watch(self, job_id: str, job: dict[str, Any]) -> Meaning:
