@@ -329,3 +329,24 @@ def test_a_full_disk_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.Monk
             run(options(source, out=out))
     assert len(records(out)) == 3
     assert run(options(source, out=out)).rollouts == 9  # type: ignore[union-attr]
+
+
+def test_where_nothing_was_sampled_yet_anything_may_change(tmp_path: Path) -> None:
+    out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 4)
+    assert run(options(source, out=out), FakeDriver(die_after=1, batch=9, ahead=2)) is None
+    out.unlink()
+    source.write_text(source.read_text().replace("Say", "Sing"))
+    assert run(options(source, out=out), FakeDriver(die_after=1, batch=9, ahead=2)) is None
+    out.unlink()
+    summary = run(options(source, out=out, read={"defaults": {"max_tokens": 9}}))
+    assert summary is not None
+    assert summary.rollouts == 4
+
+
+def test_a_limit_can_be_raised(tmp_path: Path) -> None:
+    out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 20)
+    assert run(options(source, out=out, read={"limit": 5, "defaults": {"max_tokens": 8}})).rollouts == 5  # type: ignore[union-attr]
+    prepared = prepare(options(source, out=out, read={"limit": 5, "defaults": {"max_tokens": 8}}), PROFILE)
+    assert prepared.complete
+    prepared.close()
+    assert run(options(source, out=out)).rollouts == 20  # type: ignore[union-attr]

@@ -57,6 +57,12 @@ class LineDigests:
         else:
             self.known.append(digest)
 
+    def forget(self) -> None:
+        """All lines are new."""
+        del self.known[:]
+        os.ftruncate(self._fd, 0)
+        self._stored = 0
+
     def store(self) -> None:
         """Raises FleetError."""
         if self._stored == len(self.known):

@@ -43,6 +43,10 @@ class Edits:
                 self._more += 1
         self._digests.note(line, digest)
 
+    def changed(self, at_end: bool) -> bool:
+        """Whether :meth:`check` would raise."""
+        return bool(self._changed) or (at_end and self._seen < self._known)
+
     def check(self, at_end: bool) -> None:
         """Raises InputError naming what changed. ``at_end``: the whole input was seen."""
         if self._changed:

@@ -81,7 +81,7 @@ class RunPaths:
 
     def set_aside(self) -> Path | None:
         """Rename what a run left, keeping all of it. Returns the output's new name, or None when there was nothing."""
-        there = [path for path in self.all if path.exists()]
+        there = [path for path in self.all if path.exists() and (path != self.lines or path.stat().st_size)]
         if not there:
             return None
         stamp = time.strftime("%Y%m%d-%H%M%S")

@@ -45,6 +45,8 @@ class Prepared:
     edits: Edits | None = None
     survey: Survey | None = None
     """None: the input can be read but once."""
+    left: int = 0
+    """Requests that this try is to ask, where the input could be looked through."""
     notes: list[str] = field(default_factory=list)
     """What the user should know."""
     unused: bool = False
@@ -53,14 +55,7 @@ class Prepared:
     @property
     def complete(self) -> bool:
         """Whether nothing is left to ask (as far as that is known)."""
-        found, errors = self.survey, self.errors
-        if found is None or errors is None or not found.at_end:
-            return False
-        if self.edits is not None and len(self.edits.corrected):
-            return False
-        if self.options.retry_errors:
-            return len(errors.lines) == len(errors.bad)
-        return self.tally.lines + len(errors.lines) >= found.requests
+        return self.survey is not None and self.paths is not None and not self.left
 
     def feed(self, outstanding: frozenset[tuple[int, int, int]], on_bad: Callable[[BadLine], None]) -> Feed:
         return Feed(
@@ -139,10 +134,16 @@ def _resumed(
 ) -> Prepared:
     parameters = {**options.parameters(profile), "format": "parquet" if paths.parquet else options.form.value}
     sidecar = Sidecar.load(paths.sidecar)
+    results = (paths.output, paths.ledger, paths.errors, paths.error_ledger)
+    sampled = any(path.exists() for path in results)
     if sidecar is None:
         _check_foreign(paths, notes)
         sidecar = Sidecar.new(parameters)
-    elif changes := sidecar.changes(parameters):
+    elif (changes := sidecar.changes(parameters)) and not sampled:
+        # Nothing is there that could be mixed with the new.
+        sidecar = Sidecar.new(parameters)
+        digests.forget()
+    elif changes:
         raise UsageError(
             f"{paths.output} was sampled with other parameters: {'; '.join(changes)}. Ask as before, name another "
             "output with -o, or begin anew with --fresh (what there is stays, under another name)"
@@ -154,18 +155,23 @@ def _resumed(
     errors = ErrorsFile(paths.error_ledger)
     errors.load(tally)
     edits = Edits(digests, Ranges(sidecar.bad_lines), errors, tally)
-    found = None
+    found, left = None, 0
     if options.read.repeatable:
 
         def note(entry: Entry) -> None:
+            nonlocal left
             edits.see(entry)
-            if isinstance(entry.item, Unit) and tally.started(entry.line):
-                tally.missing(entry.line, entry.item.request)
+            if isinstance(entry.item, Unit) and tally.missing(entry.line, entry.item.request) != ():
+                recorded = entry.line in errors.lines
+                left += recorded if options.retry_errors else not recorded or entry.line in edits.corrected
             if entry.line % _LOOKED == 0:
                 say(f"looking through the input: {entry.line:,} lines so far")
 
         found = survey(options.read, profile, strict=options.strict, note=note)
-        edits.check(at_end=found.at_end)
+        if sampled or not edits.changed(at_end=found.at_end):
+            edits.check(at_end=found.at_end)
+        else:
+            sidecar = Sidecar.new(parameters)
         found.check(options.strict)
         if edits.added:
             notes.append(f"{edits.added:,} lines came to the end of the input since the last try")
@@ -175,7 +181,19 @@ def _resumed(
     if options.retry_errors and not len(errors.lines):
         notes.append(f"--retry-errors: no failures are recorded in {paths.error_ledger}")
     return Prepared(
-        options, profile, sidecar, tally, counts, LedgerFile(paths.ledger), paths, digests, errors, edits, found, notes
+        options,
+        profile,
+        sidecar,
+        tally,
+        counts,
+        LedgerFile(paths.ledger),
+        paths,
+        digests,
+        errors,
+        edits,
+        found,
+        left,
+        notes,
     )
 
 
