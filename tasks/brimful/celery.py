@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from celery import Celery, concurrency
+from celery import Celery
 from kombu import Queue  # type: ignore[attr-defined]
 
 from brimful.config import Settings
@@ -15,12 +15,10 @@ from brimful.names import APP, QUEUES, TASK_SAMPLE, TASK_SHARD, Workload
 from brimful.redis_url import broker_options, broker_url
 
 POOL = "brimful_worker.pool:TaskPool"
-"""By name: clients must not import it."""
+"""By name: clients must not import it. ``celery -A brimful worker`` finds it here; ``-P custom`` means the same with
+``CELERY_CUSTOM_WORKER_POOL`` set to it, which Celery reads before it looks at any app."""
 
 app = Celery(APP, set_as_current=False, include=["brimful.tasks"], amqp="brimful.discreet:DiscreetAMQP")
-
-# What `celery -A brimful worker -P custom` means, unless CELERY_CUSTOM_WORKER_POOL says otherwise.
-concurrency.ALIASES["custom"] = concurrency.ALIASES.get("custom") or POOL
 
 
 def configuration() -> dict[str, Any]:

@@ -72,7 +72,7 @@ def test_a_second_signal_turns_a_warm_shutdown_cold(valkey: Valkey, app: Celery,
         running = [app.send_task("t.nap", (600,))]
         started(store, running)
         worker.process.send_signal(signal.SIGTERM)
-        wait_until(lambda: "Warm shutdown" in worker.text(), "the warm shutdown to begin")
+        wait_until(lambda: "Warm shutdown" in worker.output, "the warm shutdown to begin")
         worker.stop(signal.SIGQUIT)
     assert settled(store)
     assert store.llen("celery") == 1

@@ -188,6 +188,6 @@ def test_the_pool_shrinks_and_grows(app: Celery, store: redis.Redis, worker: Poo
 
 def test_a_task_nobody_knows_is_refused_without_showing_its_arguments(app: Celery, worker: PoolWorker) -> None:
     app.send_task("t.unknown", ("my secret prompt",))
-    wait_until(lambda: "t.unknown" in worker.text(), "the refusal in the log")
+    wait_until(lambda: "t.unknown" in worker.output, "the refusal in the log")
     assert app.send_task("t.plain", (1, 2)).get(timeout=WAIT_S) == 3
-    assert "my secret prompt" not in worker.text()
+    assert "my secret prompt" not in worker.output

@@ -6,11 +6,12 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from celery import Celery
 
@@ -19,8 +20,48 @@ from support.waiting import wait_until
 TESTS = Path(__file__).resolve().parents[1]
 
 
-class PoolWorker:
-    """``celery -A support.pool_app worker`` with our pool; killed at the end of a ``with``, if it still runs."""
+class Background:
+    """A process with its output in a file; killed at the end of a ``with``, if it still runs."""
+
+    def __init__(self, command: list[str], env: dict[str, str], log: Path | None = None) -> None:
+        self.log = log or Path(tempfile.mkstemp(suffix=".log")[1])
+        with self.log.open("wb") as file:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, cwd=self.log.parent, env=env
+            )
+
+    @property
+    def output(self) -> str:
+        return self.log.read_text("utf-8", "replace")
+
+    def ready(self) -> Self:
+        """Returns when the Celery worker says so."""
+        wait_until(lambda: "ready." in self.output or self.process.poll() is not None, "the worker to be ready", 60)
+        assert self.process.poll() is None, self.output
+        return self
+
+    def stop(self, sig: int = signal.SIGTERM, timeout: float = 30.0) -> int:
+        self.process.send_signal(sig)
+        try:
+            return self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it did not stop:\n{self.output}") from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        if error is not None:
+            print(f"---- {self.log.name}\n{self.output[-6000:]}", file=sys.stderr)
+
+
+class PoolWorker(Background):
+    """``celery -A support.pool_app worker`` with our pool."""
 
     def __init__(
         self,
@@ -32,57 +73,24 @@ class PoolWorker:
         visibility_s: int = 15,
         arguments: tuple[str, ...] = (),
         environment: dict[str, str] | None = None,
-        app: str = "support.pool_app",
         directory: Path | None = None,
     ) -> None:
-        directory = directory or Path.cwd()
-        self.log = directory / f"{name}-{id(self)}.log"
         self.node = f"{name}@test"
-        command = [sys.executable, "-m", "celery", "-A", app, "worker", "-P", "custom", "-c", str(concurrency)]
-        command += ["-n", self.node, "-l", "INFO", "--without-mingle", "--without-gossip", *arguments]
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                command,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                cwd=directory,
-                env={
-                    **os.environ,
-                    "PYTHONPATH": str(TESTS),
-                    "CELERY_CUSTOM_WORKER_POOL": "brimful_worker.pool:TaskPool",
-                    "POOL_APP_REDIS": url,
-                    "POOL_APP_NOTES": notes or url,
-                    "POOL_APP_VISIBILITY": str(visibility_s),
-                    **(environment or {}),
-                },
-            )
-
-    def ready(self) -> PoolWorker:
-        wait_until(lambda: "ready." in self.text() or self.process.poll() is not None, "the worker to be ready", 60)
-        assert self.process.poll() is None, self.text()
-        return self
-
-    def text(self) -> str:
-        return self.log.read_text("utf-8", "replace")
-
-    def stop(self, sig: int = signal.SIGTERM, timeout: float = 30.0) -> int:
-        self.process.send_signal(sig)
-        try:
-            return self.process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"the worker did not stop:\n{self.text()}") from None
-
-    def __enter__(self) -> PoolWorker:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-        if error is not None:
-            print(f"---- {self.log.name}\n{self.text()[-6000:]}", file=sys.stderr)
+        command = [sys.executable, "-m", "celery", "-A", "support.pool_app", "worker", "-P", "custom"]
+        command += ["-c", str(concurrency), "-n", self.node, "-l", "INFO", "--without-mingle", "--without-gossip"]
+        super().__init__(
+            [*command, *arguments],
+            {
+                **os.environ,
+                "PYTHONPATH": str(TESTS),
+                "CELERY_CUSTOM_WORKER_POOL": "brimful_worker.pool:TaskPool",
+                "POOL_APP_REDIS": url,
+                "POOL_APP_NOTES": notes or url,
+                "POOL_APP_VISIBILITY": str(visibility_s),
+                **(environment or {}),
+            },
+            (directory or Path.cwd()) / f"{name}-{id(self)}.log",
+        )
 
 
 @contextmanager
@@ -92,6 +100,7 @@ def client(url: str) -> Iterator[Celery]:
     try:
         yield app
     finally:
+        app.backend.remove_pending_result = lambda result: result  # results may outlive the server
         app.backend.result_consumer.stop()
         app.backend.client.close()
         app.close()

@@ -65,6 +65,8 @@ class Process:
                     log.error("cannot reach Redis: %s; trying on", error)
                 warned = True
                 _pause(_RETRY_S)
+            except BrimfulError as error:
+                raise _refused(error) from None
         bind(self._port)
         self._renewal.start()
 
@@ -100,8 +102,12 @@ def prepare(app: Celery, node: str) -> Process:
         assemble: Callable[[str], Assembled] | None = symbol_by_name(path) if path else None  # type: ignore[no-untyped-call]
         return Process(app, assemble(node) if assemble is not None else None, shared=ours)
     except BrimfulError as error:
-        print(f"brimful worker: {error}", file=sys.stderr)
-        raise SystemExit(int(error.exit_code)) from None
+        raise _refused(error) from None
+
+
+def _refused(error: BrimfulError) -> SystemExit:
+    print(f"brimful worker: {error}", file=sys.__stderr__, flush=True)
+    return SystemExit(int(error.exit_code))
 
 
 def _wait(future: Future[None]) -> None:

@@ -56,7 +56,7 @@ def run_worker(
         raise SettingError(f"--queues: {', '.join(unknown)}: the queues are {', '.join(QUEUES)}")
     node = name or f"worker-{os.getpid()}"
     arguments = [
-        *("worker", "-P", "custom"),
+        "worker",
         *("-n", node if "@" in node else f"{node}@%h"),
         *("-c", str(settings.concurrency)),
         *("-Q", ",".join(known)),

@@ -1,0 +1,202 @@
+"""``brimful worker`` and ``celery -A brimful worker``: how they start, serve anybody, and keep secrets."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+
+from brimful.errors import BadRequest
+from brimful_worker.local.valkey import Valkey, free_port
+from support.commands import brimful, command, environment
+from support.gateways import GatewayProcess, gateway_process
+from support.pool_worker import Background, client, settled
+from support.waiting import wait_until
+
+WAIT_S = 60
+KEY = "sk-my-own-secret-key"
+SECRET = "my secret prompt"
+PASSWORD = "my-redis-password"
+CUSTOM = {"CELERY_CUSTOM_WORKER_POOL": "brimful_worker.pool:TaskPool"}  # what -P custom means
+QUICK = {"BRIMFUL_WINDOW_S": "1", "BRIMFUL_LEASE_S": "1", "BRIMFUL_GUARD_S": "0.2"}
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[GatewayProcess]:
+    with gateway_process("--latency", "0.05", "--per-token", "0", "--window", "1") as gateway:
+        yield gateway
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
+    directory = tmp_path_factory.mktemp("valkey")
+    options = (f"unixsocket {directory / 'valkey.sock'}",)
+    with Valkey(directory, password=PASSWORD, options=options) as valkey:
+        yield valkey
+
+
+@pytest.fixture(scope="module")
+def worker(server: Valkey, gateway: GatewayProcess) -> Iterator[Background]:
+    env = {"ACS_API_BASE": gateway.url, "ACS_API_KEY": KEY, "BRIMFUL_REDIS_URL": server.url, **QUICK}
+    with Background(command("worker", "--concurrency", "8", "--name", "one@test"), environment(**env)) as worker:
+        wait_until(lambda: "one@test ready." in worker.output, "the worker", WAIT_S)
+        yield worker
+
+
+@pytest.fixture
+def stranger(server: Valkey, worker: Background) -> Iterator[Celery]:
+    with client(server.url) as app:
+        yield app
+
+
+@pytest.mark.parametrize(
+    ("missing", "names"),
+    [
+        ("ACS_API_KEY", "ACS_API_KEY"),
+        ("ACS_API_BASE", "ACS_API_BASE"),
+        ("BRIMFUL_REDIS_URL", "BRIMFUL_REDIS_URL"),
+    ],
+)
+def test_a_missing_setting_ends_it_before_anything_starts(missing: str, names: str) -> None:
+    env = {"ACS_API_BASE": "http://127.0.0.1:1/v1", "ACS_API_KEY": KEY, "BRIMFUL_REDIS_URL": "redis://127.0.0.1:1/0"}
+    del env[missing]
+    ended = brimful("worker", **env)
+    assert ended.returncode == 2
+    assert names in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert "onnect" not in ended.stderr
+
+
+def test_an_unknown_queue_is_refused() -> None:
+    env = {"ACS_API_BASE": "http://127.0.0.1:1/v1", "ACS_API_KEY": KEY, "BRIMFUL_REDIS_URL": "redis://127.0.0.1:1/0"}
+    ended = brimful("worker", "--queues", "batch,slow", **env)
+    assert ended.returncode == 2
+    assert "slow" in ended.stderr
+
+
+@pytest.mark.parametrize("flags", [(), ("-P", "custom")])
+def test_plain_celery_says_the_same(flags: tuple[str, ...]) -> None:
+    arguments = [sys.executable, "-m", "celery", "-A", "brimful", "worker", *flags]
+    env = environment(ACS_API_BASE="http://h/v1", BRIMFUL_REDIS_URL="redis://127.0.0.1:1/0", **CUSTOM)
+    ended = subprocess.run(arguments, env=env, capture_output=True, text=True)
+    assert ended.returncode == 2
+    assert "ACS_API_KEY" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_plain_celery_serves_over_a_unix_socket(server: Valkey, gateway: GatewayProcess, worker: Background) -> None:
+    url = f"unix://:{PASSWORD}@{server.directory / 'valkey.sock'}?db=1"
+    env = {"ACS_API_BASE": gateway.url, "ACS_API_KEY": KEY, "BRIMFUL_REDIS_URL": url, **QUICK, **CUSTOM}
+    arguments = [sys.executable, "-m", "celery", "-A", "brimful", "worker", "-P", "custom", "-l", "INFO"]
+    with Background(arguments, environment(**env)) as plain, client(f"{server.url[:-1]}1") as app:
+        answer = app.send_task("brimful.sample", (SECRET,), {"max_tokens": 4}).get(timeout=WAIT_S)
+        assert len(answer["choices"]) == 1
+        assert plain.stop() == 0
+        assert "Traceback" not in plain.output
+        assert PASSWORD not in plain.output
+
+
+def test_it_waits_for_a_redis_that_is_not_there_yet(gateway: GatewayProcess, valkey: Valkey) -> None:
+    valkey.stop()
+    env = {"ACS_API_BASE": gateway.url, "ACS_API_KEY": KEY, "BRIMFUL_REDIS_URL": valkey.url, **QUICK}
+    with Background(command("worker", "--name", "early"), environment(**env)) as early:
+        wait_until(lambda: "edis" in early.output, "a word about it", WAIT_S)
+        assert early.process.poll() is None
+        valkey.start()
+        with client(valkey.url) as app:
+            assert app.send_task("brimful.sample", (SECRET,), {"max_tokens": 4}).get(timeout=WAIT_S)["choices"]
+
+
+def test_it_can_be_ended_while_redis_is_away(gateway: GatewayProcess) -> None:
+    url = f"redis://127.0.0.1:{free_port()}/0"
+    env = environment(ACS_API_BASE=gateway.url, ACS_API_KEY=KEY, BRIMFUL_REDIS_URL=url)
+    with Background(command("worker"), env) as early:
+        wait_until(lambda: "edis" in early.output, "a word about it", WAIT_S)
+        assert early.stop() == 0
+        assert "Traceback" not in early.output
+
+
+def test_a_stranger_gets_completions_and_typed_failures(stranger: Celery) -> None:
+    by_kwargs = stranger.send_task("brimful.sample", kwargs={"prompt": SECRET, "n": 2, "max_tokens": 4})
+    by_queue = stranger.send_task("brimful.sample", ([SECRET, "two"],), {"max_tokens": 4}, queue="batch")
+    bad = stranger.send_task("brimful.sample", kwargs={"prompt": SECRET, "n": 0})
+    assert [choice["index"] for choice in by_kwargs.get(timeout=WAIT_S)["choices"]] == [0, 1]
+    assert [choice["index"] for choice in by_queue.get(timeout=WAIT_S)["choices"]] == [0, 1]
+    with pytest.raises(BadRequest, match="n: must be"):
+        bad.get(timeout=WAIT_S)
+
+
+def test_the_workload_is_the_queues_unless_said(stranger: Celery, gateway: GatewayProcess) -> None:
+    gateway.reset()
+    for queue, options in (("batch", {}), ("interactive", {}), ("celery", {}), ("batch", {"workload": "interactive"})):
+        stranger.send_task("brimful.sample", ("p",), {"max_tokens": 4, **options}, queue=queue).get(timeout=WAIT_S)
+    assert gateway.ledger()["workloads"] == {"batch": 1, "interactive": 3}
+
+
+def test_revoking_a_running_request_closes_its_connection(stranger: Celery, gateway: GatewayProcess) -> None:
+    gateway.reset()
+    gateway.set_options(latency_s=60.0)
+    try:
+        task = stranger.send_task("brimful.sample", ("long",), {"max_tokens": 4})
+        wait_until(lambda: gateway.ledger()["active"] == 1, "the request at the gateway")
+        stranger.control.revoke(task.id, terminate=True)
+        wait_until(lambda: gateway.ledger()["active"] == 0, "its end at the gateway", 5)
+    finally:
+        gateway.set_options(latency_s=0.05)
+    assert wait_until(lambda: task.state == "REVOKED", "its state")
+
+
+def test_nobody_who_watches_sees_a_prompt(stranger: Celery, server: Valkey, worker: Background, gateway: Any) -> None:
+    seen: list[dict[str, Any]] = []
+    listening = threading.Event()
+
+    def capture() -> None:
+        with client(server.url) as own, own.connection() as connection:
+            receiver = own.events.Receiver(connection, handlers={"*": seen.append})
+            for _ in receiver.itercapture(limit=None, timeout=WAIT_S, wakeup=False):
+                listening.set()
+                if any(event["type"] == "task-failed" for event in seen):
+                    return
+
+    thread = threading.Thread(target=capture)
+    thread.start()
+    wait_until(listening.is_set, "the first event (a heartbeat)")
+    gateway.set_options(latency_s=3.0)
+    try:
+        good = stranger.send_task("brimful.sample", (SECRET,), {"max_tokens": 4, "echo": True})
+        wait_until(lambda: gateway.ledger()["active"] == 1, "the request at the gateway")
+        active = stranger.control.inspect(["one@test"], timeout=10).active()
+    finally:
+        gateway.set_options(latency_s=0.05)
+    good.get(timeout=WAIT_S)
+    with pytest.raises(BadRequest):
+        stranger.send_task("brimful.sample", (SECRET,), {"max_tokens": 0}).get(timeout=WAIT_S)
+    stranger.send_task("brimful.smaple", (SECRET,))  # nobody's
+    wait_until(lambda: "brimful.smaple" in worker.output, "the unknown task's refusal")
+    thread.join(WAIT_S)
+
+    received = [event for event in seen if event["type"] == "task-received" and event["uuid"] == good.id]
+    assert received[0]["args"] == "(<1 request, 1 prompt>,)"
+    assert active["one@test"][0]["args"] == "(<1 request, 1 prompt>,)"
+    with redis.Redis.from_url(server.url, decode_responses=True) as store:
+        wait_until(lambda: settled(store), "all to be acknowledged")
+        assert not store.llen("batch")
+        keys = json.dumps([(key, store.type(key), _value(store, key)) for key in store.scan_iter()])
+    for where in (json.dumps(seen, default=str), json.dumps(active), worker.output, keys):
+        assert SECRET not in where
+        assert KEY not in where
+        assert PASSWORD not in where
+
+
+def _value(store: redis.Redis, key: str) -> str:
+    read = {"string": store.get, "hash": store.hgetall, "set": store.smembers}.get(store.type(key))
+    if read is not None:
+        return str(read(key))
+    return str(store.lrange(key, 0, -1) if store.type(key) == "list" else store.zrange(key, 0, -1))
