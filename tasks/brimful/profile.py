@@ -14,6 +14,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from brimful.errors import SettingError
+from brimful.names import Mode
 
 
 class Profile(BaseModel):
@@ -24,12 +25,12 @@ class Profile(BaseModel):
     name: str
     base_url: str | None = None
     """Used when no environment variable names one."""
-    base_env: tuple[str, ...] = ("OPENAI_BASE_URL",)
+    base_env: tuple[str, ...] = Field(("OPENAI_BASE_URL",), min_length=1)
     """Environment names of the base URL, the first that is set wins."""
-    key_env: tuple[str, ...] = ("OPENAI_API_KEY",)
+    key_env: tuple[str, ...] = Field(("OPENAI_API_KEY",), min_length=1)
     model: str | None = None
     """The default model."""
-    modes: tuple[str, ...] = ("completion", "chat")
+    modes: tuple[Mode, ...] = Field((Mode.COMPLETION, Mode.CHAT), min_length=1)
     """Endpoints it has, of completion, chat, job; the first is the default for a prompt."""
     slots: int = Field(16, ge=1)
     """Active requests per key."""
@@ -38,11 +39,11 @@ class Profile(BaseModel):
     window_s: float = Field(60.0, gt=0)
     tokens: int | None = Field(None, ge=1)
     """Tokens per key in any window."""
-    max_request_tokens: int | None = None
+    max_request_tokens: int | None = Field(None, ge=1)
     """prompts x n x max_tokens of one request."""
-    max_prompts: int | None = None
+    max_prompts: int | None = Field(None, ge=1)
     """Prompts in one request; 1 where the endpoint takes no list."""
-    max_n: int | None = None
+    max_n: int | None = Field(None, ge=1)
     max_tokens_required: bool = False
     """``max_tokens`` must be explicit when n > 1 or prompts > 1."""
     workload_header: str | None = None
@@ -70,9 +71,12 @@ def load_profiles(extra: Path | None = None) -> dict[str, Profile]:
     profiles = {}
     for name, table in tables.items():
         try:
-            profiles[name] = Profile(name=name, **table)
-        except (ValidationError, TypeError) as error:
-            raise SettingError(f"profile {name!r} in {extra or 'profiles.toml'}: {error}") from None
+            profiles[name] = Profile.model_validate({**table, "name": name})
+        except ValidationError as error:
+            faults = "; ".join(
+                f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors(include_url=False)
+            )
+            raise SettingError(f"BRIMFUL_PROFILES: {extra or 'profiles.toml'}: [{name}] {faults}") from None
     return profiles
 
 
