@@ -130,3 +130,19 @@ def test_a_poisonous_task_ends_as_a_failure(valkey: Valkey, app: Celery, store: 
             task.get(timeout=WAIT_S)
         wait_until(lambda: settled(store), "it to be acknowledged")
     assert store.llen(f"starts:{task.id}") == 1
+
+
+def test_what_was_revoked_is_not_run_by_a_worker_that_comes_later(
+    valkey: Valkey, app: Celery, store: redis.Redis
+) -> None:
+    with PoolWorker(valkey.url, concurrency=1) as busy:
+        busy.ready()
+        running = app.send_task("t.nap", (600,))
+        started(store, [running])
+        waiting, wanted = app.send_task("t.nap", (0.01,)), app.send_task("t.nap", (0.01,))
+        app.control.revoke(waiting.id)
+        wait_until(lambda: waiting.id in (app.control.inspect([busy.node]).revoked() or {}).get(busy.node, ()), "it")
+        with PoolWorker(valkey.url, name="late"):
+            wait_until(lambda: once(store, [wanted]), "the other task to be done")
+            wait_until(lambda: waiting.state == "REVOKED", "the revocation")
+    assert not store.llen(f"starts:{waiting.id}")

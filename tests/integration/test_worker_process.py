@@ -153,6 +153,20 @@ def test_revoking_a_running_request_closes_its_connection(stranger: Celery, gate
     assert wait_until(lambda: task.state == "REVOKED", "its state")
 
 
+def test_batch_work_leaves_room_for_interactive_work(stranger: Celery, gateway: GatewayProcess, server: Valkey) -> None:
+    gateway.reset()
+    gateway.set_options(latency_s=60.0)
+    with redis.Redis.from_url(server.url) as store:
+        batch = [stranger.send_task("brimful.sample", ("long",), {"max_tokens": 4}, queue="batch") for _ in range(8)]
+        wait_until(lambda: gateway.ledger()["active"] == 6, "batch to have its share of the eight places")
+        wait_until(lambda: store.llen("batch") == 2, "the rest to wait in the queue, for any worker")
+        gateway.set_options(latency_s=0.05)
+        assert stranger.send_task("brimful.sample", ("quick",), {"max_tokens": 4}).get(timeout=WAIT_S)
+        assert store.llen("batch") == 2
+        stranger.control.revoke([task.id for task in batch], terminate=True)
+        wait_until(lambda: settled(store), "all to be over")
+
+
 def test_nobody_who_watches_sees_a_prompt(stranger: Celery, server: Valkey, worker: Background, gateway: Any) -> None:
     seen: list[dict[str, Any]] = []
     listening = threading.Event()

@@ -77,7 +77,7 @@ class PoolWorker(Background):
     ) -> None:
         self.node = f"{name}@test"
         command = [sys.executable, "-m", "celery", "-A", "support.pool_app", "worker", "-P", "custom"]
-        command += ["-c", str(concurrency), "-n", self.node, "-l", "INFO", "--without-mingle", "--without-gossip"]
+        command += ["-c", str(concurrency), "-n", self.node, "-l", "INFO", "--without-gossip"]
         super().__init__(
             [*command, *arguments],
             {

@@ -109,7 +109,10 @@ class Clock:
 
 def request(tag: str, queue: str = "batch", acknowledged: bool = False) -> Any:
     return SimpleNamespace(
-        message=SimpleNamespace(delivery_tag=tag), delivery_info={"routing_key": queue}, acknowledged=acknowledged
+        message=SimpleNamespace(delivery_tag=tag),
+        delivery_info={"routing_key": queue},
+        acknowledged=acknowledged,
+        eta=None,
     )
 
 
@@ -187,6 +190,16 @@ def test_a_worker_with_one_place_takes_what_comes() -> None:
     held = weak("a")
     leases.add("a", held)
     assert shares.full() == frozenset()
+
+
+def test_tasks_that_wait_for_their_time_take_no_share() -> None:
+    leases = Leases()
+    later = weak("a")
+    later.eta, later.time_start = "tomorrow", None
+    leases.add("a", later)
+    assert not leases.in_hand()
+    later.time_start = 1.0
+    assert leases.in_hand() == {"batch": 1}
 
 
 SECRET = "my secret prompt"

@@ -12,6 +12,7 @@ Once the tracer stores a result the job can no longer be ended: a success that i
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import itertools
 import threading
@@ -96,7 +97,7 @@ class Job:
                 self._raise_in_thread(JobEnded)
             elif self._future is not None and not self._future.done():
                 self._future.set_exception(JobEnded())  # the tracer's thread is free at once
-        self._loop.call_soon_threadsafe(self._cancel)
+        self._on_loop(self._cancel)
         return True
 
     def interrupt(self) -> bool:
@@ -107,7 +108,7 @@ class Job:
             if self._future is None:
                 self._raise_in_thread(SoftTimeLimitExceeded)
                 return True
-        self._loop.call_soon_threadsafe(self._cancel_softly)
+        self._on_loop(self._cancel_softly)
         return True
 
     def limits(self, soft: float | None, hard: float | None, on_limit: Callable[[Job, bool, float], None]) -> None:
@@ -119,7 +120,7 @@ class Job:
                     self._timers.append(self._loop.call_later(seconds, on_limit, self, is_soft, seconds))
 
         if soft or hard:
-            self._loop.call_soon_threadsafe(arm)
+            self._on_loop(arm)
 
     # -- on the job's own thread
 
@@ -136,7 +137,7 @@ class Job:
             if self.phase is not Phase.ENDED:
                 self.phase = Phase.DONE
         if self._timers:
-            self._loop.call_soon_threadsafe(self._disarm)
+            self._on_loop(self._disarm)
         self.ended.set()
         self._report(self, result, einfo)
 
@@ -172,6 +173,10 @@ class Job:
                 self._raise_in_thread(None)
                 raise JobEnded  # a late success is dropped before the tracer stores it
             self.phase = Phase.STORING
+
+    def _on_loop(self, call: Callable[[], None]) -> None:
+        with contextlib.suppress(RuntimeError):  # closed: the worker is at its end
+            self._loop.call_soon_threadsafe(call)
 
     def _raise_in_thread(self, error: type[BaseException] | None) -> None:
         """None takes back what was not raised yet."""

@@ -59,12 +59,12 @@ class Leases:
         }
 
     def in_hand(self) -> Counter[str]:
-        """Queue -> how many of its messages run or wait here."""
+        """Queue -> how many of its messages run or wait for a place here; those that wait for their time left out."""
         requests = [reference() for reference in self._requests.valuerefs()]
         return Counter(
             str(request.delivery_info.get("routing_key"))
             for request in requests
-            if request is not None and not request.acknowledged
+            if request is not None and not request.acknowledged and (request.eta is None or request.time_start)
         )
 
     def held(self) -> set[str]:

@@ -18,6 +18,7 @@ _QUIET = {
     # logged at INFO once per message or per retry, with nothing in it for an operator
     "celery.worker.strategy": logging.WARNING,
     "kombu.connection": logging.WARNING,
+    "celery.worker.consumer.mingle": logging.WARNING,
 }
 
 

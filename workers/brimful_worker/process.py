@@ -19,7 +19,7 @@ from kombu.utils.imports import symbol_by_name
 from brimful.errors import BrimfulError
 from brimful.names import TASK_SAMPLE
 from brimful.port import Port, bind
-from brimful_worker import broker, logs
+from brimful_worker import broker, hello, logs
 from brimful_worker.loop import LoopThread
 from brimful_worker.recovery import Renewal
 from brimful_worker.shares import shares
@@ -95,6 +95,7 @@ def prepare(app: Celery, node: str) -> Process:
     """Called before anything of the worker has started. Exits with a message when a setting is missing or wrong."""
     broker.install(app)
     logs.install()
+    hello.install()
     Task.Request = "brimful_worker.requests:WorkerRequest"
     ours = TASK_SAMPLE in app.tasks
     path = app.conf.get("brimful_assemble") or (ASSEMBLE if ours else None)

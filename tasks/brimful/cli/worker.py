@@ -61,8 +61,7 @@ def run_worker(
         *("-c", str(settings.concurrency)),
         *("-Q", ",".join(known)),
         *("-l", settings.log_level.upper()),
-        # They cost a second at every start, and bring a fleet nothing: revocations reach all workers anyway.
-        *("--without-mingle", "--without-gossip"),
+        "--without-gossip",  # every worker reading every other's events brings a fleet nothing
     ]
     return _celery(arguments)
 
