@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Any
 
 from brimful.outcome import Failure, Outcome, Rollout
@@ -30,6 +32,7 @@ class FakeDriver:
         die_after: int | None = None,
         recovered: Recovered | None = None,
         reverse: bool = False,
+        split: random.Random | None = None,
         finish_outstanding: list[Delivered | Failed] | None = None,
     ) -> None:
         self._answer = answer
@@ -38,6 +41,7 @@ class FakeDriver:
         self._die_after = die_after
         self._recovered = recovered or Recovered([], frozenset())
         self._reverse = reverse
+        self._split = split
         self._outstanding = finish_outstanding or []
         self._stopped: bool | None = None
         self.asked: list[Unit] = []
@@ -82,6 +86,9 @@ class FakeDriver:
         items = [item for unit in waiting for item in self._ended(unit)]
         if self._reverse:
             items.reverse()
+        if self._split is not None:
+            items = [one for item in items for one in _single(item)]
+            self._split.shuffle(items)
         for start in range(0, len(items), self._batch):
             await asyncio.sleep(0)
             yield items[start : start + self._batch]
@@ -106,3 +113,15 @@ class FakeDriver:
             choices.append({"index": len(choices), "finish_reason": reason, **own})
         usage = {"prompt_tokens": 4, "completion_tokens": 2 * len(rollouts), "total_tokens": 4 + 2 * len(rollouts)}
         return [Delivered(unit.line, unit.id, rollouts, "llama-8b", usage, outcome, 1, tuple(choices))]
+
+
+def _single(item: Delivered | Failed) -> list[Delivered | Failed]:
+    """A delivery rollout by rollout, as when a line was split."""
+    if isinstance(item, Failed):
+        return [item]
+    parts: list[Delivered | Failed] = []
+    for place, (rollout, choice) in enumerate(zip(item.rollouts, item.choices, strict=True)):
+        outcome = replace(item.outcome, id=f"{item.outcome.id}-{place}")
+        usage = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
+        parts.append(replace(item, rollouts=[rollout], choices=(choice,), outcome=outcome, usage=usage))
+    return parts

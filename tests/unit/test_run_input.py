@@ -158,6 +158,7 @@ BAD_LINES = {
     "n of 2.5": ('{"prompt": "a", "n": 2.5}', "n: must be a whole number"),
     "max_tokens in words": ('{"prompt": "a", "max_tokens": "ten"}', "max_tokens: must be a whole number"),
     "too large": ('{"prompt": "a", "max_tokens": 32001}', "32,001"),
+    "too many": ('{"prompt": "a", "n": 1000000000}', "spread them over lines"),
     "stream": ('{"prompt": "a", "stream": true}', "stream: answers are taken whole"),
     "NaN": ('{"prompt": "a", "temperature": NaN}', "NaN is no JSON number"),
     "deep": ('{"prompt": ' + "[" * 100_000, "nested too deeply"),

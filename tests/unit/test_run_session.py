@@ -350,3 +350,38 @@ def test_a_limit_can_be_raised(tmp_path: Path) -> None:
     assert prepared.complete
     prepared.close()
     assert run(options(source, out=out)).rollouts == 20  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_any_mixture_of_deaths_failures_and_retries_ends_exactly(tmp_path: Path, seed: int) -> None:
+    """Lines split over deliveries that come in any order, failures that come and go, deaths, torn lines."""
+    dice = random.Random(seed)
+    out = tmp_path / "out.jsonl"
+    lines = [{"id": f"p{line}", "prompt": ["a", "b"], "n": dice.randint(1, 3)} for line in range(25)]
+    source = write_lines(tmp_path / "in.jsonl", lines)
+    wanted = sorted(
+        (line["id"], prompt, choice) for line in lines for prompt in range(2) for choice in range(int(str(line["n"])))
+    )
+
+    def answer(unit: Unit, prompt: int, choice: int) -> str | Failure:
+        return Failure(Cause.SERVER_ERROR, "500", 500) if dice.random() < 0.05 else "ok"
+
+    for tries in range(12):
+        driver = FakeDriver(
+            answer, batch=dice.randint(1, 5), ahead=dice.randint(1, 9), die_after=dice.randint(1, 60), split=dice
+        )
+        run(options(source, out=out, retry_errors=tries % 3 == 2), driver)
+        assert len(_identities_whole(out)) == len(set(_identities_whole(out)))
+        with out.open("ab") as file:
+            file.write(b'{"id": "p1", "line"'[: dice.randint(0, 19)])
+    run(options(source, out=out), FakeDriver(split=dice))
+    summary = run(options(source, out=out, retry_errors=True), FakeDriver(split=dice))
+    assert summary is not None
+    assert (summary.exit_code, summary.failed, summary.succeeded) == (0, 0, 25)
+    assert sorted(_identities(out)) == wanted
+    assert summary.tokens == sum(record["usage"]["total_tokens"] for record in records(out))
+
+
+def _identities_whole(path: Path) -> list[tuple[str, int, int]]:
+    found = [json.loads(line) for line in records_whole(path)] if path.exists() else []
+    return [(record["id"], record["prompt_index"], record["choice_index"]) for record in found]

@@ -18,6 +18,9 @@ from brimful.run.options import ReadOptions
 from brimful.run.sources import MAX_LINE, RawLine, Source, raw_lines
 from brimful.run.units import Unit
 
+MAX_ROLLOUTS = 100_000
+"""Of one line: what is known of each is kept until all of them are there."""
+
 
 @dataclass(frozen=True, slots=True)
 class BadLine:
@@ -129,6 +132,10 @@ class Reader:
         request = Request.parse(merged, self._unbounded)
         if "messages" in request.fields and request.mode is Mode.COMPLETION:
             raise BadRequest("messages: go to the chat endpoint; leave the mode out, or say --chat")
+        if request.choices > MAX_ROLLOUTS:
+            raise BadRequest(
+                f"n: {request.choices:,} rollouts in one line, at most {MAX_ROLLOUTS:,}; spread them over lines"
+            )
         check_line(request, self._profile)
         return request
 
