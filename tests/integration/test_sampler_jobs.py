@@ -39,9 +39,9 @@ async def test_submit_poll_fetch(gateway: Gateway, monkeypatch: pytest.MonkeyPat
         assert [choice["index"] for choice in outcome.completion["choices"]] == [0, 1, 2, 3]
         assert (outcome.attempts, outcome.retries) == (1, {})
         assert statuses(gateway) == {"succeeded": 1}
-        assert len(it.admission.grants) == 1, "the slot is kept while the Job runs"
-        assert len(it.admission.polls) >= 2, "polls and the result take starts"
-        assert all(poll.sent_at is not None for poll in it.admission.polls)
+        _, *polls = it.admission.grants
+        assert len(polls) >= 2, "polls and the result take starts"
+        assert all(poll.sent_at is not None for poll in polls)
         assert it.admission.grants[0].reports[0]["tokens_used"] == outcome.completion["usage"]["total_tokens"]
     assert gateway.snapshot()["workloads"] == {"batch": 1}
 
@@ -232,7 +232,16 @@ async def test_polls_may_be_free(gateway: Gateway, monkeypatch: pytest.MonkeyPat
     (tmp_path / "p.toml").write_text("[acs]\njob_polls_count = false\n")
     async with bench(monkeypatch, gateway.url, FakeAdmission(), profiles=tmp_path / "p.toml") as it:
         assert (await job(it)).ok
-        assert it.admission.polls == []
+        assert len(it.admission.grants) == 1
+
+
+async def test_jobs_in_all_slots_do_not_wait_for_their_own_polls(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("brimful_worker.polls._GRANT_S", 0.05)
+    async with bench(monkeypatch, gateway.url, FakeAdmission(1)) as it:
+        assert (await job(it)).ok
+        assert it.admission.sent == 1
 
 
 async def test_a_jobs_budget_is_asked_for_when_it_runs(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:

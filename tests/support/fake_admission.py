@@ -51,7 +51,6 @@ class FakeAdmission:
     def __init__(self, slots: int = 16, *, obey_pauses: bool = False, stale: int = 0, elsewhere: int = 0) -> None:
         self.free = asyncio.Semaphore(slots)
         self.grants: list[FakeLease] = []
-        self.polls: list[FakeLease] = []
         self.workloads: list[str] = []
         self.tokens: list[int] = []
         self.pauses: list[tuple[float, str]] = []
@@ -84,15 +83,9 @@ class FakeAdmission:
                 self.active -= 1
 
     def lose(self, task: asyncio.Task[Any]) -> None:
-        """The last lease ends under its holder, as the real admission ends it."""
-        self.grants[-1].lost = True
+        """The first lease ends under its holder, as the real admission ends it."""
+        self.grants[0].lost = True
         task.cancel()
-
-    @asynccontextmanager
-    async def start_only(self, workload: Any = "batch") -> AsyncIterator[FakeLease]:
-        lease = FakeLease()
-        self.polls.append(lease)
-        yield lease
 
     async def pause(self, seconds: float, reason: str) -> None:
         self.pauses.append((seconds, reason))

@@ -11,7 +11,7 @@ import time
 import traceback
 import uuid
 from collections.abc import Callable
-from typing import Any
+from functools import partial
 
 from brimful.config import Settings
 from brimful.errors import BudgetExhausted
@@ -21,6 +21,7 @@ from brimful.request import Request
 from brimful_worker import metrics, retry, verdict
 from brimful_worker.admission import Admission, Lease, LeaseLost, StaleGrant
 from brimful_worker.budget import BudgetGate
+from brimful_worker.polls import poll_start
 from brimful_worker.provider.answer import Kind, Meaning
 from brimful_worker.provider.assembly import Assembly, Part
 from brimful_worker.provider.jobs import Hooks, Ticket
@@ -183,7 +184,7 @@ class _Sampling:
             self._wire(True)
 
         if part.request.mode is Mode.JOB:
-            told = await provider.job(part, body, lease, on_wire, self._ticket_of(body), self._hooks(part))
+            told = await provider.job(part, body, lease, on_wire, self._ticket_of(body), self._hooks())
         else:
             told = await provider.complete(part, body, lease, on_wire)
         if lease.lost and told.completion is None:
@@ -276,9 +277,8 @@ class _Sampling:
             self.ticket = Ticket(self.ticket_name, body)
         return self.ticket
 
-    def _hooks(self, part: Part) -> Hooks:
+    def _hooks(self) -> Hooks:
         fleet = self.fleet
-        begin: Any = getattr(fleet.admission, "start_only", None) if fleet.settings.profile.job_polls_count else None
 
         async def pause(polls: int) -> None:
             await asyncio.sleep(retry.poll_pause(polls, first_s=fleet.settings.job_poll_s, uniform=fleet.uniform))
@@ -292,7 +292,7 @@ class _Sampling:
 
         return Hooks(
             pause=pause,
-            start=None if begin is None else lambda: begin(part.request.workload),
+            start=partial(poll_start, fleet.admission) if fleet.settings.profile.job_polls_count else None,
             throttled=throttled,
             giving_back=fleet.stopping,
         )

@@ -2,8 +2,8 @@
 
 What counts against the key: the submission takes a slot and a start, and the slot is kept until the Job has ended: the
 Job runs in the API, and whether it counts among the key's active requests is the provider's to say, so we assume it
-does. Polls, the result and a cancellation hold no slot of their own; whether each takes a start is the profile's
-``job_polls_count``.
+does. Whether a poll, or fetching the result, takes a start is the profile's ``job_polls_count``. A cancellation asks
+for none: a paused or full window must not let a revoked Job run on.
 
 A Job is paid for once: the ``Idempotency-Key`` is made of what the caller is called and what is asked, so that a
 redelivered task, or a worker that starts where another died, finds the Job that is there. Only a Job that ended without
@@ -67,8 +67,8 @@ class Hooks:
 
     pause: Callable[[int], Awaitable[None]]
     """Waits before the next poll; the number of polls so far."""
-    start: Callable[[], AbstractAsyncContextManager[Grant]] | None
-    """A start without a slot, for a poll; None where polls take none."""
+    start: Callable[[], AbstractAsyncContextManager[Grant | None]] | None
+    """A start for a poll; None where polls take none."""
     throttled: Callable[[Meaning], Awaitable[None]]
     """A 429 to a poll: the fleet pauses, or only this Job waits."""
     giving_back: Callable[[], bool] = lambda: False
@@ -207,7 +207,6 @@ class Conversation:
                 name = None if job is None else str(job["id"])
             if name is None:
                 return
-            # No start is asked for: a paused or full window must not let a revoked Job run on.
             came = await self._send("POST", (name, "cancel"), key=None, grant=None)
             if isinstance(came, Answer) and came.status in (404, 405):
                 await self._send("DELETE", (name,), key=None, grant=None)
