@@ -21,6 +21,9 @@ from brimful.profile import Profile
 _Kind = TypeVar("_Kind", bound=StrEnum)
 
 CONTROL_FIELDS = frozenset({"id", "mode", "workload", "system"})
+_UNBOUND = {Mode.CHAT: 512}
+"""Tokens of a choice without ``max_tokens``, for estimates: 16 on the completions endpoint, more where models end by
+themselves."""
 _CHARS_PER_TOKEN = 4  # a rough, generous rule for estimating holds; never used for a limit of the provider's
 
 
@@ -92,7 +95,10 @@ class Request:
     @property
     def hold(self) -> int:
         """An estimate of the tokens the provider holds while it runs: the prompts', plus all it may generate."""
-        return sum(map(_token_estimate, self.prompts)) + (self.tokens_at_most or 16 * self.choices)
+        asked = self.tokens_at_most
+        if asked is None:
+            asked = _UNBOUND.get(self.mode, 16) * self.choices
+        return sum(map(_token_estimate, self.prompts)) + asked
 
     def body(self, profile: Profile) -> dict[str, Any]:
         """What is sent: the fields as asked, and the profile's model where none was named."""

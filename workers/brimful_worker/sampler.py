@@ -27,6 +27,7 @@ from brimful_worker.provider.assembly import Assembly, Part
 from brimful_worker.provider.jobs import Hooks, Ticket
 from brimful_worker.provider.session import Provider
 from brimful_worker.provider.wire import Wire
+from brimful_worker.share import Share
 from brimful_worker.tally import Tally
 
 log = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ class Sampler:
         self.uniform = uniform
         self.stopping = stopping
         self.budget = BudgetGate(uniform=uniform)
+        self.share = Share(settings.profile.slots, settings.profile.per_process)
         self.worker = f"{socket.gethostname()}:{os.getpid()}"
 
     async def sample(
@@ -145,12 +147,12 @@ class _Sampling:
     async def _attempt(self, part: Part) -> Meaning | None:
         """Ask once. None: nothing was sent, and it costs nothing to ask again."""
         fleet, budget = self.fleet, self.fleet.budget
-        hold = part.request.hold
+        hold, workload = part.request.hold, part.request.workload
         await budget.turn()
         if budget.at_end(hold):
             return verdict.BUDGET_END
         try:
-            async with fleet.admission.slot(part.request.workload, tokens=hold) as lease:
+            async with fleet.share(workload), fleet.admission.slot(workload, tokens=hold) as lease:
                 self.tally.granted(lease.waited_s)
                 if self.clock.when() is None:
                     self.clock.reschedule(asyncio.get_running_loop().time() + fleet.settings.deadline_s)
@@ -250,6 +252,7 @@ class _Sampling:
         self.last = told
         if told.cause is not None:
             self.tally.failed(told.cause)
+            log.debug("request %s, attempt %d: %s: %s", self.request.id, self.tally.attempts, told.cause, told.message)
 
     def _stale(self) -> None:
         metrics.STALE_GRANTS.inc()
