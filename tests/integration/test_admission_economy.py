@@ -1,0 +1,114 @@
+"""What a grant costs Redis, whoever waits; and how evenly and fully the limits are used."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+import redis
+
+from brimful_worker.admission import Admission
+from brimful_worker.local.valkey import Valkey
+from support.admissions import admissions, blessed
+from support.chaos import LONG, long_only
+from support.holder import Holder
+from support.ledger import Ledger
+from support.waiting import wait_until_async
+
+OURS = ("evalsha", "eval", "info", "subscribe", "ping", "script|load")
+"""Commands that clients send and our scripts never call."""
+
+
+def sent(client: redis.Redis) -> int:
+    stats: Any = client.info("commandstats")
+    return sum(stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in OURS)
+
+
+def jain(counts: list[int]) -> float:
+    return sum(counts) ** 2 / (len(counts) * sum(count * count for count in counts))
+
+
+@pytest.mark.parametrize(
+    ("waiters", "processes"),
+    [(24, 1), (32, 16), (400, 4), (4000, 16)] if LONG else [(32, 16), (4000, 2)],
+)
+@pytest.mark.chaos
+async def test_a_grant_costs_at_most_four_commands(valkey: Valkey, waiters: int, processes: int) -> None:
+    """Five seconds' holds under a lease of eight; in the short form a fifth of both."""
+    scale = 1.0 if LONG else 0.2
+    client = blessed(valkey)
+    grants: Counter[int] = Counter()
+    limits = {"slots": 16, "starts": 600, "lease_s": 8 * scale, "cooloff_s": 0.1, "guard_s": 5.0}
+    async with admissions(valkey.url, processes, **limits) as many:
+
+        async def loop(number: int, admission: Admission) -> None:
+            while True:
+                async with admission.slot() as lease:
+                    grants[number] += 1
+                    await asyncio.sleep(5 * scale)
+                    lease.report(ok=True)
+
+        tasks = [asyncio.create_task(loop(i % processes, many[i % processes])) for i in range(waiters)]
+        await wait_until_async(lambda: grants.total() >= 16, "all slots are in use")
+        before, known = sent(client), grants.total()
+        await wait_until_async(lambda: grants.total() - known >= 64, "64 grants", 60)
+        commands, granted = sent(client) - before, grants.total() - known
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    assert commands / granted <= 4
+    if waiters <= 32:
+        assert jain([grants[number] for number in range(processes)]) >= 0.95
+
+
+async def test_thousands_of_slots_need_no_round_trip_each(valkey: Valkey) -> None:
+    client = blessed(valkey)
+    async with admissions(valkey.url, 2, slots=6000, starts=None) as many:
+        before = sent(client)
+        done = asyncio.Event()
+        held = 0
+
+        async def one(admission: Admission) -> None:
+            nonlocal held
+            async with admission.slot() as lease:
+                held += 1
+                await done.wait()
+                lease.report(ok=True)
+
+        tasks = [asyncio.create_task(one(many[i % 2])) for i in range(6001)]
+        await wait_until_async(lambda: held == 6000, "six thousand slots are held")
+        assert sent(client) - before < 60
+        done.set()
+        await asyncio.gather(*tasks)
+        assert held == 6001
+
+
+@long_only
+@pytest.mark.chaos
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("hold_s", [0.5, 4.0], ids=["window-bound", "slot-bound"])
+async def test_saturation_with_jitter_before_the_gateway(valkey: Valkey, hold_s: float) -> None:
+    """Four workers, 0-200 ms between wire and gateway: never over, and 98 % of what the limits allow."""
+    blessed(valkey)
+    limits = {"slots": 16, "starts": 600, "window_s": 60.0, "guard_s": 0.8}
+    async with Ledger(jitter_s=0.2) as ledger:
+        holders = [
+            Holder(valkey.url, ledger.port, name=f"h{i}", limits=limits, coroutines=16, hold_s=hold_s, spread=0.2)
+            for i in range(4)
+        ]
+        try:
+            await asyncio.gather(*[asyncio.to_thread(holder.ready) for holder in holders])
+            await asyncio.sleep(246)
+            visits = list(ledger.visits)
+        finally:
+            await asyncio.gather(*[asyncio.to_thread(holder.close) for holder in holders])
+    assert ledger.most_active <= 16
+    assert ledger.most_in_window(60) <= 600
+    span = visits[-1].arrived - visits[0].arrived
+    if hold_s < 1:
+        assert sum(visit.arrived - visits[0].arrived < 240 for visit in visits) >= 0.98 * 4 * 600
+    else:
+        busy = sum((visit.ended or visits[-1].arrived) - visit.arrived for visit in visits)
+        assert busy / (16 * span) >= 0.98 * (hold_s / (hold_s + 0.1))  # the jitter is part of the request

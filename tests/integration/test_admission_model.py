@@ -1,0 +1,244 @@
+"""The real script on a real Valkey against a plain-Python model of the rules, driven by Hypothesis.
+
+Time is passed by shifting the admission's clock (the ``skew`` it keeps itself), not by waiting.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from brimful_worker.admission import Limits, bless
+from brimful_worker.admission.keys import Keys
+from brimful_worker.admission.scripts import exchange_arguments, load
+from brimful_worker.local.valkey import Valkey
+from support.admission_model import Model
+from support.chaos import rounds
+
+PROCESSES = ("aa", "bb", "cc")
+DEAF = "cc"
+"""It does not listen, and is granted only when it speaks."""
+
+
+class Machine(RuleBasedStateMachine):
+    client: redis.Redis
+    tags = itertools.count()
+
+    @initialize(
+        slots=st.integers(1, 5),
+        starts=st.integers(1, 8),
+        reserve_slots=st.integers(0, 2),
+        reserve_starts=st.integers(0, 2),
+        ramp_ms=st.sampled_from([0, 1000]),
+    )
+    def begin(self, **limits: int) -> None:
+        fixed = {"window_s": 5, "guard_s": 0.5, "lease_s": 4, "age_s": 3, "breaker": 0}
+        self.limits = {**Limits(**fixed).fields(), **limits}  # type: ignore[arg-type]
+        tag = f"model{next(self.tags)}"
+        self.keys = Keys(tag)
+        bless(self.client, tag)
+        self.model = Model(self.limits, {"aa", "bb"})
+        self.subscription = self.client.pubsub()
+        self.subscription.subscribe(*[self.keys.to + process for process in PROCESSES if process != DEAF])
+        for _ in range(2):
+            self.subscription.get_message(timeout=5)
+        self.epoch = ""
+        self.command = dict.fromkeys(PROCESSES, 0)
+        self.seen = dict.fromkeys(PROCESSES, 0)
+        self.last: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
+        self.number = itertools.count(1)
+        self.held: dict[str, list[str]] = {process: [] for process in PROCESSES}
+        self.waiting: dict[str, list[str]] = {process: [] for process in PROCESSES}
+        for process in PROCESSES:
+            self._speak(process)
+
+    def teardown(self) -> None:
+        if hasattr(self, "subscription"):
+            self.subscription.close()
+
+    @rule(
+        process=st.sampled_from(PROCESSES),
+        asks=st.lists(st.tuples(st.sampled_from("ib"), st.integers(0, 6000)), max_size=5),
+        ends=st.lists(st.tuples(st.integers(0, 9), st.sampled_from([0, 0, 700]), st.booleans()), max_size=4),
+        renews=st.booleans(),
+        cancels=st.lists(st.integers(0, 9), max_size=2),
+        pause=st.sampled_from([0, 0, 0, 900]),
+    )
+    def speak(
+        self,
+        process: str,
+        asks: list[tuple[str, int]],
+        ends: list[tuple[int, int, bool]],
+        renews: bool,
+        cancels: list[int],
+        pause: int,
+    ) -> None:
+        message: dict[str, Any] = {}
+        held, waiting = self.held[process], self.waiting[process]
+        message["release"] = [
+            [held.pop(index), 0 if undo else cool, -1, -1, int(undo)] for index, cool, undo in ends if index < len(held)
+        ]
+        if renews:
+            message["renew"] = list(held)
+        message["cancel"] = [waiting.pop(index) for index in cancels if index < len(waiting)]
+        message["ask"] = [[f"{process}.{workload}.{next(self.number):06d}.0", waited] for workload, waited in asks]
+        if pause:
+            message["pause"] = [pause, "told to"]
+        waiting += [ticket for ticket, _ in message["ask"]]
+        self._speak(process, **message)
+
+    @rule(process=st.sampled_from(PROCESSES))
+    def repeat(self, process: str) -> None:
+        """The reply was lost: the same command again brings the same grants, and ends and asks nothing twice."""
+        message, reply = self.last[process]
+        if process not in self.model.heard:
+            return  # forgotten meanwhile: to the server it is a new process
+        again = self._call(message)
+        assert again["status"] == "ok"
+        assert [grant[1] for grant in reply.get("grants", [])] == [
+            grant[1] for grant in again.get("grants", []) if grant[2] <= reply["now"]
+        ]
+        self._time_passes(process, again["now"], heard=False)
+        self._compare_grants(process, again)
+
+    @rule(milliseconds=st.sampled_from([1, 300, 1000, 1000, 2100, 3000, 4100, 5600, 9000]))
+    def time_passes(self, milliseconds: int) -> None:
+        self.client.hincrby(self.keys.names["state"], "skew", milliseconds)
+
+    @invariant()
+    def the_server_knows_what_the_model_knows(self) -> None:
+        if not hasattr(self, "model"):
+            return
+        names = self.keys.names
+        read = {
+            name: {ticket: int(score) for ticket, score in self.client.zrange(names[name], 0, -1, withscores=True)}
+            for name in ("slots", "starts", "interactive", "batch")
+        }
+        now = int(self.client.hget(names["state"], "last") or 0)
+        assert read["slots"] == self.model.slots
+        assert read["interactive"] == self.model.queues["i"]
+        assert read["batch"] == self.model.queues["b"]
+        assert {ticket: at for ticket, at in read["starts"].items() if at > now - 60_000} == {
+            ticket: at for ticket, at in self.model.starts.items() if at > now - 60_000
+        }
+        assert len(read["slots"]) <= self.limits["slots"]
+        assert self.model.used(now) <= self.limits["starts"]
+
+    def _speak(self, process: str, **said: Any) -> None:
+        forgotten = process not in self.model.heard
+        self.command[process] += 1
+        message = {
+            "process": process,
+            "command": self.command[process],
+            "epoch": self.epoch,
+            "server": self._server(),
+            "uptime_ms": 100_000,
+            "new_epoch": "never",
+            "lease_ms": self.limits["lease_ms"],
+            "seen": self.seen[process],
+            "rev": 0,
+            **said,
+        }
+        if forgotten:
+            if self.epoch:
+                assert self._call(message)["status"] == "join"
+            self.command[process] += 1
+            self.seen[process] = 0
+            message |= {"command": self.command[process], "join": {"defaults": self.limits, "leases": []}, "seen": 0}
+            self.held[process] = []
+            self.waiting[process] = [ticket for ticket, _ in said.get("ask", [])]
+            self.model.slots = {
+                ticket: until for ticket, until in self.model.slots.items() if not ticket.startswith(process + ".")
+            }
+        reply = self._call(message)
+        assert reply["status"] == "ok"
+        self.epoch = reply["epoch"]
+        self.last[process] = (message, reply)
+        now = reply["now"]
+        self._time_passes(process, now)
+        if "pause" in said:
+            self.model.pause(now, said["pause"][0])
+        lost = []
+        for ticket, cool, _, _, undo in said.get("release", []):
+            if not self.model.release(now, ticket, cool, bool(undo)):
+                lost.append(ticket)
+        lost += [ticket for ticket in said.get("renew", []) if not self.model.renew(now, ticket)]
+        assert reply.get("lost", []) == lost
+        for ticket in lost:
+            if ticket in self.held[process]:
+                self.held[process].remove(ticket)
+        for ticket in said.get("cancel", []):
+            self.model.queues[ticket.split(".")[1]].pop(ticket, None)
+        for ticket, waited in said.get("ask", []):
+            self.model.queues[ticket.split(".")[1]][ticket] = now - waited
+        self._compare_grants(process, reply)
+
+    def _time_passes(self, process: str, now: int, *, heard: bool = True) -> None:
+        before = self.model.heard.get(process)
+        self.model.listen(process, now)
+        if not heard and before is not None:
+            self.model.heard[process] = before
+
+    def _compare_grants(self, process: str, reply: dict[str, Any]) -> None:
+        now = reply["now"]
+        expected = self.model.grant(process, now)
+        fresh = [grant for grant in reply.get("grants", []) if grant[2] == now and grant[1] in expected]
+        assert [grant[1] for grant in fresh] == [ticket for ticket in expected if ticket.startswith(process + ".")]
+        for number, ticket, _ in reply.get("grants", []):
+            self.seen[process] = max(self.seen[process], number)
+            if ticket in self.waiting[process]:
+                self.waiting[process].remove(ticket)
+                self.held[process].append(ticket)
+        for other in {ticket.split(".")[0] for ticket in expected} - {process}:
+            inbox = json.loads(self.client.hget(self.keys.names["inbox"], other) or "[]")
+            pushed = [grant[1] for grant in inbox if grant[2] == now]
+            mine = [ticket for ticket in expected if ticket.startswith(other + ".")]
+            assert pushed[-len(mine) :] == mine
+            for ticket in mine:
+                if ticket in self.waiting[other]:
+                    self.waiting[other].remove(ticket)
+                    self.held[other].append(ticket)
+
+    def _call(self, message: dict[str, Any]) -> dict[str, Any]:
+        arguments = exchange_arguments(self.keys, json.dumps(message).encode())
+        reply: dict[str, Any] = json.loads(self.client.eval(load("exchange").text, *arguments))
+        return reply
+
+    def _server(self) -> str:
+        return str(self.run_id)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[redis.Redis]:
+    with Valkey(tmp_path / "valkey") as valkey:
+        client = redis.Redis.from_url(valkey.url, decode_responses=True)
+        yield client
+        client.close()
+
+
+@pytest.mark.chaos
+def test_the_script_obeys_the_model(server: redis.Redis) -> None:
+    class Bound(Machine):
+        client = server
+        run_id = server.info("server")["run_id"]
+
+    run_state_machine_as_test(
+        Bound,
+        settings=settings(
+            max_examples=rounds(150, 2000),
+            stateful_step_count=40,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            database=None,
+            phases=(Phase.explicit, Phase.generate),  # real time passes: a shrunk example may not fail again
+        ),
+    )

@@ -1,0 +1,124 @@
+"""The rules of the admission in plain Python, written from DESIGN section 6 and the script's header, not from its code.
+
+Time is what the script says it is: each turn is checked at the time its reply tells.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+TURNS = 4
+
+
+@dataclass
+class Model:
+    limits: dict[str, int]
+    listening: set[str]
+    """Processes that hear what is published."""
+    slots: dict[str, int] = field(default_factory=dict)
+    starts: dict[str, int] = field(default_factory=dict)
+    queues: dict[str, dict[str, int]] = field(default_factory=lambda: {"i": {}, "b": {}})
+    heard: dict[str, int] = field(default_factory=dict)
+    pause_until: int = 0
+    ramp: tuple[int, int] | None = None
+    """Since when, and how many were granted since."""
+    turn: int = 0
+
+    @property
+    def window(self) -> int:
+        return self.limits["window_ms"] + self.limits["guard_ms"]
+
+    def used(self, now: int, workload: str = "") -> int:
+        return sum(at > now - self.window and f".{workload}" in ticket for ticket, at in self.starts.items())
+
+    def listen(self, process: str, now: int) -> None:
+        """What happens at every turn before the process is heard: time passes."""
+        self.heard[process] = now
+        for other, at in list(self.heard.items()):
+            if at <= now - 2 * self.limits["lease_ms"] and other != process:
+                self.forget(other)
+        self.slots = {ticket: until for ticket, until in self.slots.items() if until > now}
+
+    def forget(self, process: str) -> None:
+        del self.heard[process]
+        for queue in self.queues.values():
+            for ticket in [ticket for ticket in queue if ticket.startswith(process + ".")]:
+                del queue[ticket]
+
+    def pause(self, now: int, milliseconds: int) -> None:
+        if now + milliseconds > max(self.pause_until, now):
+            self.pause_until = now + milliseconds
+            self.ramp = (self.pause_until, 0)
+
+    def release(self, now: int, ticket: str, cool: int, undo: bool) -> bool:
+        """False when the lease was lost already."""
+        if undo:
+            self.starts.pop(ticket, None)
+        if self.slots.pop(ticket, None) is None:
+            return False
+        if cool:
+            self.slots["~" + ticket] = now + cool
+        return True
+
+    def renew(self, now: int, ticket: str) -> bool:
+        if ticket not in self.slots:
+            return False
+        self.slots[ticket] = now + self.limits["lease_ms"]
+        return True
+
+    def grant(self, speaker: str, now: int) -> list[str]:
+        granted = []
+        while (ticket := self._next(speaker, now)) is not None:
+            workload = ticket.split(".")[1]
+            aged_waits = workload == "i" and self._aged(speaker, now)
+            self.turn = 0 if workload == "b" else self.turn + aged_waits
+            del self.queues[workload][ticket]
+            self.slots[ticket] = now + self.limits["lease_ms"]
+            self.starts[ticket] = now
+            if self.ramp:
+                self.ramp = (self.ramp[0], self.ramp[1] + 1)
+            granted.append(ticket)
+        return granted
+
+    def _heads(self, speaker: str, now: int) -> dict[str, str]:
+        heads = {}
+        for workload, queue in self.queues.items():
+            for ticket, _ in sorted(queue.items(), key=lambda entry: (entry[1], entry[0])):
+                process = ticket.split(".")[0]
+                awake = now - self.heard.get(process, -(10**15)) <= self.limits["lease_ms"] / 2
+                if process == speaker or (awake and process in self.listening):
+                    heads[workload] = ticket
+                    break
+        return heads
+
+    def _aged(self, speaker: str, now: int) -> bool:
+        head = self._heads(speaker, now).get("b")
+        return head is not None and now - self.queues["b"][head] >= self.limits["age_ms"]
+
+    def _batch_has_room(self, now: int) -> bool:
+        reserve = min(self.limits["reserve_slots"], self.limits["slots"] - 1)
+        held = sum(".b." in ticket for ticket in self.slots)
+        if reserve and held >= self.limits["slots"] - reserve:
+            return False
+        reserve = min(self.limits["reserve_starts"], self.limits["starts"] - 1)
+        return not reserve or self.used(now, "b.") < self.limits["starts"] - reserve
+
+    def _next(self, speaker: str, now: int) -> str | None:
+        heads = self._heads(speaker, now)
+        if not heads or now < self.pause_until or not self._ramp_allows(now):
+            return None
+        if len(self.slots) >= self.limits["slots"] or self.used(now) >= self.limits["starts"]:
+            return None
+        batch = "b" in heads and self._batch_has_room(now)
+        if "i" in heads and not (batch and self._aged(speaker, now) and self.turn >= TURNS - 1):
+            return heads["i"]
+        return heads["b"] if batch else None
+
+    def _ramp_allows(self, now: int) -> bool:
+        if self.ramp is None:
+            return True
+        began, count = self.ramp
+        if now - began >= self.limits["ramp_ms"]:
+            self.ramp = None
+            return True
+        return count < 1 + (now - began) * self.limits["slots"] // self.limits["ramp_ms"]
