@@ -10,22 +10,28 @@ At the end: all that is left is dealt into so many requests that the slots, each
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from brimful.packing import Shape
 from brimful.run.latency import Latency
 from brimful.run.pace import Limits
 
-START_TOKENS = 1024
-"""Size of the requests sent before anything is known of the latency (a single prompt may be larger)."""
-START_PROMPTS = 64
+START_TOKENS = 4096
+"""Size of the requests sent before anything is known of the latency (a single prompt may be larger), and of prompts."""
+START_PROMPTS = 128
+_SLOWEST = 100.0
+"""Tokens a second, all choices together, that any provider is taken to generate for a request of unknown latency."""
 _TIMEOUT_SHARE = 0.4
 _WITHIN = 0.98
 _STEP = 1.15
 _REACH = 16
 """Times the largest size seen that a request may have, once three sizes have been seen; 4 before."""
+BLIND_WAVES = 6
+_NO_LATER = 1.05
 _MODELS = 64
+_SHAPES = 4096
 
 
 class Tuner:
@@ -35,6 +41,7 @@ class Tuner:
         self.limits = limits
         self._longest_s = _TIMEOUT_SHARE * timeout_s
         self._models: dict[str, Latency] = {}
+        self._best: dict[tuple[str, int, int | None, int], tuple[int, int | None, int]] = {}
         self.most: int | None = None
         """Prompts per request from which on requests were refused for lack of budget."""
 
@@ -55,10 +62,14 @@ class Tuner:
         found = self._models.get(shape.model)
         return found is not None and found.known
 
+    @property
+    def start_tokens(self) -> int:
+        return min(START_TOKENS, int(_SLOWEST * self._longest_s))
+
     def start(self, shape: Shape) -> int:
         """Prompts of a request of which nothing is known."""
         size = shape.n * (shape.max_tokens or 256)
-        return max(1, min(shape.limit, START_PROMPTS, START_TOKENS // size, self.most or START_PROMPTS))
+        return max(1, min(shape.limit, START_PROMPTS, self.start_tokens // size, self.most or START_PROMPTS))
 
     def most_prompts(self, shape: Shape) -> int:
         """What a request of this shape may carry, given what is known so far."""
@@ -81,6 +92,17 @@ class Tuner:
 
     def best(self, shape: Shape) -> int:
         """For the long run, as long as there is plenty left."""
+        found = self._models.get(shape.model)
+        learnt = found.learnt if found is not None else 0
+        about = (shape.model, shape.n, shape.max_tokens, shape.limit)
+        known = self._best.get(about)
+        if known is None or known[:2] != (learnt, self.most):
+            if len(self._best) >= _SHAPES:
+                self._best.clear()
+            known = self._best[about] = (learnt, self.most, self._find_best(shape))
+        return known[2]
+
+    def _find_best(self, shape: Shape) -> int:
         most = self.most_prompts(shape)
         if not self.known(shape):
             return most
@@ -120,41 +142,89 @@ class Lot:
     """Predicted for a request of so many prompts; any unit of work will do where nothing is known."""
 
 
+def fill_up(lot: Lot, free: Sequence[float]) -> int:
+    """Prompts for the next request, which goes to the slot that is free first, where all that is left is of one lot.
+
+    Finds the time at which the lot is done if every slot works until then, in as few requests as its size allows; the
+    next request is the first of its slot's.
+    """
+    one, full = lot.seconds(1), lot.seconds(lot.most)
+    each = max((full - one) / (lot.most - 1), 1e-9) if lot.most > 1 else 1e-9
+
+    def share(seconds: float) -> tuple[int, int]:
+        """Requests that a slot makes in so many seconds, and prompts of each."""
+        if seconds < one:
+            return 0, 0
+        requests = max(1, math.ceil(seconds / full - 1e-9))
+        prompts = int(1 + (seconds / requests - one) / each + 1e-9)
+        return (requests, min(prompts, lot.most)) if prompts >= 1 else (int(seconds / one), 1)
+
+    low, high = min(free), max(free) + full * (1 + lot.count / (lot.most * len(free))) + one
+    for _ in range(40):
+        middle = (low + high) / 2
+        if sum(math.prod(share(middle - begin)) for begin in free) >= lot.count:
+            high = middle
+        else:
+            low = middle
+    return max(1, share(high - min(free))[1])
+
+
 def deal_out(
     lots: Sequence[Lot], free: Sequence[float], starts_left: int | None, start_s: float, waves: int
 ) -> list[int]:
     """Prompts per request for each lot, such that everything ends soonest.
 
-    ``free``: seconds until each slot is free. ``waves``: how many times as many requests as slots to consider; 0: just
-    one request for each slot, if that is possible. Greedy: the request that takes longest is parted, again and again,
-    and the number of requests with the earliest end is kept.
+    ``free``: seconds until each slot is free. ``waves``: how many times as many requests as slots to consider at most.
     """
-    counts = [-(-lot.count // lot.most) for lot in lots]
-    slots = len(free)
-    fewest = sum(counts)
-    total = sum(lot.count for lot in lots)
-    target = min(total, max(fewest, slots) if waves == 0 else max(fewest + slots, waves * slots))
-    heap = [
-        (-lot.seconds(-(-lot.count // count)), place)
-        for place, (lot, count) in enumerate(zip(lots, counts, strict=True))
-    ]
-    heapq.heapify(heap)
-    best, best_end = list(counts), _end(lots, counts, free, starts_left, start_s)
-    requests = fewest
-    while requests < target:
-        _, place = heap[0]
-        if counts[place] >= lots[place].count:
-            break
-        counts[place] += 1
-        requests += 1
-        heapq.heapreplace(heap, (-lots[place].seconds(-(-lots[place].count // counts[place])), place))
-        if waves == 0:
-            best = list(counts)
-            continue
+    best: list[int] = []
+    best_end = math.inf
+    for counts in _parted(lots, waves * len(free)):
         end = _end(lots, counts, free, starts_left, start_s)
         if end < 0.995 * best_end:
             best, best_end = list(counts), end
-    return [-(-lot.count // count) for lot, count in zip(lots, best, strict=True)]
+    return _sizes(lots, best)
+
+
+def deal_blind(lots: Sequence[Lot], slots: int) -> list[int]:
+    """As :func:`deal_out` while nothing is known of the latency; ``seconds`` are units of work.
+
+    As few requests as slots, if possible; more where these would end later than single prompts should the latency grow
+    with the prompts as fast as it can, in proportion.
+    """
+    work = sum(lot.count * lot.seconds(1) for lot in lots)
+    alone = max(work / slots, *(lot.seconds(1) for lot in lots))
+    best: list[int] = []
+    best_end = math.inf
+    for counts in _parted(lots, BLIND_WAVES * slots):
+        if sum(counts) < slots:
+            best = list(counts)
+            continue
+        end = _end(lots, counts, [0.0] * slots, None, 0.0)
+        if end < best_end:
+            best, best_end = list(counts), end
+        if end <= _NO_LATER * alone:
+            break
+    return _sizes(lots, best)
+
+
+def _parted(lots: Sequence[Lot], most: int) -> Iterator[list[int]]:
+    """Requests per lot: the fewest, then one more at a time, the longest request's lot being parted further.
+    The same list, changed in place; at least one is given, ``most`` requests in all or the fewest."""
+    counts = [-(-lot.count // lot.most) for lot in lots]
+    heap = [(-lot.seconds(-(-lot.count // count)), n) for n, (lot, count) in enumerate(zip(lots, counts, strict=True))]
+    heapq.heapify(heap)
+    yield counts
+    for _ in range(most - sum(counts)):
+        _, n = heap[0]
+        if counts[n] >= lots[n].count:
+            return
+        counts[n] += 1
+        heapq.heapreplace(heap, (-lots[n].seconds(-(-lots[n].count // counts[n])), n))
+        yield counts
+
+
+def _sizes(lots: Sequence[Lot], counts: Sequence[int]) -> list[int]:
+    return [-(-lot.count // count) for lot, count in zip(lots, counts, strict=True)]
 
 
 def _end(
