@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from brimful.errors import SettingError
 from brimful.outcome import Cause
 from support.fake_admission import FakeAdmission
 from support.sampling import KEY, bench
@@ -166,6 +167,32 @@ async def test_bytes_that_are_no_http(monkeypatch: pytest.MonkeyPatch) -> None:
         outcome = await it.sample()
     assert outcome.failure is not None
     assert (outcome.failure.cause, outcome.failure.permanent) == (Cause.BAD_ANSWER, False)
+
+
+@pytest.mark.parametrize("key", ["sk-a\nb", "sk-“a”", "sk-a\x00"])
+async def test_a_key_that_no_header_can_carry_is_refused_at_the_start(
+    monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setattr("support.sampling.KEY", key.replace("\x00", "\x7f"))
+    with pytest.raises(SettingError, match="ACS_API_KEY") as error:
+        async with bench(monkeypatch, "http://127.0.0.1:9"):
+            pass
+    assert "sk-" not in str(error.value)
+
+
+async def test_a_proxys_password_is_in_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(request: web.BaseRequest) -> web.StreamResponse:
+        assert request.transport is not None
+        request.transport.abort()
+        return web.Response()
+
+    async with serving(refuse) as proxy:
+        monkeypatch.setenv("http_proxy", proxy.replace("http://", "http://me:hunter2@"))
+        async with bench(monkeypatch, "http://provider.example", attempts=3) as it:
+            outcome = await it.sample()
+    assert outcome.failure is not None
+    assert outcome.failure.cause is Cause.CONNECTION
+    assert "hunter2" not in str(outcome)
 
 
 # -- TLS and proxies ----------------------------------------------------------------------------------------------

@@ -144,36 +144,46 @@ class Http:
 
 
 def _no_answer(error: BaseException, wire: Wire) -> NoAnswer:
-    """A network error in words: what broke and when. Never the URL's secrets: aiohttp's messages name host and port."""
+    """A network error in our own words: what broke and when.
+
+    aiohttp's texts are not quoted where they may hold more than an errno: some show a proxy's password or raw bytes.
+    """
     if isinstance(error, aiohttp.ServerTimeoutError):
         return NoAnswer(Cause.CONNECTION, "no connection within the connect timeout")
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return NoAnswer(
             Cause.CONNECTION,
-            f"the provider's certificate does not verify: {error.certificate_error}; "
+            f"the provider's certificate does not verify: {_reason(error.certificate_error)}; "
             "SSL_CERT_FILE can name the authority's file",
             permanent=True,
         )
     if isinstance(error, aiohttp.ClientProxyConnectionError):
-        return NoAnswer(Cause.CONNECTION, f"no connection to the proxy: {error.strerror or error}")
+        return NoAnswer(Cause.CONNECTION, f"no connection to the proxy: {_reason(error.os_error)}")
     if isinstance(error, aiohttp.ClientConnectorError):
         return NoAnswer(Cause.CONNECTION, f"no connection to {error.host}:{error.port}: {_reason(error.os_error)}")
     if isinstance(error, aiohttp.ClientHttpProxyError):
-        return NoAnswer(Cause.CONNECTION, f"the proxy refused the connection: HTTP {error.status}")
+        return NoAnswer(
+            Cause.CONNECTION, f"the proxy refused the connection: HTTP {error.status}", permanent=error.status == 407
+        )
     if isinstance(error, aiohttp.InvalidURL):
         return NoAnswer(Cause.BAD_REQUEST, "the provider's URL is none", permanent=True)
     if isinstance(error, aiohttp.ClientPayloadError):
         return NoAnswer(Cause.CONNECTION, "the connection broke off within the answer's body")
     if isinstance(error, aiohttp.ClientResponseError):
-        return NoAnswer(Cause.BAD_ANSWER, f"what came is no HTTP: {(error.message or '').splitlines()[0:1]}")
-    if isinstance(error, (aiohttp.ServerDisconnectedError, ConnectionError, aiohttp.ClientOSError)):
+        return NoAnswer(Cause.BAD_ANSWER, "what came back is no HTTP")
+    if isinstance(error, (aiohttp.ClientConnectionError, ConnectionError)):
         when = "before the request was sent" if wire.sent_at is None else "before an answer came"
-        return NoAnswer(Cause.CONNECTION, f"the connection closed {when}: {_reason(error)}", stale=wire.reused)
+        how = _reason(error) if isinstance(error, OSError) else "by the server"
+        return NoAnswer(Cause.CONNECTION, f"the connection closed {when}: {how}", stale=wire.reused)
     if isinstance(error, ValueError):
         return NoAnswer(Cause.BAD_REQUEST, f"the request cannot be sent: {type(error).__name__}", permanent=True)
     return NoAnswer(Cause.CONNECTION, _reason(error))
 
 
 def _reason(error: BaseException) -> str:
-    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return " ".join(str(text).split())[:200]
+    """An operating system's or TLS library's own words."""
+    if isinstance(error, OSError) and error.strerror:
+        return " ".join(error.strerror.split())[:200]
+    if isinstance(error, ssl.SSLError) or not isinstance(error, aiohttp.ClientError):
+        return " ".join(str(error).split())[:200] or type(error).__name__
+    return type(error).__name__

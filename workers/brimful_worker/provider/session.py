@@ -7,6 +7,7 @@ from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from brimful.config import Settings
+from brimful.errors import SettingError
 from brimful.names import Mode, Workload
 from brimful_worker.provider.answer import Answer, Meaning, NoAnswer
 from brimful_worker.provider.assembly import Part
@@ -40,6 +41,12 @@ class Provider:
             for workload in Workload
         }
         self._http: Http | None = None
+        key = settings.api_key.get_secret_value()
+        if not (key.isascii() and key.isprintable()):
+            raise SettingError(
+                f"{self._profile.key_env[0]}: the key holds characters that no header can carry (a line break, a "
+                "typographic quote?): set it again"
+            )
 
     async def start(self) -> None:
         """Open the session; the process's limit on open files is raised for it."""
