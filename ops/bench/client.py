@@ -43,9 +43,7 @@ async def main(spec: dict[str, Any]) -> None:
     async with BY_NAME[spec["limiter"]].open(ask) as slot:
         print("ready", flush=True)
         await asyncio.to_thread(sys.stdin.readline)
-        before = _commands
-        result = await _KINDS[spec["kind"]](slot, spec)
-        print(json.dumps({"commands": _commands - before, **result}), flush=True)
+        print(json.dumps(await _KINDS[spec["kind"]](slot, spec)), flush=True)
 
 
 async def rounds(slot: Slot, spec: dict[str, Any]) -> dict[str, Any]:
@@ -55,6 +53,7 @@ async def rounds(slot: Slot, spec: dict[str, Any]) -> dict[str, Any]:
     end = time.monotonic() + spec["seconds"] if "seconds" in spec else float("inf")
     hold_s, spread = spec["hold_s"], spec.get("spread", 0.0)
     chance = random.Random(spec["coroutines"])
+    before = _commands
 
     async def work() -> None:
         left = spec.get("rounds", sys.maxsize)
@@ -74,16 +73,12 @@ async def rounds(slot: Slot, spec: dict[str, Any]) -> dict[str, Any]:
 
     workers = [asyncio.create_task(work()) for _ in range(spec["coroutines"])]
     await asyncio.wait(workers, timeout=spec["bound_s"])
-    unfinished = sum(not worker.done() for worker in workers)
+    unfinished, commands = sum(not worker.done() for worker in workers), _commands - before
     for worker in workers:
         worker.cancel()
     await asyncio.wait(workers, timeout=2)
-    return {
-        "events": events,
-        "errors": len(errors),
-        "first_error": errors[0] if errors else "",
-        "unfinished": unfinished,
-    }
+    told = {"errors": len(errors), "first_error": errors[0] if errors else "", "unfinished": unfinished}
+    return {"events": events, "commands": commands, **told}
 
 
 async def fill(slot: Slot, spec: dict[str, Any]) -> dict[str, Any]:

@@ -20,9 +20,12 @@ def columns(wide: int, starts: int, window_s: float) -> list[tuple[str, str, Cal
         ("commands_wide", f"commands per grant, {wide} waiters", _plain(1)),
         ("wait_96", "longest wait ÷ ideal, 96", _plain(2)),
         ("wait_wide", f"longest wait ÷ ideal, {wide}", _plain(2)),
+        ("in_use_96", "slots in use while some wait", lambda value: f"{value:.0%}"),
         ("peak_96", "peak held (16)", _plain(0)),
+        ("free_ms", "a free slot, ms", _plain(1)),
         ("handoff_ms", "handoff between processes, ms", _plain(1)),
         ("grants_s", "grants per second", _plain(0)),
+        ("jain", "fairness between processes (Jain)", _plain(2)),
         ("recovery_s", "whole again after SIGKILL, s", _plain(1)),
         ("memory_peak", "peak held after FLUSHALL (16)", _plain(0)),
         ("window_most", f"most starts in any {window_s:g} s ({starts})", _plain(0)),
@@ -44,6 +47,13 @@ def table(figures: Figures, cols: Sequence[tuple[str, str, Callable[[float], str
     for name, values in figures.items():
         shown = f"**{name}**" if name == "brimful" else name
         lines.append(f"| {shown} | " + " | ".join(cell(values, key, form) for key, _, form in cols) + " |")
+    return "\n".join(lines)
+
+
+def growth_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Ours alone: how its cost grows."""
+    lines = ["| waiters | processes | commands per grant |", "|---:|---:|---:|"]
+    lines += [f"| {row['waiters']:,} | {row['processes']} | {row['commands']:.1f} |" for row in rows]
     return "\n".join(lines)
 
 
@@ -80,7 +90,8 @@ def _panel(
     rows: Sequence[tuple[str, Mapping[str, Any]]], key: str, title: str, limit: float | None, better: str
 ) -> tuple[str, int]:
     known = [float(values[key]) for _, values in rows if values[key] is not None]
-    top = max([*known, limit or 0, 1e-9])
+    beyond = [float(values.get("recovery_bound_s", 0)) for _, values in rows if values[key] is None]
+    top = max([*known, *beyond, limit or 0, 1e-9])
     parts = [f'<text class="t" x="0" y="14">{html.escape(title)}</text><text class="s" x="0" y="30">{better}</text>']
     y = 40
     for name, values in rows:

@@ -35,11 +35,22 @@ class Sizes:
     window_s: float = 2.0
     window_starts: int = 60
     windows: int = 5
+    growth_s: float = 25.0
+    share_s: float = 4.0
 
 
 FULL = Sizes()
 QUICK = Sizes(
-    rounds=2, wide=200, wide_hold_s=0.15, handoff_s=1.5, rate_s=1.0, recovery_bound_s=15.0, memory_hold_s=1.5, windows=2
+    rounds=2,
+    wide=200,
+    wide_hold_s=0.15,
+    handoff_s=1.5,
+    rate_s=1.0,
+    share_s=2.0,
+    recovery_bound_s=15.0,
+    memory_hold_s=1.2,
+    windows=2,
+    growth_s=10.0,
 )
 
 
@@ -143,6 +154,18 @@ def most_in_window(starts: Sequence[float], window_s: float) -> int:
     return most
 
 
+def in_use(events: Sequence[Sequence[float]]) -> float:
+    """Held slot-seconds of what the limit allows, from the first grant to the last: as long as somebody waits."""
+    begun, ended = min(event[1] for event in events), max(event[1] for event in events)
+    held = sum(min(out, ended) - entered for _, entered, out in events)
+    return held / (LIMIT * (ended - begun))
+
+
+def jain(counts: Sequence[int]) -> float:
+    """Fairness: 1 = everybody got the same, 1/n = one got all."""
+    return sum(counts) ** 2 / (len(counts) * sum(count * count for count in counts) or 1)
+
+
 def _events(results: Sequence[dict[str, Any]]) -> list[list[float]]:
     return [event for result in results for event in result["events"]]
 
@@ -159,11 +182,12 @@ def crowd(bench: Bench, entry: Entry, waiters: int, hold_s: float, rounds: int, 
         "spread": 0.5,
     }
     ideal_s = waiters * rounds * hold_s / LIMIT
-    results = together(bench.clients(entry, *[{**spec, "bound_s": ideal_s * 3 + 5}] * 4))
+    results = together(bench.clients(entry, *[{**spec, "bound_s": ideal_s * 3 + 2}] * 4))
     events = _events(results)
     ideal_wait = (waiters / LIMIT - 1) * hold_s
-    figures = {
+    figures: dict[str, Any] = {
         f"commands_{suffix}": sum(result["commands"] for result in results) / max(1, len(events)),
+        f"in_use_{suffix}": in_use(events),
         f"wait_{suffix}": max(entered - asked for asked, entered, _ in events) / ideal_wait,
         f"peak_{suffix}": peak(events),
     }
@@ -187,6 +211,35 @@ def handoff(bench: Bench, entry: Entry) -> dict[str, Any]:
         if later[2] != earlier[2] and later[0] >= earlier[1]
     ]
     return {"handoff_ms": statistics.median(gaps) * 1000 if len(gaps) >= 5 else None, "handoffs": len(gaps)}
+
+
+def free_slot(bench: Bench, entry: Entry) -> dict[str, Any]:
+    """Nobody else there: the median wait for a slot that is free."""
+    bench.fresh(entry)
+    spec = {"kind": "rounds", "slots": LIMIT, "coroutines": 1, "rounds": 200, "hold_s": 0.002}
+    waits = [entered - asked for asked, entered, _ in _events(together(bench.clients(entry, spec)))]
+    return {"free_ms": statistics.median(waits) * 1000}
+
+
+def growth(bench: Bench, entry: Entry, waiters: int, processes: int) -> dict[str, Any]:
+    """Long holds, ever more waiters and processes: commands per grant."""
+    bench.fresh(entry)
+    hold_s, seconds = 5.0, bench.sizes.growth_s
+    spec = {"kind": "rounds", "slots": LIMIT, "coroutines": waiters // processes, "hold_s": hold_s, "spread": 0.5}
+    results = together(bench.clients(entry, *[{**spec, "seconds": seconds, "bound_s": seconds}] * processes))
+    # Holds that the bound cut short were granted too: all slots are in use all the time.
+    granted = len(_events(results)) + LIMIT
+    commands = sum(result["commands"] for result in results)
+    return {"waiters": waiters, "processes": processes, "commands": commands / granted}
+
+
+def share(bench: Bench, entry: Entry) -> dict[str, Any]:
+    """Four equal processes that always want more: how evenly the grants are shared."""
+    bench.fresh(entry)
+    seconds = bench.sizes.share_s
+    spec = {"kind": "rounds", "slots": LIMIT, "coroutines": 24, "hold_s": 0.05, "spread": 0.5, "seconds": seconds}
+    results = together(bench.clients(entry, *[{**spec, "bound_s": seconds}] * 4))
+    return {"jain": jain([len(result["events"]) for result in results])}
 
 
 def rate(bench: Bench, entry: Entry) -> dict[str, Any]:
@@ -275,6 +328,20 @@ def recoveries(benches: dict[str, Bench]) -> dict[str, dict[str, Any]]:
     return figures
 
 
+GROWTH = ((24, 4), (400, 4), (4000, 4), (400, 1), (400, 16))
+
+
+def growths(benches: Sequence[Bench]) -> list[dict[str, Any]]:
+    """:func:`growth` of ours at all of :data:`GROWTH` at once, each on a server of its own: holds are long.
+
+    ``benches`` may be empty: nothing is measured then.
+    """
+    ours = BY_NAME["brimful"]
+    with ThreadPoolExecutor(len(GROWTH)) as threads:
+        pending = [threads.submit(growth, bench, ours, *size) for bench, size in zip(benches, GROWTH, strict=False)]
+    return [future.result() for future in pending]
+
+
 def measure(bench: Bench, entry: Entry) -> dict[str, Any]:
     """All that applies to ``entry``. A scenario that a peer cannot run is told in the notes."""
     sizes = bench.sizes
@@ -283,8 +350,10 @@ def measure(bench: Bench, entry: Entry) -> dict[str, Any]:
         plan += [
             ("96 waiters", lambda: crowd(bench, entry, 96, 0.2, sizes.rounds, "96")),
             (f"{sizes.wide} waiters", lambda: crowd(bench, entry, sizes.wide, sizes.wide_hold_s, 1, "wide")),
+            ("free slot", lambda: free_slot(bench, entry)),
             ("handoff", lambda: handoff(bench, entry)),
             ("rate", lambda: rate(bench, entry)),
+            ("fairness", lambda: share(bench, entry)),
             ("memory", lambda: memory(bench, entry)),
         ]
     if "starts" in entry.limits:
