@@ -19,6 +19,7 @@ class FakeLease:
     lost: bool = False
     stale: bool = False
     given_back: bool = False
+    cooloff_s: float | None = None
     sent_at: float | None = None
     transport: asyncio.Transport | None = None
     reports: list[dict[str, Any]] = field(default_factory=list)
@@ -37,6 +38,7 @@ class FakeLease:
 
     def report(self, *, ok: bool | None, tokens_used: int | None = None, cooloff_s: float | None = None) -> None:
         self.reports.append({"ok": ok, "tokens_used": tokens_used})
+        self.cooloff_s = cooloff_s
 
 
 @dataclass

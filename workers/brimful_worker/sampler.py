@@ -192,7 +192,8 @@ class _Sampling:
         if lease.lost and told.completion is None:
             told = verdict.LEASE_LOST
         self.tally.attempted(told, 0.0 if sent_at is None else time.monotonic() - sent_at)
-        lease.report(ok=verdict.health(told), tokens_used=told.tokens_used)
+        rest = fleet.settings.cooloff_s if told.abandoned else None
+        lease.report(ok=verdict.health(told), tokens_used=told.tokens_used, cooloff_s=rest)
         if told.kind is Kind.BUDGET:
             if await fleet.in_flight_elsewhere() <= 0:
                 fleet.budget.end(hold)

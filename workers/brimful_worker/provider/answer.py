@@ -32,6 +32,8 @@ class NoAnswer:
     """A kept-alive connection was closed by the server before a byte of the answer came: nobody's failure."""
     permanent: bool = False
     """Asking again will not help: a certificate that does not verify, a URL that is none."""
+    abandoned: bool = False
+    """We gave it up; the provider may go on with it for a while."""
 
 
 class Kind(StrEnum):
@@ -62,6 +64,8 @@ class Meaning:
     """THROTTLED and TRANSIENT: what the provider asked for; not yet bounded."""
     stale: bool = False
     """TRANSIENT: a kept-alive connection had gone away; ask again at once."""
+    abandoned: bool = False
+    """TRANSIENT: we gave it up, and the provider may go on with it: its slot needs a rest."""
 
     @property
     def tokens_used(self) -> int | None:

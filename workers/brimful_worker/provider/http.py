@@ -118,7 +118,7 @@ class Http:
         except TimeoutError as error:
             wire.abort()
             if timer.expired():
-                return NoAnswer(Cause.TIMEOUT, f"no whole answer within {timeout_s:g} s of sending")
+                return NoAnswer(Cause.TIMEOUT, f"no whole answer within {timeout_s:g} s of sending", abandoned=True)
             return _no_answer(error, wire)
         except (aiohttp.ClientError, OSError, ValueError) as error:
             wire.abort()

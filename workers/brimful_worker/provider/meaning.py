@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from email.message import Message
 from typing import Any
 
@@ -23,7 +24,8 @@ def meaning(came: Answer | NoAnswer, *, expected: int, prompts: int = 1, now: fl
     if isinstance(came, NoAnswer):
         return lost(came)
     if came.too_large:
-        return bad_answer(came.status, "the body is larger than BRIMFUL_MAX_ANSWER_MB allows")
+        told = bad_answer(came.status, "the body is larger than BRIMFUL_MAX_ANSWER_MB allows")
+        return replace(told, abandoned=True)
     if 300 <= came.status < 400:
         return redirected(came.status, came.headers)
     document = parse(came)
@@ -65,7 +67,7 @@ def lost(came: NoAnswer) -> Meaning:
     """No whole answer came."""
     if came.permanent:
         return Meaning(Kind.PERMANENT, cause=came.cause, message=came.message)
-    return Meaning(Kind.TRANSIENT, cause=came.cause, message=came.message, stale=came.stale)
+    return Meaning(Kind.TRANSIENT, cause=came.cause, message=came.message, stale=came.stale, abandoned=came.abandoned)
 
 
 def bad_answer(status: int, why: str) -> Meaning:
