@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from functools import partial
 from itertools import islice
 
-from brimful.packing import MAX_PACK_BYTES, Part, Shape, parts_of
+from brimful.packing import MAX_PACK_BYTES, Part, Shape, even_chunks, fitting, parts_of
 from brimful.profile import Profile
 from brimful.run.pace import Pace
 from brimful.run.tune import BLIND_WAVES, START_PROMPTS, Lot, Tuner, deal_blind, deal_out, fill_up
@@ -110,15 +110,17 @@ class Planner:
         everything = flush or more == 0
         chosen = self._choose(now, more, everything)
         if chosen is None:
-            return None
+            return self.next(now, more, flush) if self._ready else None
         group, size = chosen
         return group.shape, self._take(group, size)
 
     # -- which, and how much of it ---------------------------------------------------------------------------------
 
     def _choose(self, now: float, more: int | None, everything: bool) -> tuple[Group, int] | None:
-        if self._pack == "auto" and (planned := self._endgame(now, more, everything)) is not None:
-            return planned
+        if self._pack == "auto":
+            planned = self._endgame(now, more, everything)
+            if planned is not None or self._ready:
+                return planned
         while self._filled:
             group = self._groups.get(next(iter(self._filled)))
             if group is not None and len(group.parts) >= self._size(group):
@@ -175,16 +177,30 @@ class Planner:
                 size = fill_up(lots[0], free)
                 return (groups[0], size) if everything or len(groups[0].parts) >= size else None
             sizes = deal_out(lots, free, starts_left, start_s, _END_WAVES + 1)
+        elif everything and not self._sent_unknown:
+            at_once = slots if starts_left is None else max(1, min(slots, starts_left))
+            self._deal(groups, deal_blind(lots, at_once))
+            return None
         else:
-            at_once = max(1, slots - len(self._pace))
-            if starts_left is not None:
-                at_once = max(1, min(at_once, starts_left))
-            sizes = deal_blind(lots, at_once)
+            return None
         longest_first = sorted(zip(groups, lots, sizes, strict=True), key=lambda row: -row[1].seconds(row[2]))
         for group, _, size in longest_first:
             if everything or len(group.parts) >= size:
                 return group, size
         return None
+
+    def _deal(self, groups: list[Group], sizes: list[int]) -> None:
+        """All that is held becomes requests, the largest first."""
+        packs: list[tuple[Shape, tuple[Part, ...]]] = []
+        for group, size in zip(groups, sizes, strict=True):
+            for chunk in even_chunks([part for _, part in group.parts], size):
+                packs += [(group.shape, parts) for parts in fitting(chunk, size)]
+        self._groups.clear()
+        self._filled.clear()
+        self.held = self.held_bytes = 0
+        for shape, parts in sorted(packs, key=lambda pack: -_work(pack[0], len(pack[1]))):
+            self.pack = len(parts)
+            self._hold(shape, parts)
 
     # -- in and out ------------------------------------------------------------------------------------------------
 

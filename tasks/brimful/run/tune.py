@@ -29,7 +29,7 @@ _STEP = 1.15
 _REACH = 16
 """Times the largest size seen that a request may have, once three sizes have been seen; 4 before."""
 BLIND_WAVES = 6
-_NO_LATER = 1.05
+_NO_LATER = 1.12
 _MODELS = 64
 _SHAPES = 4096
 
