@@ -146,4 +146,6 @@ def rollouts(completion: Mapping[str, Any], n: int) -> Iterator[Rollout]:
         prompt_index, choice_index = divmod(int(choice["index"]), n)
         message = choice.get("message")
         text = message.get("content") if isinstance(message, dict) else choice.get("text")
+        if isinstance(text, list):  # content in parts
+            text = "".join(str(part.get("text") or "") for part in text if isinstance(part, dict))
         yield Rollout(prompt_index, choice_index, text or "", choice.get("finish_reason"))
