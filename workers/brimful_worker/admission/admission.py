@@ -16,6 +16,7 @@ from brimful.names import Workload
 from brimful.redis_url import redis_client
 from brimful.status import Status, read_status_async
 from brimful_worker.admission.errors import LeaseLost
+from brimful_worker.admission.holdings import Holdings
 from brimful_worker.admission.lease import Lease
 from brimful_worker.admission.policy import Limits
 from brimful_worker.admission.speaker import Speaker
@@ -91,7 +92,7 @@ class Admission:
         limited. Raises LeaseLost out of the block when the lease could not be kept, BudgetExhausted when the
         budget is at its end. A block left by an exception without :meth:`Lease.report` lets the slot cool off.
         """
-        return Slot(self._speak(), Workload(workload), tokens)
+        return Slot(self._speak().holdings, Workload(workload), tokens)
 
     async def pause(self, seconds: float, reason: str) -> None:
         """Nobody of the fleet starts anything for so long (as the provider's Retry-After wants); a longer pause in
@@ -106,12 +107,12 @@ class Admission:
     @property
     def held(self) -> int:
         """Slots this process holds now."""
-        return len(self._speaker.held) if self._speaker else 0
+        return len(self._speaker.holdings.held) if self._speaker else 0
 
     @property
     def waiting(self) -> int:
         """Coroutines of this process that wait for a slot now."""
-        return sum(self._speaker.waiting.count(workload) for workload in Workload) if self._speaker else 0
+        return sum(self._speaker.holdings.waiting.count(workload) for workload in Workload) if self._speaker else 0
 
     @property
     def commands(self) -> int:
@@ -127,8 +128,8 @@ class Admission:
 class Slot:
     """``async with`` it; see :meth:`Admission.slot`. Leaving never waits, so it cannot be cancelled half-way."""
 
-    def __init__(self, speaker: Speaker, workload: Workload, tokens: int) -> None:
-        self._speaker = speaker
+    def __init__(self, holdings: Holdings, workload: Workload, tokens: int) -> None:
+        self._holdings = holdings
         self._workload = workload
         self._tokens = tokens
         self._lease: Lease | None = None
@@ -139,16 +140,16 @@ class Slot:
     async def __aenter__(self) -> Lease:
         since = time.monotonic()
         while True:
-            ticket = self._speaker.ask(self._workload, self._tokens, since)
+            ticket = self._holdings.ask(self._workload, self._tokens, since)
             try:
                 lease = await ticket.future
             except BaseException:
-                self._speaker.cancel(ticket)
+                self._holdings.cancel(ticket)
                 raise
             if time.monotonic() < lease.wire_deadline and not lease.lost:
                 break
             lease.given_back = True
-            self._speaker.end(lease, failed=False)
+            self._holdings.end(lease, failed=False)
         self._lease = lease
         self._task = asyncio.current_task()
         self._cancelling = self._task.cancelling() if self._task else 0
@@ -161,7 +162,7 @@ class Slot:
         lease, task = self._lease, self._task
         assert lease is not None
         lease.on_lost(None)
-        self._speaker.end(lease, failed=error is not None)
+        self._holdings.end(lease, failed=error is not None)
         if self._interrupted and task is not None:
             others = task.uncancel() > self._cancelling
             if others and isinstance(error, asyncio.CancelledError):

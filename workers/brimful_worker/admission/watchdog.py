@@ -23,9 +23,23 @@ class Watch:
     """One watched connection. ``deadline`` tells the current end of its lease on the monotonic clock."""
 
     def __init__(self, descriptor: int, deadline: Callable[[], float], on_shut: Callable[[], None]) -> None:
-        self.socket = socket.socket(fileno=os.dup(descriptor))
         self.deadline = deadline
         self.on_shut = on_shut
+        self._duplicate = os.dup(descriptor)
+
+    def close(self) -> None:
+        """Idempotent; callers hold the watchdog's lock."""
+        duplicate, self._duplicate = self._duplicate, -1
+        if duplicate >= 0:
+            os.close(duplicate)
+
+    def shut(self) -> None:
+        """The connection, at the operating system; then the duplicate."""
+        duplicate, self._duplicate = self._duplicate, -1
+        if duplicate >= 0:
+            # A socket object is made only here: making one asks the system four times what sort of socket it is.
+            with socket.socket(fileno=duplicate) as connection, contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
 
 class Watchdog:
@@ -53,14 +67,14 @@ class Watchdog:
     def remove(self, watch: Watch) -> None:
         with self._changed:
             self._watches.discard(watch)
-            watch.socket.close()
+            watch.close()
 
     def stop(self) -> None:
         with self._changed:
             self._stopped = True
             self._changed.notify()
             for watch in self._watches:
-                watch.socket.close()
+                watch.close()
             self._watches.clear()
         if self._thread is not None:
             self._thread.join()
@@ -82,6 +96,4 @@ class Watchdog:
     def _shut(self, watch: Watch) -> None:
         self._watches.discard(watch)
         watch.on_shut()
-        with contextlib.suppress(OSError):
-            watch.socket.shutdown(socket.SHUT_RDWR)
-        watch.socket.close()
+        watch.shut()

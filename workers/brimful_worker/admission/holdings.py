@@ -1,0 +1,196 @@
+"""What a process holds and wants: its leases, its waiting tickets, its starts of the last window.
+
+Nothing here waits or talks; what Redis must hear goes to the outbox, which the speaker empties.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+
+from brimful.errors import BudgetExhausted, FleetError
+from brimful.names import Workload
+from brimful_worker.admission.clock import RedisClock
+from brimful_worker.admission.history import History
+from brimful_worker.admission.lease import Lease
+from brimful_worker.admission.outbox import Outbox
+from brimful_worker.admission.policy import Limits, Rules, abort_margin, wire_lag
+from brimful_worker.admission.tickets import Ticket, Waiting
+from brimful_worker.admission.watchdog import Watchdog
+
+log = logging.getLogger(__name__)
+
+_STALE_MANY = 20
+"""So many unusable grants in a row are worth a warning."""
+
+
+class Holdings:
+    """``speak_soon`` is called when something shall be said at once."""
+
+    def __init__(self, process: str, limits: Limits, clock: RedisClock, speak_soon: Callable[[], None]) -> None:
+        self.limits = limits
+        self.rules = Rules.from_fields(limits.fields())
+        self.held: OrderedDict[str, Lease] = OrderedDict()
+        """Live leases by ticket, the longest not renewed first."""
+        self.waiting = Waiting(process)
+        self.outbox = Outbox()
+        self.history = History()
+        self._clock = clock
+        self._speak_soon = speak_soon
+        self._watchdog = Watchdog()
+        self._stale = 0
+        self._abort_timer: asyncio.TimerHandle | None = None
+
+    # what coroutines say
+
+    def ask(self, workload: Workload, tokens: int, since: float) -> Ticket:
+        """A ticket whose future becomes a Lease."""
+        ticket = self.waiting.add(workload, tokens, since, asyncio.get_running_loop().create_future())
+        if self.waiting.wants_registering(self.rules.registered):
+            self._speak_soon()
+        return ticket
+
+    def cancel(self, ticket: Ticket) -> None:
+        """A ticket is no longer wanted. Its future must be done; a lease in it is given back."""
+        if not ticket.future.cancelled() and ticket.future.exception() is None:
+            lease = ticket.future.result()
+            lease.given_back = True
+            self.end(lease, failed=False)
+        elif self.waiting.cancel(ticket):
+            self.outbox.cancels.append(ticket.id)
+            self._speak_soon()
+
+    def end(self, lease: Lease, *, failed: bool) -> None:
+        """The lease's request is over."""
+        lease.end()
+        self.held.pop(lease.id, None)
+        if lease.given_back:
+            self._note_stale(lease)
+            self.history.drop(lease.id)
+            self.outbox.releases.append([lease.id, 0, -1, -1, 1])
+        else:
+            self._stale = 0
+            verdict = -1 if lease.ok is None else int(lease.ok)
+            used = -1 if lease.tokens_used is None else lease.tokens_used
+            cool_ms = round(lease.cooloff(self.limits.cooloff_s, failed) * 1000)
+            if used >= 0:
+                self.history.settle(lease.id, used)
+            self.outbox.releases.append([lease.id, cool_ms, verdict, used, 0])
+        self._speak_soon()
+
+    # what Redis says
+
+    def granted(self, ticket_id: str, granted_ms: float) -> None:
+        """A grant has come. Nobody wants it any more: it is given back."""
+        ticket = self.waiting.pop(ticket_id)
+        granted = self._clock.not_after(granted_ms)
+        deadline = granted + self._lease_s()
+        timed = bool(self.rules.guard_s and (self.rules.starts or self.rules.tokens))
+        wire = min(deadline, granted + wire_lag(self.rules.guard_s)) if timed else deadline
+        since = granted if ticket is None else ticket.since
+        lease = Lease(ticket_id, max(0.0, time.monotonic() - since), wire, deadline, self._watchdog)
+        lease.renewed = granted
+        if ticket is None or ticket.future.done():
+            lease.given_back = True
+            self.end(lease, failed=False)
+            return
+        if self.rules.starts or self.rules.tokens:
+            self.history.add(ticket_id, granted, ticket.tokens)
+        self.held[ticket_id] = lease
+        ticket.future.set_result(lease)
+        if self.waiting.wants_registering(self.rules.registered):
+            self._speak_soon()
+
+    def refused(self, ticket_id: str) -> None:
+        """The token budget has no room for this ticket, and nothing in flight that could make room."""
+        ticket = self.waiting.pop(ticket_id)
+        self.outbox.cancels.append(ticket_id)
+        self._speak_soon()
+        if ticket is not None and not ticket.future.done():
+            ticket.future.set_exception(BudgetExhausted("the fleet's token budget is at its end", "budget"))
+
+    def lost(self, ticket_id: str) -> None:
+        if (lease := self.held.get(ticket_id)) is not None:
+            self._lose(lease)
+
+    # renewals, and leases that end under their holders
+
+    def to_renew(self, now: float) -> list[str]:
+        """Tickets worth renewing with a turn that happens anyway."""
+        renew = []
+        for lease in self.held.values():
+            if now - lease.renewed < self.rules.renew_after_s:
+                break
+            renew.append(lease.id)
+        return renew
+
+    def renewed(self, tickets: Iterable[str], sent: float) -> None:
+        """A turn sent at this monotonic time has renewed them."""
+        deadline = sent + self._lease_s()
+        for ticket in list(tickets):
+            if (lease := self.held.get(ticket)) is not None:
+                lease.renewed = sent
+                lease.deadline = deadline
+                self.held.move_to_end(ticket)
+
+    def next_renewal(self) -> float | None:
+        """When the next lease must be renewed, monotonic; None when none is held."""
+        if not self.held:
+            return None
+        return next(iter(self.held.values())).renewed + self.rules.heartbeat_s
+
+    def live(self, now: float) -> list[str]:
+        return [lease.id for lease in self.held.values() if lease.deadline > now]
+
+    def plan_aborts(self) -> None:
+        """Looks again when the first lease ends unless it is renewed."""
+        if self._abort_timer is not None:
+            self._abort_timer.cancel()
+            self._abort_timer = None
+        if self.held:
+            loop = asyncio.get_running_loop()
+            first = next(iter(self.held.values())).deadline
+            self._abort_timer = loop.call_at(loop.time() + first - time.monotonic(), self._abort_overdue)
+
+    def close(self) -> None:
+        """Nothing is held any more, whatever its holders think."""
+        if self._abort_timer is not None:
+            self._abort_timer.cancel()
+        for lease in list(self.held.values()):
+            self._lose(lease)
+        self._watchdog.stop()
+
+    def fail(self, fault: Exception) -> None:
+        """Nothing will ever be granted: whoever waits is told."""
+        for ticket in self.waiting.drain():
+            ticket.future.set_exception(FleetError(f"the admission failed: {fault}"))
+
+    def _abort_overdue(self) -> None:
+        now = time.monotonic()
+        for lease in list(self.held.values()):
+            if lease.deadline > now:
+                break
+            log.warning("admission: a lease could not be renewed in time; its request is ended")
+            self._lose(lease)
+        self.plan_aborts()
+
+    def _lose(self, lease: Lease) -> None:
+        """Neither renewed nor told as held any more; its body is ended, and says so when it has ended."""
+        self.held.pop(lease.id, None)
+        lease.lose()
+
+    def _lease_s(self) -> float:
+        return self.rules.lease_s - abort_margin(self.rules.lease_s, self.limits.cooloff_s)
+
+    def _note_stale(self, lease: Lease) -> None:
+        self._stale += time.monotonic() > lease.wire_deadline
+        if self._stale == _STALE_MANY:
+            log.warning(
+                "admission: %d grants in a row came too late to be used: the loop is blocked, or Redis too far for a "
+                "guard of %.3g s (BRIMFUL_GUARD_S)",
+                self._stale,
+                self.rules.guard_s,
+            )
