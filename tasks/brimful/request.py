@@ -116,6 +116,8 @@ class Request:
         if "messages" in self.fields:
             if "prompt" in self.fields:
                 raise BadRequest("prompt, messages: a request has one of them, not both")
+            if self.mode is not Mode.CHAT:
+                raise BadRequest(f"messages: only the chat endpoint takes them, not mode {self.mode.value!r}")
             _check_messages(self.fields["messages"])
         else:
             _check_prompt(self.fields.get("prompt"))

@@ -156,9 +156,8 @@ class Conversation:
             if told.kind is Kind.THROTTLED:
                 await self._hooks.throttled(told)
                 continue
-            if told.kind is Kind.SHORT:
-                self._ticket.generation += 1
             if told.kind is not Kind.TRANSIENT:
+                self._ticket.generation += told.kind is not Kind.SUCCESS  # fetched again it would be the same
                 return told
             failures += 1
             if failures >= _POLL_FAILURES:
