@@ -118,6 +118,18 @@ async def test_batch_leaves_the_reserve_to_interactive(valkey: Valkey, client: r
             await (holding.end() if holding.granted.is_set() else holding.cancel())
 
 
+async def test_batch_leaves_the_reserve_of_starts_to_interactive(valkey: Valkey, client: redis.Redis) -> None:
+    async with admissions(valkey.url, 1, starts=3, reserve_starts=1) as (one,):
+        for _ in range(2):
+            await (await hold(one)).end()
+        third = Holding(one)
+        await wait_until_async(lambda: client.zcard(KEYS["batch"]) == 1, "the third of batch waits")
+        await (await hold(one, "interactive")).end()
+        assert not third.granted.is_set()
+        assert read_status(client, TAG).starts_used == 3
+        await third.cancel()
+
+
 async def test_a_stale_grant_is_given_back_start_and_all(valkey: Valkey, client: redis.Redis) -> None:
     async with admissions(valkey.url, 1, guard_s=0.3) as (one,):
         with pytest.raises(StaleGrant):  # noqa: PT012

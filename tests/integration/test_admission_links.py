@@ -138,6 +138,13 @@ async def test_closing_cancels_who_waits_and_says_goodbye(valkey: Valkey, client
     assert client.zcard(KEYS["batch"]) == 0
 
 
+async def test_scripts_are_lost(valkey: Valkey, client: redis.Redis) -> None:
+    async with admissions(valkey.url, 1) as (one,):
+        client.script_flush()
+        await (await hold(one)).end()
+        assert client.zcard(KEYS["starts"]) == 1
+
+
 async def test_unix_socket(tmp_path: Path) -> None:
     path = tmp_path / "v.sock"
     with Valkey(tmp_path / "v", options=(f"unixsocket {path}",)) as valkey:

@@ -234,7 +234,7 @@ def test_the_script_obeys_the_model(server: redis.Redis) -> None:
     run_state_machine_as_test(
         Bound,
         settings=settings(
-            max_examples=rounds(150, 2000),
+            max_examples=rounds(80, 2000),
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=list(HealthCheck),
