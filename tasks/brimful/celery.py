@@ -21,9 +21,9 @@ POOL = "brimful_worker.pool:TaskPool"
 app = Celery(APP, set_as_current=False, include=["brimful.tasks"], amqp="brimful.discreet:DiscreetAMQP")
 
 
-def configuration() -> dict[str, Any]:
-    """Celery's settings, from ours."""
-    settings = Settings.load()
+def configuration(redis_url: str | None = None) -> dict[str, Any]:
+    """Celery's settings, from ours; ``redis_url`` beats the environment's."""
+    settings = Settings.load(redis_url=redis_url)
     url = broker_url(settings.redis_url)
     return {
         "broker_url": url,
@@ -65,3 +65,11 @@ def configuration() -> dict[str, Any]:
 
 
 app.add_defaults(configuration)
+
+
+def app_for(redis_url: str | None) -> Celery:
+    """An app of its own that publishes there, whatever BRIMFUL_REDIS_URL says; it has no tasks and makes no events of
+    what it sends."""
+    publisher = Celery(APP, set_as_current=False, amqp="brimful.discreet:DiscreetAMQP")
+    publisher.add_defaults(lambda: {**configuration(redis_url), "task_send_sent_event": False})
+    return publisher

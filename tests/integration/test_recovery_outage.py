@@ -79,8 +79,11 @@ def test_redis_away_with_tasks_in_flight(
         b.ready()
         tasks = [app.send_task("t.nap", (nap,)) for nap in (1.0, 3.0, seconds + 2.0) * 4]  # ends during and after it
         started(notes, tasks)
+        later = [app.send_task("t.nap", (0.01,), countdown=seconds + 2) for _ in range(4)]
+        with redis.Redis.from_url(fleet.url) as store:
+            wait_until(lambda: store.hlen("unacked") == len(tasks + later), "all to be delivered")
         away(fleet, seconds)
-        all_once(notes, fleet, tasks)
+        all_once(notes, fleet, tasks + later)
         more = [app.send_task("t.nap", (0.01,)) for _ in range(10)]
         all_once(notes, fleet, more)
         assert a.process.poll() is None

@@ -27,6 +27,8 @@ from kombu.transport import virtual
 from kombu.transport.redis import Mutex, MutexHeld
 from kombu.utils.encoding import bytes_to_str
 from kombu.utils.json import dumps, loads
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from brimful_worker.leases import leases
 from brimful_worker.shares import shares
@@ -76,8 +78,11 @@ class QoS(transport.QoS):
         """Give back what is neither running here nor waiting for its acknowledgement to be sent."""
         self._flush()
         held = leases.held()
+        unheld = [tag for tag in self._delivered if tag not in held]
+        for tag in unheld:
+            leases.drop(tag)
         try:
-            for tag in [tag for tag in self._delivered if tag not in held]:
+            for tag in unheld:
                 self.restore_by_tag(tag, client)
         except self.channel.connection_errors as error:
             # Nobody renews them any more, so that another worker finds them soon.
@@ -145,6 +150,11 @@ class Channel(transport.Channel):
             self._close_clients()
             virtual.Channel.close(self)
         self._pool = pool
+
+    def _connparams(self, asynchronous: bool = False) -> dict[str, Any]:
+        # redis-py's own retries sleep for seconds, on the main thread. We know better when to try again; once more at
+        # once is for a pooled connection that has died unnoticed.
+        return {**super()._connparams(asynchronous), "retry": Retry(NoBackoff(), 1)}
 
     def _brpop_start(self, timeout: float | None = None) -> None:
         """Ask all queues but those that have their share of this worker already."""

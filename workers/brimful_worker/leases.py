@@ -37,6 +37,10 @@ class Leases:
         """A request was made of the message ``tag``; it counts for as long as anybody refers to it."""
         self._requests[tag] = request
 
+    def drop(self, tag: str) -> None:
+        """The message was given back, or should have been: others may have it."""
+        self._requests.pop(tag, None)
+
     def owe(self, tag: str) -> None:
         """The message is done with, but Redis could not be told."""
         with self._lock:

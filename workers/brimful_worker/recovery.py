@@ -38,7 +38,7 @@ class Renewal:
         self._client: Any = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._main, name="brimful-renewal", daemon=True)
-        held.grace_s = 1.5 * self.interval_s
+        held.grace_s = max(3.0, 1.5 * self.interval_s)
         held.patience_s = 2.5 * self.interval_s
 
     def start(self) -> None:
