@@ -149,11 +149,12 @@ class Ledger:
         else:
             await self._client.delete(self.keys.drain)
 
-    async def clear(self, *, results: bool) -> None:
-        """At the end of a run: what is left of its keys; ``results`` only when all of them are written down."""
+    async def clear(self) -> None:
+        """When nothing is outstanding: what is left of the run's keys, but not outcomes that nobody has collected."""
         if shards := await self._recorded():
             await self.withdraw(shards)
-        await self._client.delete(self.keys.shards, self.keys.drain, *([self.keys.results] if results else []))
+        collected = await self._client.xlen(self.keys.results) == 0
+        await self._client.delete(self.keys.shards, self.keys.drain, *([self.keys.results] if collected else []))
 
     async def _recorded(self) -> list[str]:
         return [str(shard) for shard in await self._client.zrange(self.keys.shards, 0, -1)]

@@ -83,11 +83,14 @@ class Pace:
         self._advance(now)
         return max(0, self.limits.starts - len(self._starts) - len(self._waiting))
 
+    def rate(self, now: float) -> float:
+        """Requests that end a second, of late."""
+        self._advance(now)
+        return len(self._ends) / _MEASURED_S
+
     def room(self, seconds: float | None, now: float) -> int:
         """How many more requests to enqueue now; ``seconds``: predicted on the wire for the next ones."""
-        self._advance(now)
-        slots = self.limits.slots
-        rate = len(self._ends) / _MEASURED_S
+        slots, rate = self.limits.slots, self.rate(now)
         if seconds:
             rate = max(min(rate, self.limits.start_rate), min(slots / seconds, self.limits.start_rate))
         ahead = max(self._ahead_s * rate, slots / 8, 2.0)

@@ -1,0 +1,135 @@
+"""Workers without Celery: shards' messages are popped from the queue and run by real shard runners, in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+from brimful.names import QUEUES
+from brimful.outcome import Failure, Outcome
+from brimful.redis_url import redis_client
+from brimful.request import Request
+from brimful.run.queued import parse_message
+from brimful_worker.shard import ShardRunner
+
+Answer = Callable[[Request], Awaitable[Failure | None]]
+
+
+async def at_once(request: Request) -> Failure | None:
+    return None
+
+
+def completion(request: Request) -> dict[str, Any]:
+    """Choice i of prompt p says both; the text names the prompt and the choice."""
+    texts = [f"{prompt}#{choice}" for prompt in request.prompts for choice in range(request.n)]
+    return {
+        "model": request.fields.get("model", "llama-8b"),
+        "choices": [{"index": i, "text": text, "finish_reason": "stop"} for i, text in enumerate(texts)],
+        "usage": {"prompt_tokens": 1, "completion_tokens": len(texts), "total_tokens": 1 + len(texts)},
+    }
+
+
+class StubSampler:
+    """``slots`` requests at a time; each awaits ``answer``, which may give a failure instead of a completion."""
+
+    def __init__(self, answer: Answer = at_once, slots: int = 16) -> None:
+        self.answer = answer
+        self.slots = asyncio.Semaphore(slots)
+        self.asked: list[Request] = []
+        self.sampled: dict[str, int] = {}
+        """Prompt → rollouts that were sampled of it."""
+        self.active = self.peak = 0
+
+    async def sample(
+        self, request: Request, *, scope: str = "", on_wire: Callable[[bool], None] | None = None
+    ) -> Outcome:
+        loop = asyncio.get_running_loop()
+        async with self.slots:
+            if on_wire is not None:
+                on_wire(True)
+            self.asked.append(request)
+            self.active += 1
+            self.peak = max(self.peak, self.active)
+            began = loop.time()
+            try:
+                failure = await self.answer(request)
+            finally:
+                self.active -= 1
+            seconds = max(loop.time() - began, 1e-4)
+        if failure is not None:
+            return Outcome(request.id, failure=failure, attempts=1, provider_s=seconds)
+        for prompt in request.prompts:
+            self.sampled[str(prompt)] = self.sampled.get(str(prompt), 0) + request.n
+        return Outcome(request.id, completion=completion(request), attempts=1, provider_s=seconds)
+
+
+class StubFleet:
+    """``await fleet.next_shard()`` is automatic while ``popping`` is set."""
+
+    def __init__(self, url: str, sampler: Any, workers: int) -> None:
+        self._client = redis_client(url)
+        self._runners = [
+            ShardRunner(sampler, url, f"stub{place}", asyncio.Event(), check_s=0.1) for place in range(workers)
+        ]
+        self.popping = asyncio.Event()
+        self.popping.set()
+        self.shards: list[str] = []
+        self.running: set[asyncio.Task[Any]] = set()
+        self._pop: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        for runner in self._runners:
+            await runner.start()
+        self._pop = asyncio.create_task(self._main())
+
+    async def aclose(self) -> None:
+        assert self._pop is not None
+        self._pop.cancel()
+        for task in self.running:
+            task.cancel()
+        await asyncio.gather(self._pop, *self.running, return_exceptions=True)
+        for runner in self._runners:
+            await runner.aclose(0.1)
+        await self._client.aclose()
+
+    def die(self) -> None:
+        """Cancel all that runs, as a death would; claims are given up, messages are lost."""
+        for task in self.running:
+            task.cancel()
+
+    async def _main(self) -> None:
+        while True:
+            await self.popping.wait()
+            with contextlib.suppress(OSError, Exception):
+                popped: Any = await self._client.blpop([*QUEUES], timeout=1)
+                if popped is None:
+                    continue
+                message = parse_message(popped[1])
+                assert message is not None
+                shard, requests = message
+                run = _run_of(popped[1])
+                self.shards.append(shard)
+                runner = self._runners[len(self.shards) % len(self._runners)]
+                task = asyncio.create_task(runner.run(run, shard, requests))
+                self.running.add(task)
+                task.add_done_callback(self.running.discard)
+
+
+def _run_of(raw: str) -> str:
+    import base64
+    import json
+
+    args, _, _ = json.loads(base64.b64decode(json.loads(raw)["body"]))
+    return str(args[0])
+
+
+@contextlib.asynccontextmanager
+async def stub_fleet(url: str, sampler: Any, workers: int = 2) -> AsyncIterator[StubFleet]:
+    fleet = StubFleet(url, sampler, workers)
+    await fleet.start()
+    try:
+        yield fleet
+    finally:
+        await fleet.aclose()
