@@ -9,27 +9,74 @@ from typing import Any
 Figures = Mapping[str, Mapping[str, Any]]
 
 
+TEXT = """# brimful's admission beside its public peers
+
+{about}
+
+{tables}
+
+![The same figures as bars](bench.svg)
+
+How the cost of brimful's grants grows with waiters and processes (16 slots, holds of 5 s ± 50 %, {growth_s:g} s):
+
+{growth}
+
+What is done, for each limiter in its turn, on an empty server:
+
+- **commands per grant, longest wait**: 96 coroutines in 4 processes around 16 slots, holds of 0.1 to 0.3 s, {rounds}
+  rounds each; then {wide} coroutines, holds of {wide_hold_s:g} s ± 50 %, one round each. Commands are all that
+  the clients send, MULTI and EXEC and greetings included. The ideal is first come, first served without any delay.
+- **slots in use**: held slot-seconds of what 16 slots allow, from the first grant to the last of those 96 waiters.
+- **a free slot**: the median wait where nobody else is.
+- **handoff**: one slot, two processes that both want it always, holds of 5 ms; median from the end in one process to
+  the beginning in the other.
+- **grants per second**: 1,000 slots, 3 processes of 100 coroutines each, holds of no length: the processors' bound.
+- **fairness**: 4 processes of 24 coroutines, 16 slots, holds of 50 ms ± 50 %; Jain's index of the grants each one got.
+- **whole again after SIGKILL**: a process that holds all 16 slots is killed; seconds until another one holds all 16.
+- **peak held after FLUSHALL**: 16 held and 32 waiting in 2 processes when the server forgets everything.
+- **most starts in a window**: 3 processes want more than {starts} starts in {window_s:g} s, for {windows} windows.
+- **rate kept**: starts per second after the first window's fill, of what the limit allows. brimful widens the window by
+  its guard (0.2 s + 1 %) against jitter on the way to the provider: at {window_s:g} s that costs {guard:.0%}, at a
+  minute 1.3 %.
+
+{notes}"""
+
+
 def _plain(digits: int) -> Callable[[float], str]:
     return lambda value: f"{value:,.{digits}f}"
 
 
-def columns(wide: int, starts: int, window_s: float) -> list[tuple[str, str, Callable[[float], str]]]:
-    """(key, heading, format) in the table's order."""
+def columns(sizes: Mapping[str, Any]) -> list[tuple[str, str, Callable[[float], str]]]:
+    """(key, heading, format) in the tables' order."""
+    wide, starts, window_s = sizes["wide"], sizes["window_starts"], sizes["window_s"]
     return [
         ("commands_96", "commands per grant, 96 waiters", _plain(1)),
         ("commands_wide", f"commands per grant, {wide} waiters", _plain(1)),
-        ("wait_96", "longest wait ÷ ideal, 96", _plain(2)),
-        ("wait_wide", f"longest wait ÷ ideal, {wide}", _plain(2)),
+        ("wait_96", "longest wait ÷ ideal, 96 waiters", _plain(2)),
+        ("wait_wide", f"longest wait ÷ ideal, {wide} waiters", _plain(2)),
         ("in_use_96", "slots in use while some wait", lambda value: f"{value:.0%}"),
-        ("peak_96", "peak held (16)", _plain(0)),
+        ("peak_96", "peak held, of 16", _plain(0)),
         ("free_ms", "a free slot, ms", _plain(1)),
         ("handoff_ms", "handoff between processes, ms", _plain(1)),
         ("grants_s", "grants per second", _plain(0)),
         ("jain", "fairness between processes (Jain)", _plain(2)),
         ("recovery_s", "whole again after SIGKILL, s", _plain(1)),
-        ("memory_peak", "peak held after FLUSHALL (16)", _plain(0)),
-        ("window_most", f"most starts in any {window_s:g} s ({starts})", _plain(0)),
+        ("memory_peak", "peak held after FLUSHALL, of 16", _plain(0)),
+        ("window_most", f"most starts in any {window_s:g} s, of {starts}", _plain(0)),
         ("window_used", "rate kept", lambda value: f"{value:.0%}"),
+    ]
+
+
+def panels(sizes: Mapping[str, Any]) -> list[tuple[str, str, float | None, str]]:
+    """(key, title, limit line, what is better) of the chart."""
+    starts = sizes["window_starts"]
+    return [
+        ("commands_wide", f"Commands per grant, {sizes['wide']} waiters", None, "less is better"),
+        ("wait_96", "Longest wait ÷ ideal, 96 waiters", 1.0, "1 is first come, first served"),
+        ("grants_s", "Grants per second", None, "more is better"),
+        ("recovery_s", "Whole again after SIGKILL, s", None, "less is better"),
+        ("memory_peak", "Peak held after FLUSHALL", 16.0, "16 is the limit"),
+        ("window_most", f"Most starts in any {sizes['window_s']:g} s", float(starts), f"{starts} is the limit"),
     ]
 
 
@@ -41,13 +88,37 @@ def cell(figures: Mapping[str, Any], key: str, form: Callable[[float], str]) -> 
     return form(figures[key])
 
 
-def table(figures: Figures, cols: Sequence[tuple[str, str, Callable[[float], str]]]) -> str:
-    """Limiters down, figures across."""
-    lines = ["| | " + " | ".join(heading for _, heading, _ in cols) + " |", "|---|" + "---:|" * len(cols)]
-    for name, values in figures.items():
-        shown = f"**{name}**" if name == "brimful" else name
-        lines.append(f"| {shown} | " + " | ".join(cell(values, key, form) for key, _, form in cols) + " |")
-    return "\n".join(lines)
+def tables(figures: Figures, cols: Sequence[tuple[str, str, Callable[[float], str]]]) -> str:
+    """Figures down, limiters across: one table of those that limit slots, one of those that limit starts."""
+    parts = []
+    for key, title in (("commands_96", "Slots"), ("window_most", "Starts in a window")):
+        names = [name for name, values in figures.items() if key in values]
+        if not names:
+            continue
+        shown = [f"**{name}**" if name == "brimful" else name for name in names]
+        lines = [f"| {title} | " + " | ".join(shown) + " |", "|---|" + "---:|" * len(names)]
+        for column, heading, form in cols:
+            if column.startswith("window_") == (key == "window_most"):
+                cells = [cell(figures[name], column, form) for name in names]
+                lines.append(f"| {heading} | " + " | ".join(cells) + " |")
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def document(record: Mapping[str, Any]) -> str:
+    """The report's Markdown, from what a run has recorded."""
+    sizes = record["sizes"]
+    widened = sizes["window_s"] + 0.2 + 0.01 * sizes["window_s"]
+    text = TEXT.format(
+        about=record["about"],
+        tables=tables(record["figures"], columns(sizes)),
+        growth=growth_table(record["growth"]),
+        starts=sizes["window_starts"],
+        guard=1 - sizes["window_s"] / widened,
+        notes="\n".join(f"- {note}" for note in record["notes"]),
+        **{name: sizes[name] for name in ("rounds", "wide", "wide_hold_s", "window_s", "windows", "growth_s")},
+    )
+    return text.rstrip() + "\n"
 
 
 def growth_table(rows: Sequence[Mapping[str, Any]]) -> str:

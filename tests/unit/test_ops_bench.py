@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -14,7 +15,7 @@ import pytest
 from brimful_worker.local.valkey import Valkey
 
 BENCH = Path(__file__).parents[2] / "ops" / "bench"
-_MODULES = ("contenders", "report", "scenarios")
+_MODULES = ("arithmetic", "contenders", "processes", "report", "scenarios")
 
 
 @pytest.fixture
@@ -32,14 +33,14 @@ def test_peers_are_pinned() -> None:
 
 
 def test_peak_counts_an_end_before_a_beginning_of_the_same_instant(bench: dict[str, ModuleType]) -> None:
-    peak = bench["scenarios"].peak
+    peak = bench["arithmetic"].peak
     assert peak([(0, 1, 2), (0, 2, 3)]) == 1
     assert peak([(0, 1, 2.5), (0, 2, 3), (0, 2.2, 2.3)]) == 3
     assert peak([]) == 0
 
 
 def test_most_in_window_is_half_open(bench: dict[str, ModuleType]) -> None:
-    most = bench["scenarios"].most_in_window
+    most = bench["arithmetic"].most_in_window
     assert most([0.0, 0.5, 1.0], 1.0) == 2
     assert most([0.0, 0.5, 0.999], 1.0) == 3
     assert most([], 1.0) == 0
@@ -47,14 +48,17 @@ def test_most_in_window_is_half_open(bench: dict[str, ModuleType]) -> None:
 
 def test_the_report_says_what_was_not_reached(bench: dict[str, ModuleType]) -> None:
     report = bench["report"]
+    bound = {"recovery_bound_s": 45.0}
     figures = {
-        "brimful": {"commands_wide": 1.0, "recovery_s": 8.0, "recovery_bound_s": 45.0, "window_most": 60},
-        "peer <1>": {"commands_wide": 12.0, "recovery_s": None, "recovery_bound_s": 45.0, "wait_wide": None},
+        "brimful": {"commands_96": 1.0, "commands_wide": 1.0, "recovery_s": 8.0, **bound, "window_most": 60},
+        "peer <1>": {"commands_96": 9.0, "commands_wide": 12.0, "recovery_s": None, **bound, "wait_wide": None},
     }
-    text = report.table(figures, report.columns(400, 60, 2.0))
-    assert "**brimful**" in text
+    sizes = dataclasses.asdict(bench["processes"].FULL)
+    text = report.document({"about": "x", "sizes": sizes, "figures": figures, "growth": [], "notes": ["late"]})
+    assert "| **brimful** |" in text
     assert "> 45" in text
     assert "not served" in text
+    assert text.endswith("- late\n")
     panels = [("commands_wide", "Commands", None, "less"), ("recovery_s", "Recovery", None, "less")]
     drawing = report.chart(figures, [*panels, ("window_most", "Window", 60.0, "60")])
     assert ElementTree.fromstring(drawing).tag.endswith("svg")
@@ -62,13 +66,13 @@ def test_the_report_says_what_was_not_reached(bench: dict[str, ModuleType]) -> N
 
 
 def test_a_client_of_ours_stays_within_the_limit(bench: dict[str, ModuleType], valkey: Valkey) -> None:
-    scenarios, contenders = bench["scenarios"], bench["contenders"]
+    processes, contenders = bench["processes"], bench["contenders"]
     entry = contenders.BY_NAME["brimful"]
-    place = scenarios.Bench(valkey.url, sys.executable, sys.executable, scenarios.QUICK, [])
+    place = processes.Bench(valkey.url, sys.executable, sys.executable, processes.QUICK, [])
     place.fresh(entry)
     spec = {"kind": "rounds", "slots": 2, "coroutines": 6, "rounds": 2, "hold_s": 0.02}
-    results = scenarios.together(place.clients(entry, spec, spec))
+    results = processes.together(place.clients(entry, spec, spec))
     events = [event for result in results for event in result["events"]]
     assert len(events) == 24
-    assert scenarios.peak(events) <= 2
+    assert bench["arithmetic"].peak(events) <= 2
     assert all(result["commands"] > 0 for result in results)
