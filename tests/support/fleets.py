@@ -1,0 +1,54 @@
+"""A local fleet of real worker processes against a stand-in gateway in a process of its own, for tests that enqueue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.result import AsyncResult
+
+from brimful.config import Settings
+from brimful_worker.local.fleet import LocalFleet
+from support.gateways import GatewayProcess
+from support.waiting import wait_until
+
+_GRACE_S = 5.0
+
+
+@dataclass
+class Fleet:
+    local: LocalFleet
+    gateway: GatewayProcess
+    app: Celery
+    """A service's own app: it knows a Redis URL and a task's name."""
+
+    def sample(self, prompt: Any, **fields: Any) -> AsyncResult:
+        fields.setdefault("max_tokens", 4)
+        return self.app.send_task("brimful.sample", args=[prompt], kwargs=fields, queue="batch")
+
+    def sample_many(self, count: int, **fields: Any) -> list[AsyncResult]:
+        return [self.sample(f"prompt {number}", **fields) for number in range(count)]
+
+
+@contextmanager
+def fleet(
+    monkeypatch: pytest.MonkeyPatch, gateway: GatewayProcess, *, workers: int, key: str = "sk-fleet", **settings: Any
+) -> Iterator[Fleet]:
+    """``settings`` are Settings' fields. All workers answer when it begins."""
+    monkeypatch.setenv("ACS_API_BASE", gateway.url)
+    monkeypatch.setenv("ACS_API_KEY", key)
+    local = LocalFleet(Settings.load(**settings), workers=workers)
+    local.start()
+    try:
+        app = Celery("service", broker=local.redis_url, backend=local.redis_url, set_as_current=False)
+        try:
+            wait_until(lambda: local.ready_workers() >= workers, f"{workers} workers", timeout=60)
+            yield Fleet(local, gateway, app)
+        finally:
+            app.close()
+    finally:
+        local.stop(_GRACE_S)
