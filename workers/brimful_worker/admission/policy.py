@@ -123,6 +123,11 @@ class Rules:
         return self.lease_s * IDLE_SHARE
 
     @property
+    def patience_s(self) -> float:
+        """How long an answer of Redis is waited for: after one lost answer there is time for another try."""
+        return self.lease_s / 4
+
+    @property
     def renew_after_s(self) -> float:
         """A lease younger than this is not renewed with a turn that happens anyway."""
         return self.lease_s / (4 * RENEWALS_PER_LEASE)

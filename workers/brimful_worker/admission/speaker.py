@@ -264,6 +264,7 @@ class Speaker:
             self._rev = reply["rev"]
             self._overrides = reply.get("overrides")
             holdings.rules = Rules.from_fields(limits)
+            self._link.call_s = holdings.rules.patience_s
         if reply.get("differs") and not self._differed:
             self._differed = True
             log.warning("admission: this process's limits differ from those in force, which stay: %s", holdings.rules)
