@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+
+yaml = pytest.importorskip("yaml")
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "docker-compose.yml"

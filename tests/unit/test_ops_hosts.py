@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+
+yaml = pytest.importorskip("yaml")
 
 OPS = Path(__file__).parents[2] / "ops"
 MANIFESTS = sorted(path for path in (OPS / "k8s").glob("*.yaml") if path.name != "kustomization.yaml")

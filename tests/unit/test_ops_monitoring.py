@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from brimful_worker import metrics
+
+yaml = pytest.importorskip("yaml")
 
 OPS = Path(__file__).parents[2] / "ops"
 ALERTS = yaml.safe_load((OPS / "prometheus" / "alerts.yml").read_text("utf-8"))

