@@ -60,6 +60,14 @@ def redis_client(url: str, **options: Any) -> Redis:
     return client
 
 
+async def close_redis_client(client: Redis) -> None:
+    """Closes the client, and with it the connections to the Sentinels that redis-py would leave open."""
+    manager = getattr(client.connection_pool, "sentinel_manager", None)
+    await client.aclose()
+    for sentinel in manager.sentinels if manager is not None else ():
+        await sentinel.aclose()
+
+
 def sync_redis_client(url: str, **options: Any) -> redis.Redis:
     """As :func:`redis_client`, for code that runs on no loop."""
     settings = _settings(url, options)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import logging
 import os
 import socket
 import time
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from redis.exceptions import RedisError
+
 from brimful.errors import RedisUnreachable
 from brimful.keys import TAGS
 from brimful.names import Workload
-from brimful.redis_url import redis_client
+from brimful.redis_url import close_redis_client, redis_client
 from brimful.status import Status, read_status_async
 from brimful_worker.admission.errors import LeaseLost
 from brimful_worker.admission.holdings import Holdings
@@ -23,6 +25,8 @@ from brimful_worker.admission.speaker import Speaker
 
 if TYPE_CHECKING:
     from brimful.config import Settings
+
+log = logging.getLogger(__name__)
 
 _START_S = 10.0
 _LEAVE_S = 2.0
@@ -63,9 +67,7 @@ class Admission:
             if not running.cancelled() and (fault := running.exception()) is not None:
                 raise fault
             raise RedisUnreachable(f"Redis cannot be reached: {speaker.refusal or 'no answer'}")
-        with contextlib.suppress(OSError, Exception):
-            async with redis_client(self._url) as client:
-                await client.zadd(TAGS, {self._tag: time.time()})
+        await self._register()
 
     async def aclose(self) -> None:
         """Says good-bye to Redis, within two seconds. Waiting coroutines are cancelled; leases still held are lost."""
@@ -101,8 +103,11 @@ class Admission:
 
     async def status(self) -> Status:
         """As ``brimful status`` shows it."""
-        async with redis_client(self._url) as client:
+        client = redis_client(self._url)
+        try:
             return await read_status_async(client, self._tag)
+        finally:
+            await close_redis_client(client)
 
     @property
     def held(self) -> int:
@@ -118,6 +123,16 @@ class Admission:
     def commands(self) -> int:
         """Commands this process has sent for its admission."""
         return self._speaker.commands if self._speaker else 0
+
+    async def _register(self) -> None:
+        """Lists the tag for ``status``; worth no failure."""
+        client = redis_client(self._url)
+        try:
+            await client.zadd(TAGS, {self._tag: time.time()})
+        except (OSError, RedisError) as error:
+            log.debug("admission: the key's tag is not listed: %s", error)
+        finally:
+            await close_redis_client(client)
 
     def _speak(self) -> Speaker:
         if self._speaker is None:

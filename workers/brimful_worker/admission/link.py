@@ -12,7 +12,7 @@ from typing import Any
 import redis.exceptions
 from redis.asyncio.connection import AbstractConnection
 
-from brimful.redis_url import redis_client
+from brimful.redis_url import close_redis_client, redis_client
 
 CONNECT_S = 2.0
 CALL_S = 2.0
@@ -92,6 +92,11 @@ class Link:
         writer = getattr(self._connection, "_writer", None)
         if writer is not None:
             writer.transport.abort()
+
+    async def dispose(self) -> None:
+        """Close for good."""
+        await self.close()
+        await close_redis_client(self._client)
 
     async def close(self) -> None:
         connection, self._connection = self._connection, None

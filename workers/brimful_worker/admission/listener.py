@@ -63,7 +63,7 @@ class Listener:
                 delay = min(2 * delay, _RETRY_MOST_S)
         finally:
             self._listening.clear()
-            await self._link.close()
+            await self._link.dispose()
 
     async def _subscribe(self) -> None:
         await self._link.connect()

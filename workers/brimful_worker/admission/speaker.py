@@ -103,7 +103,7 @@ class Speaker:
         finally:
             listening.cancel()
             await asyncio.gather(listening, return_exceptions=True)
-            await self._link.close()
+            await self._link.dispose()
             self.holdings.close()
 
     # when to speak
