@@ -11,6 +11,7 @@ import signal
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from brimful.config import Settings
@@ -54,7 +55,7 @@ def run_to_end(
     try:
         if local and not options.rehearse and not prepared.complete:
             _ = settings.api_base, settings.api_key  # raises where one is missing
-        launch = _Launch(prepared, settings, showing, make_driver or _driver)
+        launch = _Launch(prepared, settings, showing, make_driver or partial(_driver, settings.timeout_s))
         return asyncio.run(launch.run(local))
     finally:
         prepared.close()
@@ -196,8 +197,15 @@ class _Launch:
         threading.Thread(target=ask, daemon=True, name="brimful-ping").start()
 
 
-def _driver(redis_url: str, prepared: Prepared) -> DriverLike:
+def _driver(timeout_s: float, redis_url: str, prepared: Prepared) -> DriverLike:
     from brimful.run.drive import Driver
 
     options = prepared.options
-    return Driver(redis_url, prepared.sidecar.run, prepared.profile, pack=options.pack, workload=options.read.workload)
+    return Driver(
+        redis_url,
+        prepared.sidecar.run,
+        prepared.profile,
+        pack=options.pack,
+        workload=options.read.workload,
+        timeout_s=timeout_s,
+    )
