@@ -12,8 +12,8 @@ from brimful.config import Settings
 from brimful.errors import ExitCode, FleetError
 from brimful.outcome import Cause, Failure
 from brimful.run.launch import Showing, run_to_end
-from brimful.run.live import Live
 from brimful.run.prepare import Prepared
+from brimful.run.terminal import Terminal
 from brimful_worker.local.valkey import Valkey
 from support.fake_driver import FakeDriver
 from support.runs import options, records, write_lines
@@ -101,7 +101,7 @@ async def test_the_live_display_draws_itself() -> None:
         return Gauges(16, 16, 583, 600, waiting=3)
 
     console = Console(file=io.StringIO(), force_terminal=True, width=120, color_system=None)
-    live = Live(gauges, console=console)
+    live = Terminal(gauges, console=console)
     await live.show(Progress(10, 100, 100, 40, 2, 80, 80, 1234))
     live.say("a word [in brackets]")
     live.end(Summary(requests=100, rollouts=80, succeeded=40, output="out.jsonl"))

@@ -164,6 +164,6 @@ def make_display(*, progress: bool, table: bool, gauges: ReadGauges, stream: Any
         return Quiet(table=table)
     if not stream.isatty():
         return Plain(gauges, table=table)
-    from brimful.run.live import Live
+    from brimful.run.terminal import Terminal
 
-    return Live(gauges, table=table)
+    return Terminal(gauges, table=table)
