@@ -22,6 +22,7 @@ from typing import Any, Protocol
 from celery.exceptions import Reject
 from redis import RedisError
 
+from brimful.aio import end
 from brimful.errors import BadRequest
 from brimful.names import Mode, Workload
 from brimful.outcome import Cause, Failure, Outcome
@@ -117,9 +118,7 @@ class ShardRunner:
 
     async def aclose(self, grace_s: float = 5.0) -> None:
         """Outcomes that Redis has not taken within ``grace_s`` are lost (their requests are asked again)."""
-        for task in self._background:
-            task.cancel()
-        await asyncio.gather(*self._background, return_exceptions=True)
+        await end(self._background)
         await self._store.aclose(grace_s)
         await self._redis.aclose()
 

@@ -15,6 +15,7 @@ import orjson
 from redis import RedisError
 from redis.asyncio import Redis
 
+from brimful.aio import end
 from brimful.outcome import Outcome
 from brimful.run.ledger import TTL_S, Keys, result_fields
 
@@ -86,8 +87,7 @@ class Store:
                     await asyncio.wait([self._items[-1].stored])
         if self._items:
             log.warning("%d outcomes could not be stored: Redis is away; they will be sampled again", len(self._items))
-        self._writer.cancel()
-        await asyncio.gather(self._writer, return_exceptions=True)
+        await end([self._writer])
         for item in self._items:
             item.stored.cancel()
 

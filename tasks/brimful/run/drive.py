@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 from celery import Celery
 from redis import RedisError
 
+from brimful.aio import end
 from brimful.celery import app_for
 from brimful.errors import RequestTooLarge
 from brimful.names import Workload
@@ -234,9 +235,8 @@ class Driver:
         if self._closed:
             return
         self._closed = True
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._publisher.close()
+        await end(self._tasks)
         await self._publisher.aclose()
         with contextlib.suppress(*_AWAY, TimeoutError):
             async with asyncio.timeout(2.0):

@@ -45,8 +45,12 @@ class Publisher:
         """Returns when the queues have all of them, however long Redis is away; at once when closed meanwhile."""
         await asyncio.get_running_loop().run_in_executor(self._thread, self._send, list(messages))
 
-    async def aclose(self) -> None:
+    def close(self) -> None:
+        """Give up what is being sent."""
         self._closing.set()
+
+    async def aclose(self) -> None:
+        self.close()
         await asyncio.get_running_loop().run_in_executor(self._thread, self._disconnect)
         self._thread.shutdown(wait=False)
 

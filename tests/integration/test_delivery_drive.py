@@ -1,0 +1,319 @@
+"""The driver on a real Valkey, against shard runners with a sampler of the tests' own."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from brimful.names import Workload
+from brimful.outcome import Cause, Failure
+from brimful.packing import line_profile
+from brimful.profile import get_profile
+from brimful.redis_url import redis_client
+from brimful.request import Request
+from brimful.run.drive import Driver
+from brimful.run.ledger import Ledger
+from brimful.run.units import Delivered, Failed, Unit
+from brimful_worker.local.valkey import Valkey
+from support.stub_fleet import StubSampler, stub_fleet
+from support.waiting import wait_until_async
+
+ACS = get_profile("acs")
+FREE = ACS.model_copy(update={"starts": None})
+Item = Delivered | Failed
+
+
+def unit(line: int, prompt: Any = None, wanted: Any = None, **fields: Any) -> Unit:
+    raw = {"prompt": f"p{line}" if prompt is None else prompt, "max_tokens": 32, **fields}
+    return Unit(line, f"id{line}", Request.parse(raw, line_profile(ACS)), wanted)
+
+
+async def drive(driver: Driver, units: list[Unit], *, total: int | None = None) -> list[Item]:
+    return [item async for batch in driver.deliveries(iter(units), total=total) for item in batch]
+
+
+def rollouts(items: list[Item]) -> Counter[tuple[int, int, int, str]]:
+    return Counter(
+        (item.line, rollout.prompt_index, rollout.choice_index, rollout.text)
+        for item in items
+        if isinstance(item, Delivered)
+        for rollout in item.rollouts
+    )
+
+
+@pytest.mark.parametrize("pack", ["off", 7, "auto"])
+async def test_every_rollout_once_and_redis_is_left_empty(valkey: Valkey, pack: Any) -> None:
+    units = [unit(line, n=1 + line % 3, temperature=line % 2) for line in range(1, 120)]
+    units.append(unit(120, prompt=["a", "b", "\ud800\u2028\U0001f600"], n=2))
+    sampler = StubSampler()
+    async with stub_fleet(valkey.url, sampler):
+        driver = Driver(valkey.url, "r1", FREE, pack=pack)
+        items = await drive(driver, units, total=120)
+    expected = Counter(
+        (wish.line, place, choice, f"{prompt}#{choice}")
+        for wish in units
+        for place, prompt in enumerate(wish.request.prompts)
+        for choice in range(wish.request.n)
+    )
+    assert rollouts(items) == expected
+    status = driver.snapshot()
+    assert (status.queued, status.rollouts, status.failures) == (0, expected.total(), 0)
+    assert status.requests == len(sampler.asked)
+    assert (len(sampler.asked) == 120) == (pack == "off")
+    async with redis_client(valkey.url) as client:
+        left = [key async for key in client.scan_iter("brimful:{run:*")]
+    assert [key for key in left if ":claim:" not in key] == []  # claims run out by themselves
+
+
+async def test_what_is_outstanding_is_bounded_and_the_input_is_read_as_needed(valkey: Valkey) -> None:
+    read = 0
+
+    async def endless() -> AsyncIterator[Unit]:
+        nonlocal read
+        while True:
+            read += 1
+            yield unit(read)
+
+    hold = asyncio.Event()
+
+    async def held(request: Request) -> None:
+        await hold.wait()
+
+    sampler = StubSampler(held)
+    async with stub_fleet(valkey.url, sampler):
+        driver = Driver(valkey.url, "r", ACS, pack="off")
+        deliveries = driver.deliveries(endless())
+        first = asyncio.ensure_future(anext(deliveries))
+        await wait_until_async(lambda: sampler.active == 16, "all slots are used")
+        assert driver.snapshot().queued <= 16 + 2.5 * 10 + 1
+        assert read < 1000
+        hold.set()
+        assert await first
+        await deliveries.aclose()
+
+
+async def test_an_input_that_trickles_is_not_held_back(valkey: Valkey) -> None:
+    gate: asyncio.Queue[Unit] = asyncio.Queue()
+
+    async def trickle() -> AsyncIterator[Unit]:
+        for _ in range(3):
+            yield await gate.get()
+
+    async with stub_fleet(valkey.url, StubSampler()):
+        deliveries = Driver(valkey.url, "r", ACS, pack="auto").deliveries(trickle())
+        for line in (1, 2, 3):
+            gate.put_nowait(unit(line))
+            [item] = await anext(deliveries)
+            assert item.line == line
+        assert [batch async for batch in deliveries] == []
+
+
+async def test_a_refused_pack_is_narrowed_down_to_the_culprit(valkey: Valkey) -> None:
+    async def answer(request: Request) -> Failure | None:
+        if "p13" in request.prompts:
+            return Failure(Cause.BAD_REQUEST, "400: no", 400, permanent=True)
+        return None
+
+    async with stub_fleet(valkey.url, StubSampler(answer)):
+        items = await drive(Driver(valkey.url, "r", FREE, pack=50), [unit(line) for line in range(1, 51)], total=50)
+    [failed] = [item for item in items if isinstance(item, Failed)]
+    assert (failed.line, failed.wanted, failed.failure.cause) == (13, ((0, 0),), Cause.BAD_REQUEST)
+    assert failed.request is not None
+    assert failed.request.prompts == ["p13"]
+    assert rollouts(items).total() == 49
+
+
+async def test_a_line_that_fits_no_request_fails_alone(valkey: Valkey) -> None:
+    async with stub_fleet(valkey.url, StubSampler()):
+        items = await drive(Driver(valkey.url, "r", FREE), [unit(1, max_tokens=40000), unit(2)])
+    assert {item.line: isinstance(item, Failed) for item in items} == {1: True, 2: False}
+
+
+async def test_a_shard_lost_with_its_worker_is_enqueued_again(valkey: Valkey) -> None:
+    hold = asyncio.Event()
+
+    async def held(request: Request) -> None:
+        await hold.wait()
+
+    sampler = StubSampler(held)
+    async with stub_fleet(valkey.url, sampler) as fleet:
+        driver = Driver(valkey.url, "r", FREE, pack="off", sweep_s=1.0)
+        running = asyncio.create_task(drive(driver, [unit(line) for line in range(1, 11)]))
+        await wait_until_async(lambda: sampler.active == 10, "all of it on the wire")
+        fleet.die()
+        hold.set()
+        items = await running
+    assert rollouts(items).total() == 10
+    assert driver.snapshot().redelivered > 0
+
+
+async def test_a_message_lost_on_its_way_is_enqueued_again(valkey: Valkey) -> None:
+    async with stub_fleet(valkey.url, StubSampler()) as fleet, redis_client(valkey.url) as client:
+        fleet.popping.clear()
+        driver = Driver(valkey.url, "r", FREE, pack="off", sweep_s=1.0)
+        running = asyncio.create_task(drive(driver, [unit(1)]))
+        await wait_until_async(lambda: client.delete("batch"), "the message is there, and taken away")
+        fleet.popping.set()
+        assert rollouts(await running).total() == 1
+
+
+async def test_redis_that_forgets_everything_is_told_again(valkey: Valkey) -> None:
+    hold = asyncio.Event()
+
+    async def held(request: Request) -> None:
+        await hold.wait()
+
+    sampler = StubSampler(held)
+    async with stub_fleet(valkey.url, sampler), redis_client(valkey.url) as client:
+        driver = Driver(valkey.url, "r", FREE, pack="off", sweep_s=1.0)
+        running = asyncio.create_task(drive(driver, [unit(line) for line in range(1, 6)]))
+        await wait_until_async(lambda: sampler.active == 5, "on the wire")
+        await client.flushall()
+        await wait_until_async(lambda: sampler.active == 0, "the workers let go")
+        hold.set()
+        assert rollouts(await running).total() == 5
+
+
+@pytest.mark.parametrize("cause", [Cause.KEY_REFUSED, Cause.BUDGET])
+async def test_a_refused_key_or_budget_ends_the_run_by_itself(valkey: Valkey, cause: Cause) -> None:
+    async def answer(request: Request) -> Failure | None:
+        await asyncio.sleep(0.01)
+        return Failure(cause, "no more", permanent=cause is Cause.KEY_REFUSED) if request.prompts == ["p30"] else None
+
+    sampler = StubSampler(answer, slots=4)
+    async with stub_fleet(valkey.url, sampler):
+        driver = Driver(valkey.url, "r", FREE.model_copy(update={"slots": 4}), pack="off")
+        items = await drive(driver, [unit(line) for line in range(1, 1000)])
+    assert [item.failure.cause for item in items if isinstance(item, Failed)] == [cause]
+    assert driver.snapshot().stopping == cause
+    assert len(items) < 200
+
+
+async def test_draining_delivers_what_is_on_the_wire_and_nothing_else(valkey: Valkey) -> None:
+    hold = asyncio.Event()
+
+    async def held(request: Request) -> None:
+        await hold.wait()
+
+    sampler = StubSampler(held)
+    async with stub_fleet(valkey.url, sampler):
+        driver = Driver(valkey.url, "r", FREE, pack="off")
+        running = asyncio.create_task(drive(driver, [unit(line) for line in range(1, 1000)]))
+        await wait_until_async(lambda: sampler.active == 16, "the slots are full")
+        await driver.stop(drain=True)
+        assert not running.done()
+        await wait_until_async(lambda: driver.snapshot().queued == 16, "what waited is withdrawn")
+        hold.set()
+        items = await running
+    assert rollouts(items).total() == 16
+    assert len(sampler.asked) == 16
+
+
+async def test_stopping_at_once_withdraws_all(valkey: Valkey) -> None:
+    async def held(request: Request) -> None:
+        await asyncio.Event().wait()
+
+    sampler = StubSampler(held)
+    async with stub_fleet(valkey.url, sampler):
+        driver = Driver(valkey.url, "r", FREE, pack="off")
+        running = asyncio.create_task(drive(driver, [unit(line) for line in range(1, 100)]))
+        await wait_until_async(lambda: sampler.active == 16, "the slots are full")
+        await driver.stop(drain=False)
+        assert await running == []
+        await wait_until_async(lambda: sampler.active == 0, "workers let go within a second or so")
+
+
+async def test_what_the_consumer_has_not_come_back_for_stays_in_redis(valkey: Valkey) -> None:
+    async with stub_fleet(valkey.url, StubSampler()), redis_client(valkey.url) as client:
+        deliveries = Driver(valkey.url, "r", FREE, pack="off").deliveries(iter([unit(1)]))
+        await anext(deliveries)
+        await deliveries.aclose()  # as if killed here
+        assert len(await Ledger(client, "r").results("0", 10, None)) == 1
+        again = Driver(valkey.url, "r", FREE, pack="off")
+        recovered = await again.recover()
+        assert [item.line for item in recovered.delivered] == [1]
+        assert [batch async for batch in again.deliveries(iter([]))] == []
+        assert await client.xlen(Ledger(client, "r").keys.results) == 0
+
+
+async def test_a_second_submitter_takes_over_what_is_queued_and_what_runs(valkey: Valkey) -> None:
+    hold = asyncio.Event()
+
+    async def held(request: Request) -> Failure | None:
+        await hold.wait()
+        return Failure(Cause.BAD_REQUEST, "no", 400, permanent=True) if "p3" in request.prompts else None
+
+    sampler = StubSampler(held, slots=2)
+    units = [unit(line, n=2) for line in range(1, 31)]
+    async with stub_fleet(valkey.url, sampler) as fleet:
+        first = Driver(valkey.url, "r", FREE.model_copy(update={"slots": 2}), pack=5)
+        deliveries = first.deliveries(iter(units))
+        pending = asyncio.ensure_future(anext(deliveries))
+        await wait_until_async(lambda: sampler.active == 2, "two requests of five lines on the wire")
+        fleet.popping.clear()
+        await wait_until_async(lambda: first.snapshot().queued >= 4, "others are queued")
+        pending.cancel()
+        await asyncio.gather(pending, return_exceptions=True)
+        await deliveries.aclose()
+
+        second = Driver(valkey.url, "r", FREE.model_copy(update={"slots": 2}), pack=5)
+        recovered = await second.recover()
+        assert recovered.delivered == []
+        kept = {(line, choice) for line, _, choice in recovered.outstanding}
+        hold.set()
+        fleet.popping.set()
+        rest = [
+            dataclasses.replace(wish, wanted=wanted)
+            for wish in units
+            if (wanted := tuple((0, choice) for choice in (0, 1) if (wish.line, choice) not in kept))
+        ]
+        items = await drive(second, rest)
+    got = rollouts(items)
+    assert set(got.values()) == {1}
+    assert {line for line, *_ in got} == set(range(1, 31)) - {3}
+    assert got.total() == 58
+    [failed] = [item for item in items if isinstance(item, Failed)]
+    assert (failed.line, failed.wanted) == (3, ((0, 0), (0, 1)))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # sockets that the clients left open
+async def test_an_outage_of_redis_is_sat_out(valkey: Valkey, tmp_path: Any) -> None:
+    with Valkey(tmp_path / "kept", appendonly=True, options=("appendfsync always",)) as server:
+        sampler = StubSampler(lambda request: asyncio.sleep(0.02), slots=4)  # type: ignore[arg-type, return-value]
+        async with stub_fleet(server.url, sampler):
+            driver = Driver(server.url, "r", FREE, pack="off", sweep_s=1.0)
+            running = asyncio.create_task(drive(driver, [unit(line) for line in range(1, 301)]))
+            await wait_until_async(lambda: driver.snapshot().rollouts > 50, "well under way")
+            server.kill()
+            server.start()
+            items = await running
+    assert set(rollouts(items).values()) == {1}
+    assert rollouts(items).total() == 300
+
+
+async def test_interactive_work_goes_to_its_own_queue(valkey: Valkey) -> None:
+    async with redis_client(valkey.url) as client:
+        driver = Driver(valkey.url, "r", ACS, workload=Workload.INTERACTIVE)
+        running = asyncio.create_task(drive(driver, [unit(1)]))
+        await wait_until_async(lambda: client.llen("interactive"), "it is there")
+        assert await client.llen("batch") == 0
+        await driver.stop(drain=False)
+        await running
+
+
+async def test_prompts_are_nowhere_in_redis_but_in_the_message_and_the_key_nowhere(valkey: Valkey) -> None:
+    async with redis_client(valkey.url) as client:
+        driver = Driver(valkey.url, "r", ACS)
+        running = asyncio.create_task(drive(driver, [unit(1, prompt="a secret prompt")]))
+        await wait_until_async(lambda: client.llen("batch"), "enqueued")
+        [message] = await client.lrange("batch", 0, -1)
+        assert "secret" not in message  # the body is base64
+        for shard in await client.zrange("brimful:{run:r}:shards", 0, -1):
+            assert "secret" not in str(await client.hgetall("brimful:{run:r}:shard:" + str(shard)))
+        await driver.stop(drain=False)
+        await running
