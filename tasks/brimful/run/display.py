@@ -74,8 +74,8 @@ class Rate:
         if span <= 0:
             return 0.0, None
         pace = (done_now - done) / span
-        left = None if progress.total is None else max(0, progress.total - progress.done)
-        return (rollouts_now - rollouts) / span * 60, left / pace if left is not None and pace > 0 else None
+        left = 0 if progress.total is None else max(0, progress.total - progress.done)
+        return (rollouts_now - rollouts) / span * 60, left / pace if left and pace > 0 else None
 
 
 class Quiet:

@@ -230,11 +230,16 @@ class Session:
             provider_s=took.provider_s.summary(),
             retrying_s=took.retrying_s.summary(),
             achieved={
-                "starts_per_window": round(starts / seconds * profile.window_s, 1),
+                "starts": starts,
                 "slots": round(took.provider_sum_s / seconds, 2),
                 "rollouts_per_minute": round((counts.rollouts - self._resumed) / seconds * 60, 1),
             },
-            allowed={"starts_per_window": profile.starts, "window_s": profile.window_s, "slots": profile.slots},
+            allowed={
+                "starts": profile.starts and profile.starts * (1 + int(seconds / profile.window_s)),
+                "starts_per_window": profile.starts,
+                "window_s": profile.window_s,
+                "slots": profile.slots,
+            },
             output=str(paths.output) if paths else "-",
             errors=str(paths.errors) if paths and paths.errors.exists() else None,
             exit_code=int(exit_code_of(self._ended, took.failed)),

@@ -50,9 +50,9 @@ class Summary:
     retrying_s: dict[str, float | None] = field(default_factory=dict)
     """… and between attempts."""
     achieved: dict[str, float | None] = field(default_factory=dict)
-    """starts_per_window, slots (mean in use), rollouts_per_minute; of this try."""
+    """starts, slots (mean in use), rollouts_per_minute; of this try."""
     allowed: dict[str, float | None] = field(default_factory=dict)
-    """starts_per_window, window_s, slots."""
+    """starts (at most, in that time), starts_per_window, window_s, slots."""
     output: str = ""
     errors: str | None = None
     """The errors file, where there is one."""
@@ -109,12 +109,8 @@ class Summary:
         words = [f"{achieved.get('rollouts_per_minute') or 0:,.0f} rollouts a minute"]
         if allowed.get("slots"):
             words.append(f"{achieved.get('slots') or 0:.1f} of {allowed['slots']:.0f} slots")
-        if allowed.get("starts_per_window"):
-            window = allowed.get("window_s") or 60
-            words.append(
-                f"{achieved.get('starts_per_window') or 0:,.0f} of {allowed['starts_per_window']:,.0f} starts "
-                f"in {window:g} s"
-            )
+        if allowed.get("starts"):
+            words.append(f"{achieved.get('starts') or 0:,.0f} of {allowed['starts']:,.0f} starts possible in that time")
         return ", ".join(words)
 
 

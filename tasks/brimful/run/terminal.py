@@ -39,10 +39,15 @@ class Terminal:
         if not self._table:
             return
         table = Table.grid(padding=(0, 2))
-        for label, value in summary.rows():
-            style = {"failed": "red", "next": "cyan"}.get(label, "")
+        rows = summary.rows()
+        for label, value in rows:
+            if label == "next":
+                continue  # on a line of its own, whole, for copying
+            style = {"failed": "red"}.get(label, "")
             table.add_row(Text(label, style="dim"), Text(value, style=style, overflow="fold"))
         self.console.print(table)
+        if summary.next:
+            self.console.print(Text.assemble(("next: ", "dim"), (summary.next, "cyan")), soft_wrap=True)
 
     def close(self) -> None:
         if self._started:
@@ -58,7 +63,7 @@ def draw(progress: Progress, gauges: Gauges | None, per_minute: float, eta_s: fl
     if total:
         parts += [
             Text(f"{min(1.0, progress.done / total):4.0%}"),
-            ProgressBar(total=total, completed=progress.done, width=36),
+            ProgressBar(total=total, completed=progress.done, width=36, complete_style="cyan", finished_style="green"),
         ]
     done = f"{progress.done:,}" + (f"/{total:,}" if total is not None else "")
     parts.append(Text(f"{done} requests", style="bold"))
