@@ -236,6 +236,23 @@ async def test_others_defaults_stay_in_force(
                 assert (await two.status()).slots == 2
         assert "limits differ" in caplog.text
         await (await hold(one)).end()
+
+
+async def test_a_rolling_change_of_limits_ends_with_the_last_old_process(valkey: Valkey, client: redis.Redis) -> None:
+    new = Admission(valkey.url, TAG, Limits(slots=9, lease_s=1.5), name="new")
+    async with admissions(valkey.url, 2, slots=2, lease_s=1.5):
+        await new.start()
+        assert read_status(client, TAG).slots == 2
+    await wait_until_async(lambda: read_status(client, TAG).slots == 9, "the new limits are in force")
+    held = [await hold(new) for _ in range(9)]
+    for holding in held:
+        await holding.end()
+    await new.aclose()
+
+
+async def test_who_comes_alone_brings_the_limits(valkey: Valkey) -> None:
+    async with admissions(valkey.url, 1, slots=2) as (one,):
+        assert (await one.status()).slots == 2
     async with admissions(valkey.url, 1, slots=9) as (alone,):
         assert (await alone.status()).slots == 9
 

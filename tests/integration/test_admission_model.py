@@ -145,7 +145,7 @@ class Machine(RuleBasedStateMachine):
             "new_epoch": "never",
             "lease_ms": self.limits["lease_ms"],
             "seen": self.seen[process],
-            "rev": 0,
+            "rev": "",
             **said,
         }
         if forgotten:

@@ -66,13 +66,13 @@ class Speaker:
         self._at: float | None = None
         self._number = 0
         self._epoch = ""
-        self._rev = -1
+        self._rev = ""
         self._overrides: dict[str, int] | None = None
         self._alive, self._used, self._used_at = 0, 0, 0.0
         self._last_turn = time.monotonic()
         self._worker_text = ""
         self._leaving = False
-        self._differed = False
+        self._differs = self._differed = False
 
     def pause(self, seconds: float, reason: str) -> None:
         """At the next turn the whole fleet is paused."""
@@ -167,8 +167,11 @@ class Speaker:
             message["join"] = self._join(now, taken)
             fresh = list(holdings.waiting.registered())
             self._worker_text = ""
-        elif renew := holdings.to_renew(now):
-            message["renew"] = renew
+        else:
+            if renew := holdings.to_renew(now):
+                message["renew"] = renew
+            if self._differs:
+                message["defaults"] = holdings.limits.fields()
         if fresh:
             message["ask"] = [[ticket.id, ticket.waited_ms] for ticket in fresh]
         if taken.releases:
@@ -265,9 +268,13 @@ class Speaker:
             self._overrides = reply.get("overrides")
             holdings.rules = Rules.from_fields(limits)
             self._link.call_s = holdings.rules.patience_s
-        if reply.get("differs") and not self._differed:
+        if "join" in message or "defaults" in message:
+            self._differs = bool(reply.get("differs"))
+        if self._differs and not self._differed:
             self._differed = True
-            log.warning("admission: this process's limits differ from those in force, which stay: %s", holdings.rules)
+            log.warning(
+                "admission: this process's limits differ from the others', which stay in force: %s", holdings.rules
+            )
         self._alive, self._used, self._used_at = reply["alive"], reply["used"], sent
         joined = [lease[0] for lease in message["join"]["leases"]] if "join" in message else []
         holdings.renewed(message.get("renew") or joined, sent)

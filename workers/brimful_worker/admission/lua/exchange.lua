@@ -30,6 +30,7 @@
 --    ask          optional [[ticket, waited_ms]], ticket = process.workload initial.number.tokens
 --    cancel       optional [ticket]
 --    pause        optional [milliseconds, reason]
+--    defaults     optional, offered again by a process whose own are not in force
 --    leave        optional true: the process ends
 -- Returns: JSON object
 --    status       "ok"; "join": say join first, nothing was done; "stale": an older command, nothing was done
@@ -38,7 +39,7 @@
 --    lost         optional [ticket]: released or renewed too late
 --    refused      optional [ticket]: the budget's end
 --    at           optional: come again at this time
---    used, alive  starts in the window; processes heard of lately
+--    used, alive  starts in the window; processes heard of within a lease
 --    rev          the limits' revision
 --    limits, overrides  optional, when the process knows another revision or joins: the limits in force; of these, those
 --                 that the operator set
@@ -52,8 +53,8 @@ local me = message.process
 
 --#include parts/state.lua
 --#include parts/clock.lua
---#include parts/limits.lua
 --#include parts/roster.lua
+--#include parts/limits.lua
 --#include parts/epoch.lua
 --#include parts/breaker.lua
 --#include parts/tokens.lua
@@ -87,6 +88,7 @@ if not again then
   redis.call('ZADD', heard_key, now, me)
   if message.worker then redis.call('HSET', workers_key, me, message.worker) end
   if message.join then reply.differs = join(message.join) end
+  if message.defaults then reply.differs = take_defaults(message.defaults) end
 end
 local rules, overrides = read_limits()
 forget_silent(rules)
@@ -108,7 +110,7 @@ reply.at = come_again(rules, outcome)
 if #lost > 0 then reply.lost = lost end
 if #outcome.refused > 0 then reply.refused = outcome.refused end
 reply.used = outcome.used
-reply.alive = redis.call('ZCARD', heard_key)
+reply.alive = redis.call('ZCOUNT', heard_key, now - rules.lease_ms, '+inf')
 reply.rev = rules.rev
 if message.rev ~= rules.rev or message.join then
   reply.limits = rules
