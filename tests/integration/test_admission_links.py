@@ -136,6 +136,8 @@ async def test_closing_cancels_who_waits_and_says_goodbye(valkey: Valkey, client
         await wait_until_async(lambda: client.zcard(KEYS["batch"]) == 1, "one waits")
     results = await asyncio.gather(held.task, waiting.task, return_exceptions=True)
     assert [type(result) for result in results] == [LeaseLost, asyncio.CancelledError]
+    with pytest.raises(RuntimeError, match="not started"):
+        one.slot()
     assert client.zcard(KEYS["heard"]) == 0
     assert client.zcard(KEYS["batch"]) == 0
 

@@ -10,6 +10,7 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from brimful.errors import RedisUnreachable
@@ -44,6 +45,7 @@ class Admission:
         self._name = name or f"{socket.gethostname()}:{os.getpid()}"
         self._speaker: Speaker | None = None
         self._running: asyncio.Task[None] | None = None
+        self._reader: Redis | None = None
 
     @classmethod
     def from_settings(cls, settings: Settings, *, name: str = "") -> Admission:
@@ -58,15 +60,13 @@ class Admission:
         self._speaker = speaker
         self._running = asyncio.create_task(speaker.run(), name="brimful-speaker")
         joining = asyncio.create_task(speaker.joined.wait())
-        done, _ = await asyncio.wait({joining, self._running}, timeout=_START_S, return_when=asyncio.FIRST_COMPLETED)
-        if joining not in done:
-            joining.cancel()
-            running, self._running, self._speaker = self._running, None, None
-            running.cancel()
-            await asyncio.gather(joining, running, return_exceptions=True)
-            if not running.cancelled() and (fault := running.exception()) is not None:
-                raise fault
-            raise RedisUnreachable(f"Redis cannot be reached: {speaker.refusal or 'no answer'}")
+        try:
+            await asyncio.wait({joining, self._running}, timeout=_START_S, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not speaker.joined.is_set():
+                fault = await self._give_up(joining)
+        if not speaker.joined.is_set():
+            raise fault or RedisUnreachable(f"Redis cannot be reached: {speaker.refusal or 'no answer'}")
         await self._register()
 
     async def aclose(self) -> None:
@@ -79,6 +79,9 @@ class Admission:
         await asyncio.wait({self._running}, timeout=_LEAVE_S)
         self._running.cancel()
         await asyncio.gather(self._running, return_exceptions=True)
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            await close_redis_client(reader)
 
     async def __aenter__(self) -> Admission:
         await self.start()
@@ -103,11 +106,13 @@ class Admission:
 
     async def status(self) -> Status:
         """As ``brimful status`` shows it."""
-        client = redis_client(self._url)
-        try:
-            return await read_status_async(client, self._tag)
-        finally:
-            await close_redis_client(client)
+        if self._reader is None:
+            client = redis_client(self._url)
+            try:
+                return await read_status_async(client, self._tag)
+            finally:
+                await close_redis_client(client)
+        return await read_status_async(self._reader, self._tag)
 
     @property
     def held(self) -> int:
@@ -124,15 +129,22 @@ class Admission:
         """Commands this process has sent for its admission."""
         return self._speaker.commands if self._speaker else 0
 
+    async def _give_up(self, joining: asyncio.Task[bool]) -> BaseException | None:
+        """Ends what ``start`` began. Returns what broke the speaker, if anything did."""
+        running, self._running, self._speaker = self._running, None, None
+        assert running is not None
+        joining.cancel()
+        running.cancel()
+        await asyncio.gather(joining, running, return_exceptions=True)
+        return None if running.cancelled() else running.exception()
+
     async def _register(self) -> None:
         """Lists the tag for ``status``; worth no failure."""
-        client = redis_client(self._url)
+        self._reader = redis_client(self._url)
         try:
-            await client.zadd(TAGS, {self._tag: time.time()})
+            await self._reader.zadd(TAGS, {self._tag: time.time()})
         except (OSError, RedisError) as error:
             log.debug("admission: the key's tag is not listed: %s", error)
-        finally:
-            await close_redis_client(client)
 
     def _speak(self) -> Speaker:
         if self._speaker is None:

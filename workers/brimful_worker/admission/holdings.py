@@ -41,13 +41,17 @@ class Holdings:
         self._clock = clock
         self._speak_soon = speak_soon
         self._watchdog = Watchdog()
+        self.closed = ""
+        """Why nothing is granted any more."""
         self._stale = 0
         self._abort_timer: asyncio.TimerHandle | None = None
 
     # what coroutines say
 
     def ask(self, workload: Workload, tokens: int, since: float) -> Ticket:
-        """A ticket whose future becomes a Lease."""
+        """A ticket whose future becomes a Lease. Raises FleetError when nothing will ever be granted."""
+        if self.closed:
+            raise FleetError(self.closed)
         ticket = self.waiting.add(workload, tokens, since, asyncio.get_running_loop().create_future())
         if self.waiting.wants_registering(self.rules.registered):
             self._speak_soon()
@@ -165,8 +169,9 @@ class Holdings:
 
     def fail(self, fault: Exception) -> None:
         """Nothing will ever be granted: whoever waits is told."""
+        self.closed = f"the admission failed: {fault}"
         for ticket in self.waiting.drain():
-            ticket.future.set_exception(FleetError(f"the admission failed: {fault}"))
+            ticket.future.set_exception(FleetError(self.closed))
 
     def _abort_overdue(self) -> None:
         now = time.monotonic()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -11,6 +12,9 @@ from brimful_worker.admission.errors import StaleGrant
 
 if TYPE_CHECKING:
     from brimful_worker.admission.watchdog import Watch, Watchdog
+
+
+log = logging.getLogger(__name__)
 
 
 class Lease:
@@ -61,7 +65,10 @@ class Lease:
         descriptor = sock.fileno() if sock is not None else -1
         if descriptor < 0 or self.ended:
             return
-        self._watch = self._watchdog.add(descriptor, lambda: self.deadline, self._shut)
+        try:
+            self._watch = self._watchdog.add(descriptor, lambda: self.deadline, self._shut)
+        except OSError as error:  # out of descriptors: the event loop alone ends the request
+            log.warning("admission: a connection cannot be watched: %s", error)
 
     def report(self, *, ok: bool | None, tokens_used: int | None = None, cooloff_s: float | None = None) -> None:
         """What became of the request: ``ok`` feeds the breaker, None is neutral; ``tokens_used`` settles the estimate;

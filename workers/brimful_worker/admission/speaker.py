@@ -82,6 +82,7 @@ class Speaker:
     def leave(self) -> list[Ticket]:
         """From now on nothing is asked. Returns the tickets that still waited."""
         self._leaving = True
+        self.holdings.closed = "the admission is closed"
         self._speak_soon()
         return self.holdings.waiting.drain()
 
