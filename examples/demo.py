@@ -59,12 +59,12 @@ def judge(code: int, out: Path, ledger: dict[str, Any]) -> int:
     lines = [json.loads(line) for line in out.open(encoding="utf-8")]
     rollouts = Counter((line["id"], line["prompt_index"], line["choice_index"]) for line in lines)
     once = max(rollouts.values()) == 1 and {key[0] for key in rollouts} == asked
+    arrivals = ledger["most_arrivals_in_window"]
     refused = ledger["statuses"].get("429", 0)
     checks = {
         f"{len(lines)} rollouts of {len(asked)} prompts, each exactly once": once,
         f"at most {ledger['peak_active']} requests active (16 slots)": ledger["peak_active"] <= 16,
-        f"at most {ledger['most_arrivals_in_window']} starts in any window (600 a minute)": ledger["most_in_window"]
-        <= 600,
+        f"at most {arrivals} starts in any window (600 a minute)": arrivals <= 600,
         f"{refused} answers of 429": not refused,
         f"the run ended with {code}": code == 0,
     }

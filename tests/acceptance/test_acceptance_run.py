@@ -120,7 +120,7 @@ def test_the_key_is_in_no_output_no_log_and_no_process_list(tmp_path: Path) -> N
         ('{"prompt": "a"}\n' * 6 + "{not json\n", ":7:", 2),
         ('{"id": "x"}\n', "prompt", 2),
         ('{"prompt": "a", "n": 0}\n', "n:", 2),
-        ('{"prompt": "a", "n": 2, "max_tokens": 16001}\n', "32,000", 2),
+        ('{"prompt": "a", "max_tokens": 32001}\n', "32,000", 2),
     ],
 )
 def test_bad_input_names_the_place_and_samples_nothing(
