@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+from brimful.aio import end
 from brimful.names import QUEUES
 from brimful.outcome import Failure, Outcome
 from brimful.redis_url import redis_client
@@ -86,10 +87,7 @@ class StubFleet:
 
     async def aclose(self) -> None:
         assert self._pop is not None
-        self._pop.cancel()
-        for task in self.running:
-            task.cancel()
-        await asyncio.gather(self._pop, *self.running, return_exceptions=True)
+        await end([self._pop, *self.running])
         for runner in self._runners:
             await runner.aclose(0.1)
         await self._client.aclose()
@@ -103,7 +101,7 @@ class StubFleet:
         while True:
             await self.popping.wait()
             with contextlib.suppress(OSError, Exception):
-                popped: Any = await self._client.blpop([*QUEUES], timeout=1)
+                popped: Any = await self._client.brpop([*QUEUES], timeout=1)
                 if popped is None:
                     continue
                 message = parse_message(popped[1])
