@@ -1,0 +1,253 @@
+"""Thousands in flight: `brimful run` beside the Kios page's bare aiohttp script, on the same work in the same run.
+
+``python ops/bench/thousands.py [--quick]``; about four minutes, with ``--quick`` one.
+
+A fleet of three workers holds 6,000 chat requests (the page's own example: three scripts of 2,000) at the stand-in
+gateway, which answers each after 20 s; four waves of them, so that they are held for more than a minute.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+HERE = Path(__file__).parent
+LOOK_S = 1.0
+
+
+@dataclass(frozen=True)
+class Size:
+    in_flight: int = 6000
+    processes: int = 3
+    latency_s: float = 20.0
+    waves: int = 4
+    max_tokens: int = 16
+
+    @property
+    def requests(self) -> int:
+        return self.in_flight * self.waves
+
+
+FULL, QUICK = Size(), Size(in_flight=1500, latency_s=5.0)
+
+
+@dataclass
+class Figures:
+    """Of one contender. CPU is user + system, from the first arrival at the gateway on."""
+
+    answered: int = 0
+    peak: int = 0
+    held: float = 0.0
+    """Mean in flight between the first wave's end and the last arrival."""
+    per_second: float = 0.0
+    seconds: float = 0.0
+    """From the first arrival to the last answer."""
+    cpu_ms: float = 0.0
+    """Per request, of the processes that hold the connections."""
+    beside_ms: float = 0.0
+    """Per request, of what else it takes: Redis and the command that reads and writes the files."""
+    rss_mb: int = 0
+    """Of the largest of those processes, at the end."""
+    connections: int = 0
+    """Opened in all."""
+
+
+@dataclass
+class Meter:
+    """CPU of processes from :meth:`begin` on. What has ended counts with its last reading."""
+
+    workers: dict[int, float] = field(default_factory=dict)
+    beside: dict[int, float] = field(default_factory=dict)
+    rss: int = 0
+    _before: dict[int, float] = field(default_factory=dict)
+
+    def read(self, root: int) -> None:
+        try:
+            family = [psutil.Process(root), *psutil.Process(root).children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return
+        for process in family:
+            try:
+                with process.oneshot():
+                    used = sum(process.cpu_times()[:2])
+                    place = self.workers if _holds_connections(process.cmdline()) else self.beside
+                    place[process.pid] = used
+                    if place is self.workers:
+                        self.rss = max(self.rss, process.memory_info().rss >> 20)
+            except psutil.Error:
+                continue
+
+    def ended(self, process: subprocess.Popen[Any]) -> bool:
+        """Reaps it: its own whole CPU is known only then."""
+        pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+        if pid:
+            process.returncode = os.waitstatus_to_exitcode(status)
+            if pid in self.workers:  # the bare script; brimful's workers are children of the command
+                self.workers[pid] = usage.ru_utime + usage.ru_stime
+        return bool(pid)
+
+    def begin(self) -> None:
+        self._before = {**self.workers, **self.beside}
+
+    def used(self, readings: dict[int, float]) -> float:
+        return sum(seconds - self._before.get(pid, 0.0) for pid, seconds in readings.items())
+
+
+def _holds_connections(command: list[str]) -> bool:
+    return "worker" in command or any(word.endswith("bare_chat.py") for word in command)
+
+
+@contextmanager
+def gateway(size: Size) -> Iterator[str]:
+    """Its root URL."""
+    command = [sys.executable, "-m", "brimful.cli", "gateway", "--port", "0", "--slots", "0", "--starts", "0"]
+    command += ["--latency", str(size.latency_s), "--per-token", "0", "--models", "*"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert process.stdout is not None
+    try:
+        yield process.stdout.readline().strip().removesuffix("/v1")
+    finally:
+        process.terminate()
+        process.wait()
+        process.stdout.close()
+
+
+def ledger(root: str) -> dict[str, Any]:
+    with urllib.request.urlopen(f"{root}/ledger", timeout=30) as answer:
+        found: dict[str, Any] = json.load(answer)
+    return found
+
+
+def watch(root: str, size: Size, processes: list[subprocess.Popen[Any]]) -> Figures:
+    """Until all have ended."""
+    meter, begun = Meter(), False
+    held: list[tuple[float, int]] = []
+    running = list(processes)
+    while running:
+        for process in running:
+            meter.read(process.pid)
+        running = [process for process in running if not meter.ended(process)]
+        seen = ledger(root)
+        if seen["arrivals"] and not begun:
+            begun = True
+            meter.begin()
+        if begun:
+            held.append((seen["now_s"], seen["active"]))
+        time.sleep(LOOK_S if begun else 0.1)
+    if any(process.returncode for process in processes):
+        raise SystemExit(f"it ended with {[process.returncode for process in processes]}")
+    seen = ledger(root)
+    answered = int(seen["statuses"].get("200", 0))
+    first, last = seen["first_arrival_s"], seen["last_arrival_s"]
+    steady = [active for at, active in held if first + 0.8 * size.latency_s < at < last]
+    seconds = last - first + size.latency_s
+    return Figures(
+        answered=answered,
+        peak=seen["peak_active"],
+        held=round(sum(steady) / max(1, len(steady))),
+        per_second=round(answered / seconds, 1),
+        seconds=round(seconds, 1),
+        cpu_ms=round(meter.used(meter.workers) / answered * 1000, 3),
+        beside_ms=round(meter.used(meter.beside) / answered * 1000, 3),
+        rss_mb=meter.rss,
+        connections=seen["connections"]["opened"],
+    )
+
+
+def bare(size: Size, prompts: Path, folder: Path) -> Figures:
+    with gateway(size) as root:
+        processes = []
+        for place in range(size.processes):
+            command = [sys.executable, str(HERE / "bare_chat.py"), str(prompts), "--url", f"{root}/v1/chat/completions"]
+            command += ["--share", f"{place}/{size.processes}", "--max-tokens", str(size.max_tokens)]
+            command += ["--concurrency", str(size.in_flight // size.processes)]
+            with (folder / f"bare-{place}.txt").open("wb") as out:
+                processes.append(subprocess.Popen(command, stdout=out, env={**os.environ, "KIOS_API_KEY": "sk-bench"}))
+        return watch(root, size, processes)
+
+
+def brimful(size: Size, prompts: Path, folder: Path) -> Figures:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("BRIMFUL_", "KIOS_"))}
+    environment |= {
+        "KIOS_API_KEY": "sk-bench",
+        "BRIMFUL_PROVIDER": "kios",
+        "BRIMFUL_SLOTS": str(size.in_flight),
+        "BRIMFUL_STARTS": "0",
+        "XDG_STATE_HOME": str(folder),
+    }
+    out = folder / "rollouts.jsonl"
+    with gateway(size) as root:
+        command = [sys.executable, "-m", "brimful.cli", "run", str(prompts), "-o", str(out), "--chat", "--no-progress"]
+        command += ["--workers", str(size.processes), "--max-tokens", str(size.max_tokens)]
+        process = subprocess.Popen(
+            command, env={**environment, "KIOS_API_BASE": f"{root}/v1"}, stdout=subprocess.DEVNULL, cwd=folder
+        )
+        found = watch(root, size, [process])
+    lines = out.read_bytes().count(b"\n")
+    if lines != size.requests:
+        raise SystemExit(f"{lines} rollouts of {size.requests}")
+    return found
+
+
+TEXT = """# Thousands in flight
+
+{requests:,} chat requests, {in_flight:,} at once from {processes} processes, at a gateway that answers each after
+{latency_s:g} s. *bare* is the script of the Kios page (aiohttp, one session, a semaphore, a gather; no retries, no
+limits, nothing kept); brimful is `brimful run` with {processes} workers on one embedded Valkey.
+
+| | bare script | brimful | ratio |
+| --- | --- | --- | --- |
+| answered | {bare[answered]:,} | {ours[answered]:,} | |
+| most in flight | {bare[peak]:,} | {ours[peak]:,} | |
+| in flight, mean until the last start | {bare[held]:,} | {ours[held]:,} | {held:.2f} |
+| requests a second | {bare[per_second]} | {ours[per_second]} | {throughput:.2f} |
+| CPU per request, the processes that hold the connections | {bare[cpu_ms]} ms | {ours[cpu_ms]} ms | {cpu:.2f} |
+| CPU per request, Redis, reading and writing files | {bare[beside_ms]} ms | {ours[beside_ms]} ms | |
+| memory of the largest process | {bare[rss_mb]} MB | {ours[rss_mb]} MB | |
+| connections opened | {bare[connections]:,} | {ours[connections]:,} | |
+"""
+
+
+def main(quick: bool = False) -> dict[str, Any]:
+    """``{"markdown": …, "figures": …}``."""
+    size = QUICK if quick else FULL
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        with tempfile.TemporaryDirectory(prefix="brimful-thousands-") as name:
+            folder = Path(name)
+            prompts = folder / "prompts.jsonl"
+            with prompts.open("w", encoding="utf-8") as file:
+                for place in range(size.requests):
+                    file.write(json.dumps({"id": str(place), "prompt": f"Summarize article {place}."}) + "\n")
+            contenders = {"bare": bare(size, prompts, folder), "ours": brimful(size, prompts, folder)}
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    figures = {name: asdict(one) for name, one in contenders.items()}
+    ratios = {
+        "held": figures["ours"]["held"] / max(1, figures["bare"]["held"]),
+        "throughput": figures["ours"]["per_second"] / figures["bare"]["per_second"],
+        "cpu": figures["ours"]["cpu_ms"] / figures["bare"]["cpu_ms"],
+    }
+    text = TEXT.format(**asdict(size), requests=size.requests, **figures, **ratios)
+    return {"markdown": text, "figures": {**figures, **ratios}}
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    print(main(parser.parse_args().quick)["markdown"])
