@@ -1,4 +1,4 @@
-"""A run through a storm: workers, the server and the submitter are killed under it. The gateway and the file are counted.
+"""A run through a storm: workers, the server and the submitter are killed under it, and all is counted afterwards.
 
 The short storm is part of ``make test``; ``make chaos`` runs the long one.
 """
