@@ -41,6 +41,8 @@ def configuration(redis_url: str | None = None) -> dict[str, Any]:
         },
         "task_acks_late": True,
         "task_track_started": True,
+        # A task that was done, but whose worker died before it could say so, is not done again.
+        "worker_deduplicate_successful_tasks": True,
         "worker_pool": POOL,
         "worker_concurrency": settings.concurrency,
         "worker_prefetch_multiplier": 1,

@@ -116,6 +116,7 @@ def test_a_killed_workers_tasks_are_done_by_another(valkey: Valkey, app: Celery,
         with PoolWorker(valkey.url, name="other", visibility_s=3) as other:
             other.ready()
             doomed.process.kill()
+            store.set("unacked_mutex", "somebody dead", px=2000)  # as left by one that died while it swept
             wait_until(lambda: once(store, tasks), "all to end", WAIT_S)
             wait_until(lambda: settled(store), "all to be acknowledged")
     assert all(store.llen(f"starts:{task.id}") == 2 for task in tasks)

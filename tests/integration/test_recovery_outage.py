@@ -114,19 +114,3 @@ def test_long_and_postponed_tasks_start_once(fleet: Valkey, valkey: Valkey, note
         long = [app.send_task("t.nap", (12.0,)) for _ in range(2)]
         later = [app.send_task("t.nap", (0.01,), countdown=9) for _ in range(4)]
         all_once(notes, fleet, long + later)
-
-
-def test_a_sweepers_lock_left_behind_delays_little(
-    fleet: Valkey, valkey: Valkey, notes: redis.Redis, app: Celery
-) -> None:
-    with PoolWorker(fleet.url, notes=valkey.url, name="doomed", visibility_s=3) as doomed:
-        doomed.ready()
-        task = app.send_task("t.nap", (4.0,))
-        started(notes, [task])
-        with PoolWorker(fleet.url, notes=valkey.url, name="other", visibility_s=3) as other:
-            other.ready()
-            doomed.process.kill()
-            with redis.Redis.from_url(fleet.url) as store:  # as a sweeper does, that died with it
-                store.set("unacked_mutex", "somebody dead", px=2000, nx=True)
-            wait_until(lambda: notes.llen(f"starts:{task.id}") == 2, "another to begin it", 25)
-            wait_until(lambda: notes.llen(f"ends:{task.id}") == 1, "it to end", WAIT_S)

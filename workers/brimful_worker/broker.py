@@ -152,9 +152,8 @@ class Channel(transport.Channel):
         self._pool = pool
 
     def _connparams(self, asynchronous: bool = False) -> dict[str, Any]:
-        # redis-py's own retries sleep for seconds, on the main thread. We know better when to try again; once more at
-        # once is for a pooled connection that has died unnoticed.
-        return {**super()._connparams(asynchronous), "retry": Retry(NoBackoff(), 1)}
+        # redis-py's own retries sleep for seconds, on the main thread. Everybody here knows better when to try again.
+        return {**super()._connparams(asynchronous), "retry": Retry(NoBackoff(), 0)}
 
     def _brpop_start(self, timeout: float | None = None) -> None:
         """Ask all queues but those that have their share of this worker already."""

@@ -70,7 +70,8 @@ class _Discretion(logging.Filter):
                 return False
             self._said_at = now
         elif record.exc_info and record.exc_info[0] is not None and record.exc_info[0].__name__ == "Reject":
-            record.exc_info = None  # work given back at a shutdown
+            record.exc_info = None  # work given back at a shutdown: no failure
+            record.levelno, record.levelname = logging.INFO, "INFO"
         return True
 
 

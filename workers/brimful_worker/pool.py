@@ -29,6 +29,8 @@ from brimful_worker.room import Room
 
 _COLD_S = 4.0
 """How long a cold shutdown waits for cancelled coroutines and last acknowledgements."""
+_LAST_S = 15.0
+"""A cold shutdown that has not ended by then (Redis hangs, say) ends like a kill, which everything here survives."""
 _CLOSE_S = 5.0
 """How long the worker's connections may take to close."""
 _TICK_S = 0.1
@@ -55,6 +57,7 @@ class TaskPool(BasePool):  # type: ignore[misc]  # celery ships no types
         self._room = Room(options.get("semaphore"), self.limit)
         self._closing = False
         self._stopped = False
+        self._last: threading.Timer | None = None
         _app, node = self.options.get("initargs") or (None, "")
         self._worker = prepare(self.app, node)  # exits with a message when a setting is missing
 
@@ -85,6 +88,7 @@ class TaskPool(BasePool):  # type: ignore[misc]  # celery ships no types
         """
         if _cold() and not self._stopped:
             self._end_all()
+            self._bound()
             return
         self._finish()
 
@@ -92,6 +96,7 @@ class TaskPool(BasePool):  # type: ignore[misc]  # celery ships no types
         """Cold shutdown: unfinished tasks end now; their messages go back to the queue when the channel closes."""
         self._closing = True
         self._room.close()
+        self._bound()
         self._end_all()
         self._finish()
 
@@ -108,6 +113,7 @@ class TaskPool(BasePool):  # type: ignore[misc]  # celery ships no types
             if not self._jobs or time.monotonic() > deadline:
                 break
             if _cold() and deadline == float("inf"):
+                self._bound()
                 self._end_all()
                 deadline = time.monotonic() + _COLD_S
             self._main.fire_timers()
@@ -116,6 +122,12 @@ class TaskPool(BasePool):  # type: ignore[misc]  # celery ships no types
         self._worker.stop(self._loop, _CLOSE_S)
         self._loop.stop(1.0 if _cold() else _CLOSE_S)
         self._main.drain_all()
+
+    def _bound(self) -> None:
+        if self._last is None:
+            self._last = threading.Timer(_LAST_S, os._exit, (1,))
+            self._last.daemon = True
+            self._last.start()
 
     def _end_all(self) -> None:
         if self._loop.alive:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from brimful.config import Settings
-from brimful.errors import SettingError
+from brimful.errors import ExitCode, SettingError
 from brimful.names import QUEUES
 
 
@@ -68,12 +68,24 @@ def run_worker(
 
 def _celery(arguments: list[str]) -> int:
     from celery.bin.celery import celery
+    from celery.signals import worker_shutting_down
 
     from brimful.celery import app
 
+    interrupted: list[str] = []
+
+    def note(sig: str = "", **_: Any) -> None:
+        if sig == "SIGINT":
+            interrupted.append(sig)
+
+    worker_shutting_down.connect(note)
     app.set_default()
     try:
         code = celery.main(["-A", "brimful", "-q", *arguments], prog_name="celery", standalone_mode=False)
     except SystemExit as end:
         code = end.code
-    return code if isinstance(code, int) else 0
+    finally:
+        worker_shutting_down.disconnect(note)
+    if interrupted:
+        return ExitCode.INTERRUPTED
+    return code if isinstance(code, int) else ExitCode.OK
