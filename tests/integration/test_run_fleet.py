@@ -6,11 +6,15 @@ import json
 import os
 import signal
 import subprocess
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from brimful_worker.local.valkey import Valkey
 from support.commands import Running, brimful, command, environment, nothing_left, records, write_prompts
 from support.strict_gateway import StrictGatewayProcess
 from support.waiting import wait_until
@@ -77,13 +81,97 @@ def test_a_slow_pipe_is_sampled_line_by_line(tmp_path: Path) -> None:
     assert [record["id"] for record in records(out)] == ["1", "2", "3"]
 
 
-def test_a_refused_key_stops_at_once(tmp_path: Path) -> None:
-    source, out = write_prompts(tmp_path / "in.jsonl", 40), tmp_path / "out.jsonl"
-    with StrictGatewayProcess() as gateway:
-        done = brimful(*_arguments(source, out), ACS_API_BASE=gateway.url.replace("/v1", "/nothing"), ACS_API_KEY=KEY)
-        assert done.returncode in (3, 5), done.stderr
-        assert KEY not in done.stdout + done.stderr
+@pytest.fixture
+def refusing(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A provider that answers every request with one status."""
+
+    class Refusing(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            answer = json.dumps({"error": {"message": "no", "code": "refused"}}).encode()
+            self.send_response(request.param)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, format: str, *args: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/v1"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("refusing", [401], indirect=True)
+def test_a_refused_key_stops_at_once(tmp_path: Path, refusing: str) -> None:
+    source, out = write_prompts(tmp_path / "in.jsonl", 200), tmp_path / "out.jsonl"
+    done = brimful(*_arguments(source, out, "--json", "--pack", "off"), ACS_API_BASE=refusing, ACS_API_KEY=KEY)
+    assert done.returncode == 5, done.stderr
+    assert KEY not in done.stdout + done.stderr
+    assert "the key was refused" in done.stderr
+    summary = json.loads(done.stdout)
+    assert (summary["ended"], summary["rollouts"], summary["failed"], summary["left"]) == ("key_refused", 0, 0, 200)
+    assert summary["starts"] <= 64
     assert not out.exists()
+
+
+@pytest.mark.parametrize("refusing", [400], indirect=True)
+def test_failures_are_recorded_and_retried(tmp_path: Path, refusing: str) -> None:
+    source, out = write_prompts(tmp_path / "in.jsonl", 12), tmp_path / "out.jsonl"
+    done = brimful(*_arguments(source, out, "--json", "--pack", "off"), ACS_API_BASE=refusing, ACS_API_KEY=KEY)
+    assert done.returncode == 3, done.stderr
+    summary, errors = json.loads(done.stdout), records(tmp_path / "out.jsonl.errors.jsonl")
+    assert sorted(error["id"] for error in errors) == sorted(f"p{line}" for line in range(12))
+    assert all(error["cause"] == "bad_request" and error["request"]["prompt"] for error in errors)
+    assert (summary["failed"], summary["failed_by_cause"]) == (12, {"bad_request": 12})
+    assert summary["next"].endswith("--retry-errors")
+    with StrictGatewayProcess() as gateway:
+        env = {"ACS_API_BASE": gateway.url, "ACS_API_KEY": KEY}
+        again = brimful(*_arguments(source, out, "--json", "--pack", "off"), **env)
+        assert again.returncode == 3, again.stderr
+        assert gateway.ledger()["arrivals"] == 0
+        again = brimful(*_arguments(source, out, "--json", "--pack", "off", "--retry-errors"), **env)
+        assert again.returncode == 0, again.stderr
+    assert len(records(out)) == 12
+    assert not (tmp_path / "out.jsonl.errors.jsonl").exists()
+
+
+def test_standard_output_closed_early_ends_the_run(tmp_path: Path) -> None:
+    source = write_prompts(tmp_path / "in.jsonl", 300)
+    process = subprocess.Popen(
+        command(*_arguments(source, "-", "--rehearse", "--pack", "off")), env=environment(), text=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stderr is not None
+    with process.stdout, process.stderr:
+        assert json.loads(process.stdout.readline())["text"]
+        process.stdout.close()
+        said = process.stderr.read()
+        assert process.wait(60) == 1
+    assert "closed by its reader" in said
+    assert "Traceback" not in said
+    assert "Exception ignored" not in said
+
+
+def test_a_fleet_without_workers_is_waited_for(tmp_path: Path, valkey: Valkey) -> None:
+    source, out = write_prompts(tmp_path / "in.jsonl", 5), tmp_path / "out.jsonl"
+    with StrictGatewayProcess() as gateway:
+        env = {"BRIMFUL_REDIS_URL": valkey.url, "ACS_API_BASE": gateway.url, "ACS_API_KEY": KEY}
+        with Running("run", source, "-o", out, "--max-tokens", "8", BRIMFUL_REDIS_URL=valkey.url) as run:
+            assert "brimful worker" in run.line_with("no worker answers")
+            with Running("worker", **env) as worker:
+                output, _ = run.process.communicate(timeout=60)
+                assert run.process.returncode == 0, output
+                worker.look()
+                assert worker.interrupt() in (0, 130)
+    assert len(records(out)) == 5
 
 
 def test_a_killed_run_goes_on(tmp_path: Path) -> None:
@@ -104,13 +192,12 @@ def test_a_killed_run_goes_on(tmp_path: Path) -> None:
     assert ledger["sampled"] <= 120 + 16
 
 
-@pytest.mark.parametrize("name", ["out.parquet", "batch.jsonl"])
-def test_an_interrupted_run_drains_and_tells_how_to_go_on(tmp_path: Path, name: str) -> None:
-    source, out = write_prompts(tmp_path / "in.jsonl", 200), tmp_path / name
-    form = ["--format", "openai-batch"] if name == "batch.jsonl" else []
+def test_an_interrupted_run_drains_and_tells_how_to_go_on(tmp_path: Path) -> None:
+    source, out = write_prompts(tmp_path / "in.jsonl", 200), tmp_path / "batch.jsonl"
+    form = ["--format", "openai-batch"]
     with StrictGatewayProcess(latency=0.5) as gateway:
         env = {"ACS_API_BASE": gateway.url, "ACS_API_KEY": KEY}
-        ledger = tmp_path / f"{name}.rollouts.jsonl"
+        ledger = tmp_path / "batch.jsonl.rollouts.jsonl"
         with Running(*_arguments(source, out, "--pack", "off", *form), **env) as run:
             wait_until(lambda: ledger.exists() and ledger.stat().st_size > 0, "the first record", timeout=60)
             run.look()
