@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
-from brimful.errors import SettingError, UsageError
-
-if TYPE_CHECKING:
-    from brimful_worker.local.gateway import Gateway
+from brimful.errors import SettingError
+from brimful.worker_side import worker_side
 
 
 def gateway(
@@ -41,16 +39,12 @@ def gateway(
 
     It accepts every key, or only those in BRIMFUL_GATEWAY_KEYS (by commas).
     """
-    try:
-        from brimful_worker.local.gateway import FAULTS, FaultError, Gateway, GatewayOptions, OptionError
-        from brimful_worker.local.gateway.process import serve
-    except ModuleNotFoundError as error:
-        raise UsageError(f"the stand-in gateway needs {error.name}: pip install 'brimful[worker]'") from None
+    local = worker_side("local.gateway", "the stand-in gateway")
     if faults == "list":
-        for name, kind in sorted(FAULTS.items()):
+        for name, kind in sorted(local.FAULTS.items()):
             typer.echo(f"{name:15}{kind.about}")
         return
-    options = GatewayOptions(
+    options = local.GatewayOptions(
         slots=slots or None,
         waiters=waiters,
         starts=starts or None,
@@ -71,17 +65,18 @@ def gateway(
         text=text,
     )
     try:
-        built = Gateway(options)
-    except (OptionError, FaultError) as error:
+        built = local.Gateway(options)
+    except (local.OptionError, local.FaultError) as error:
         raise SettingError(f"brimful gateway: {error}") from None
-    serve(built, host=host, port=port, ready=_tell)
+    process = worker_side("local.gateway.process", "the stand-in gateway")
+    process.serve(built, host=host, port=port, ready=_tell)
 
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-def _tell(gateway: Gateway) -> None:
+def _tell(gateway: Any) -> None:
     print(gateway.url, flush=True)
     print(
         f"The stand-in gateway listens. In another terminal:\n"

@@ -6,16 +6,14 @@ import signal
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from brimful.config import Settings
 from brimful.errors import UsageError
 from brimful.where import Place, connect
-
-if TYPE_CHECKING:
-    from brimful_worker.local.fleet import LocalFleet
+from brimful.worker_side import LocalFleet, local_fleet
 
 _LOOK_S = 0.5
 _SAME_PRESS_S = 0.3
@@ -36,14 +34,10 @@ def up(
     settings = Settings.load(workers=workers, flower_port=flower_port)
     if port and settings.redis_url and not rehearse:
         raise UsageError("--port is the embedded Valkey's, but BRIMFUL_REDIS_URL is set: leave out one of the two")
-    try:
-        from brimful_worker.local.fleet import LocalFleet
-    except ModuleNotFoundError as error:
-        raise UsageError(f"a fleet needs {error.name}: pip install 'brimful[worker]'") from None
+    fleet = local_fleet(settings, workers=settings.workers, flower=True, rehearse=rehearse, valkey_port=port)
     if settings.redis_url and not rehearse:
         connect(Place(settings.redis_url)).close()  # workers would wait for it without a word
     stop = _Stop()
-    fleet = LocalFleet(settings, workers=settings.workers, flower=True, rehearse=rehearse, valkey_port=port)
     with stop:
         fleet.start()
         try:

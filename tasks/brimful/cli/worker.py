@@ -10,6 +10,7 @@ import typer
 from brimful.config import Settings
 from brimful.errors import ExitCode, SettingError
 from brimful.names import QUEUES
+from brimful.worker_side import worker_side
 
 
 def worker(
@@ -41,10 +42,7 @@ def run_worker(
     log_level: str | None = None,
 ) -> int:
     """Returns the exit code at the worker's end. Raises SettingError before anything has started."""
-    try:
-        import brimful_worker.pool  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise SettingError(f"a worker needs {error.name}: pip install 'brimful[worker]'") from None
+    worker_side("pool", "a worker")
     settings = Settings.load(concurrency=concurrency, log_level=log_level)
     if settings.redis_url is None:
         raise SettingError(

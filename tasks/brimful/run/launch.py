@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 from brimful.config import Settings
 from brimful.errors import ExitCode, UsageError
@@ -24,12 +23,10 @@ from brimful.run.prepare import Prepared, prepare
 from brimful.run.reach import check_provider, check_redis
 from brimful.run.session import DriverLike, Session
 from brimful.run.summary import Summary
-
-if TYPE_CHECKING:
-    from brimful_worker.local.fleet import LocalFleet
+from brimful.worker_side import LocalFleet, local_fleet
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_WORKER_PATIENCE_S = 5.0
+_WORKER_PATIENCE_S = 8
 
 MakeDriver = Callable[[str, Prepared], DriverLike]
 
@@ -98,18 +95,11 @@ class _Launch:
                 loop.remove_signal_handler(number)
 
     async def _on_local_fleet(self) -> ExitCode:
-        try:
-            from brimful_worker.local.fleet import LocalFleet
-        except ModuleNotFoundError as error:
-            raise UsageError(
-                f"a fleet on this machine needs {error.name}: pip install 'brimful[worker]', "
-                "or set BRIMFUL_REDIS_URL to use a fleet elsewhere"
-            ) from None
         options, settings = self._prepared.options, self._settings
         if not options.rehearse:
             await asyncio.to_thread(check_provider, settings)
         workers = options.workers or settings.workers
-        fleet = LocalFleet(settings, workers=workers, rehearse=options.rehearse)
+        fleet = local_fleet(settings, workers=workers, rehearse=options.rehearse)
         try:
             await asyncio.to_thread(fleet.start)
             self._fleet = fleet
@@ -190,7 +180,8 @@ class _Launch:
 
         def ask() -> None:
             with contextlib.suppress(Exception):  # a word of advice is no reason to stop a run
-                if not app.control.ping(timeout=_WORKER_PATIENCE_S):
+                # Asked anew each second: a worker that is still starting hears no question asked before.
+                if not any(app.control.ping(timeout=1.0, limit=1) for _ in range(_WORKER_PATIENCE_S)):
                     text = "no worker answers there yet: start one with `brimful worker`; waiting for it"
                     loop.call_soon_threadsafe(self._display.say, text)
 

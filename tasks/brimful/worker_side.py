@@ -1,0 +1,58 @@
+"""The one door from the command line to the worker's package, which a plain install does not have.
+
+``brimful`` never imports ``brimful_worker``: a command that needs it asks here, by name, when it runs.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, Protocol
+
+from brimful.config import Settings
+from brimful.errors import UsageError
+
+
+def worker_side(module: str, what: str) -> Any:
+    """The module ``brimful_worker.<module>``. Raises UsageError that says what ``what`` needs and how to install it."""
+    try:
+        return import_module(f"brimful_worker.{module}")
+    except ModuleNotFoundError as error:
+        raise UsageError(f"{what} needs {error.name}: pip install 'brimful[worker]'") from None
+
+
+class LocalFleet(Protocol):
+    """``brimful_worker.local.fleet.LocalFleet``, as far as commands use it."""
+
+    settings: Settings
+    gateway_url: str | None
+    notice: str
+
+    @property
+    def redis_url(self) -> str: ...
+
+    @property
+    def flower_url(self) -> str | None: ...
+
+    @property
+    def flower_login(self) -> tuple[str, str] | None: ...
+
+    @property
+    def worker_pids(self) -> list[int]: ...
+
+    def start(self) -> None: ...
+
+    def ready_workers(self) -> int: ...
+
+    def check(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+
+def local_fleet(settings: Settings, **options: Any) -> LocalFleet:
+    """A fleet on this machine, not started. Raises UsageError where the worker's package is missing."""
+    fleet: LocalFleet = worker_side(
+        "local.fleet", "a fleet on this machine (one elsewhere: BRIMFUL_REDIS_URL)"
+    ).LocalFleet(settings, **options)
+    return fleet
