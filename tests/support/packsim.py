@@ -12,7 +12,7 @@ from typing import Any
 from brimful.packing import Shape, line_profile
 from brimful.profile import get_profile
 from brimful.request import Request
-from brimful.run.pace import AHEAD_ADAPTING_S, AHEAD_S, Limits, Pace
+from brimful.run.pace import Limits, Pace
 from brimful.run.plan import Planner
 from brimful.run.tune import Tuner
 from brimful.run.units import PackOption, Unit
@@ -49,7 +49,7 @@ def simulate(
 ) -> Simulated:
     """``latency(max_tokens, choices)`` in seconds. Starts are an exact sliding window, slots are FIFO."""
     limits = Limits(slots, starts, window_s)
-    tuner, pace = Tuner(limits, timeout_s), Pace(limits, AHEAD_ADAPTING_S if pack == "auto" else AHEAD_S)
+    tuner, pace = Tuner(limits, timeout_s), Pace(limits, adapting=pack == "auto")
     planner = Planner(ACS, pack, tuner, pace)
     profile = line_profile(ACS)
     source = iter([Unit(n, str(n), Request.parse(raw, profile)) for n, raw in enumerate(asked, 1)])

@@ -35,7 +35,7 @@ from brimful.redis_url import redis_client
 from brimful.run import queued
 from brimful.run.ledger import Ledger, Result
 from brimful.run.live import live_limits
-from brimful.run.pace import AHEAD_ADAPTING_S, AHEAD_S, Limits, Pace
+from brimful.run.pace import Limits, Pace
 from brimful.run.plan import Planner
 from brimful.run.publish import Publisher, ShardMessage
 from brimful.run.rebuild import rebuilt
@@ -110,9 +110,9 @@ class Driver:
         self._ledger = Ledger(self._client, run)
         self._publisher = Publisher(app or app_for(redis_url))
         limits = Limits(profile.slots, profile.starts, profile.window_s)
-        self._auto = pack == "auto"
+        self._auto = pack == "auto" and profile.max_prompts != 1
         self._tuner = Tuner(limits, timeout_s)
-        self._pace = Pace(limits, AHEAD_ADAPTING_S if self._auto else AHEAD_S)
+        self._pace = Pace(limits, adapting=self._auto)
         self._planner = Planner(profile, pack, self._tuner, self._pace)
         self._status = DriveStatus()
         self._shards: dict[str, _Shard] = {}
@@ -186,6 +186,7 @@ class Driver:
         """
         self._left = total
         await self._acknowledge()
+        self._planned_at = self._clock()
         self._tasks = [
             asyncio.create_task(self._guarded(work))
             for work in (self._feed(units), self._sender(), self._collect(), self._sweep(), self._follow_limits())

@@ -11,6 +11,9 @@ AHEAD_S = 2.5
 """How far ahead of the slots requests are enqueued: enough for the way there, with something to spare."""
 AHEAD_ADAPTING_S = 1.0
 """The same where what is enqueued is still being learnt: little enough to change one's mind."""
+AHEAD_SHARE, AHEAD_ADAPTING_SHARE = 1 / 2, 1 / 8
+"""And of the slots at least so much: requests that began together end together, and those that follow must be there
+already, since they come no faster than this process can make them."""
 _MEASURED_S = 3.0
 _MOST_OUTSTANDING = 20_000
 
@@ -32,9 +35,10 @@ class Limits:
 class Pace:
     """A model of the slots, kept in step by what is enqueued and what ends. Times are any monotonic seconds."""
 
-    def __init__(self, limits: Limits, ahead_s: float = AHEAD_S) -> None:
+    def __init__(self, limits: Limits, *, adapting: bool = False) -> None:
         self.limits = limits
-        self._ahead_s = ahead_s
+        self._ahead_s = AHEAD_ADAPTING_S if adapting else AHEAD_S
+        self._ahead_share = AHEAD_ADAPTING_SHARE if adapting else AHEAD_SHARE
         self._on_wire: dict[str, tuple[float, Callable[[], float]]] = {}
         self._waiting: dict[str, Callable[[], float]] = {}
         self._starts: deque[float] = deque()
@@ -93,5 +97,5 @@ class Pace:
         slots, rate = self.limits.slots, self.rate(now)
         if seconds:
             rate = max(min(rate, self.limits.start_rate), min(slots / seconds, self.limits.start_rate))
-        ahead = max(self._ahead_s * rate, slots / 8, 2.0)
+        ahead = max(self._ahead_s * rate, self._ahead_share * slots, 2.0)
         return max(0, min(int(slots + ahead), _MOST_OUTSTANDING) - len(self))
