@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -147,3 +148,15 @@ def test_what_was_revoked_is_not_run_by_a_worker_that_comes_later(
             wait_until(lambda: once(store, [wanted]), "the other task to be done")
             wait_until(lambda: waiting.state == "REVOKED", "the revocation")
     assert not store.llen(f"starts:{waiting.id}")
+
+
+@pytest.mark.chaos
+def test_cold_ends_even_while_redis_hangs(valkey: Valkey, app: Celery, store: redis.Redis) -> None:
+    with PoolWorker(valkey.url) as worker:
+        worker.ready()
+        started(store, [app.send_task("t.nap", (600,))])
+        os.kill(valkey.pid, signal.SIGSTOP)
+        try:
+            worker.stop(signal.SIGQUIT, timeout=60)
+        finally:
+            os.kill(valkey.pid, signal.SIGCONT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -112,6 +113,7 @@ def test_it_waits_for_a_redis_that_is_not_there_yet(gateway: GatewayProcess, val
         valkey.start()
         with client(valkey.url) as app:
             assert app.send_task("brimful.sample", (SECRET,), {"max_tokens": 4}).get(timeout=WAIT_S)["choices"]
+        assert early.stop(signal.SIGINT) == 130
 
 
 def test_it_can_be_ended_while_redis_is_away(gateway: GatewayProcess) -> None:
