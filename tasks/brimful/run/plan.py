@@ -153,7 +153,7 @@ class Planner:
         slots = self._pace.limits.slots
         if slots > _SIMULATED_SLOTS or len(groups) > _SIMULATED_LOTS or (more is None and not everything):
             return None
-        left = self.held if everything else self.held + (more or 0)
+        left = self.held + (more or 0)
         grown = left / self.held
         known = all(self._tuner.known(group.shape) for group in groups)
         lots = []
@@ -177,7 +177,7 @@ class Planner:
                 size = fill_up(lots[0], free)
                 return (groups[0], size) if everything or len(groups[0].parts) >= size else None
             sizes = deal_out(lots, free, starts_left, start_s, _END_WAVES + 1)
-        elif everything and not self._sent_unknown:
+        elif not more and not self._sent_unknown:
             at_once = slots if starts_left is None else max(1, min(slots, starts_left))
             self._deal(groups, deal_blind(lots, at_once))
             return None
