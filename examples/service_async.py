@@ -1,30 +1,39 @@
 """An asyncio service (a web back end, a trainer's loop) with the light ``pip install brimful``.
 
-    BRIMFUL_REDIS_URL=redis://… python examples/service_async.py
-
-Celery's own calls block, so they go to threads; the event loop stays free.
+BRIMFUL_REDIS_URL=redis://… python examples/service_async.py
 """
 
 import asyncio
-from typing import Any
+from collections.abc import AsyncIterator
 
-from brimful import BrimfulError, sample
+from brimful import BrimfulError
+from brimful.fleet import AsyncFleet
 
 
-async def ask(prompt: str, **fields: Any) -> str:
-    """One completion's text. Raises a brimful error that says what happened."""
-    result = await asyncio.to_thread(sample.delay, prompt, **fields)
-    completion = await asyncio.to_thread(result.get, timeout=120)
-    return str(completion["choices"][0]["text"])
+async def one(fleet: AsyncFleet) -> None:
+    """A single request is interactive: it goes before batch. Cancelling the await revokes it."""
+    try:
+        completion = await fleet.sample("The fog comes", max_tokens=12, timeout=120)
+        print("one:", completion["choices"][0]["text"])
+    except BrimfulError as error:
+        print("no completion:", error)
+
+
+async def prompts() -> AsyncIterator[str]:
+    """Read as there is room, so it may be endless: a queue, a database cursor, a trainer."""
+    for subject in ("the kingfisher", "tungsten", "the barometer", "Samarkand"):
+        yield f"In one line, {subject} is"
+
+
+async def many(fleet: AsyncFleet) -> None:
+    """``map`` keeps the order, ``as_completed`` does not; a failed request is a result with a failure, never raised."""
+    async for done in fleet.as_completed(prompts(), max_tokens=12, n=2):
+        print(f"{done.index}:", done.texts if done.failure is None else done.failure.message)
 
 
 async def main() -> None:
-    prompts = ["The fog comes", "Half a league, half a league,", "Shall I compare thee to a spreadsheet?"]
-    for task in asyncio.as_completed([ask(prompt, max_tokens=12) for prompt in prompts]):  # in the order of their ends
-        try:
-            print(await task)
-        except BrimfulError as error:
-            print("no completion:", error)
+    async with AsyncFleet() as fleet:
+        await asyncio.gather(one(fleet), many(fleet))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ BRIMFUL_REDIS_URL=redis://… python examples/service_sync.py
 from celery import group
 
 from brimful import BrimfulError, sample
+from brimful.fleet import Fleet
 
 
 def one() -> None:
@@ -26,7 +27,7 @@ def several_choices() -> None:
         print(f"choice {choice['index']}:", choice["text"])
 
 
-def many() -> None:
+def canvas() -> None:
     """Celery's canvas works as always; ``queue="batch"`` lets interactive requests go first."""
     prompts = ["Once upon a", "Knock, knock.", "In the beginning,"]
     results = group(sample.s(prompt, max_tokens=8).set(queue="batch") for prompt in prompts).apply_async()
@@ -34,7 +35,16 @@ def many() -> None:
         print(f"{prompt!r}:", completion["choices"][0]["text"])
 
 
+def thousands() -> None:
+    """A map packs many prompts into one request and survives dying workers; results come in order."""
+    prompts = (f"In one line, {bird} is" for bird in ("the puffin", "the hoopoe", "the shoebill", "the lyrebird"))
+    with Fleet() as fleet:
+        for done in fleet.map(prompts, max_tokens=12):
+            print(f"{done.index}:", done.texts[0] if done.failure is None else done.failure.message)
+
+
 if __name__ == "__main__":
     one()
     several_choices()
-    many()
+    canvas()
+    thousands()
