@@ -19,6 +19,7 @@ from brimful.run.units import Delivered, DriveStatus, Failed, Recovered, Unit
 _LARGE = 100 << 20  # bytes of a ledger that take a while
 _TICK_S = 0.5
 _STOP_S = 3.0
+_REFUSED_S = 10.0
 
 
 class DriverLike(Protocol):
@@ -135,7 +136,14 @@ class Session:
         self._display.say(f"{what}: {message}. Nothing more is asked")
         self._feed.stop()
         if self._driver is not None:
-            self._spawn(self._driver.stop(drain=ended == "budget"))
+            self._spawn(self._let_end(self._driver, patient=ended == "budget"))
+
+    async def _let_end(self, driver: DriverLike, *, patient: bool) -> None:
+        """What is on the wire may end: it is paid for. With a refused key not for long, as it may be refused too."""
+        await driver.stop(drain=True)
+        if not patient:
+            await asyncio.sleep(_REFUSED_S)
+            await driver.stop(drain=False)
 
     def _spawn(self, stop: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(stop)

@@ -1,0 +1,127 @@
+"""`brimful run` against a provider that fails, refuses or runs dry: what is in the files, and what the gateway saw."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.commands import Running, brimful, records, write_prompts
+from support.gateways import GatewayProcess, gateway_process
+from support.waiting import wait_until
+
+LONG = os.environ.get("BRIMFUL_CHAOS") == "long"
+KEY = "sk-canary-0d6fe2"
+MIXED = "500:0.04,502html:0.04,503:0.03,reset:0.03,trunc:0.02,chunkcut:0.02,hang:0.02"
+"""Twenty in a hundred."""
+
+
+def _env(gateway: GatewayProcess, **more: str) -> dict[str, str]:
+    return {
+        "ACS_API_BASE": gateway.url,
+        "ACS_API_KEY": KEY,
+        "BRIMFUL_STARTS": "0",
+        "BRIMFUL_BACKOFF_BASE_S": "0.1",
+        "BRIMFUL_BACKOFF_CAP_S": "1",
+        **more,
+    }
+
+
+def _arguments(prompts: Path, out: Path, *more: str) -> list[str | Path]:
+    return ["run", prompts, "-o", out, "--pack", "off", "--max-tokens", "8", "--workers", "2", "--json", *more]
+
+
+def _all_of(count: int) -> list[str]:
+    return sorted(f"p{place}" for place in range(count))
+
+
+def _ids(out: Path) -> list[str]:
+    return sorted(record["id"] for record in records(out)) if out.exists() else []
+
+
+def _sampled_once(gateway: GatewayProcess, count: int) -> bool:
+    found: dict[str, Any] = gateway.ledger()["rollouts"]
+    return found["distinct"] == count and found["repeated"] == 0
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(900 if LONG else 120)
+def test_a_fifth_of_all_answers_fail_and_every_request_is_sampled_once(tmp_path: Path) -> None:
+    count = 2000 if LONG else 300
+    prompts, out = write_prompts(tmp_path / "prompts.jsonl", count), tmp_path / "out.jsonl"
+    with gateway_process("--latency", "0.05", "--per-token", "0", "--starts", "0", "--faults", MIXED) as gateway:
+        done = brimful(*_arguments(prompts, out), timeout=800, **_env(gateway, BRIMFUL_TIMEOUT_S="2"))
+        assert done.returncode == 0, done.stderr
+        ledger = gateway.ledger()
+        assert _sampled_once(gateway, count)
+    assert _ids(out) == _all_of(count)
+    assert not (tmp_path / "out.jsonl.errors.jsonl").exists()
+    assert ledger["attempts_max"] <= 8
+    assert len(ledger["faults"]) == 7, "not all the faults happened"
+    summary = json.loads(done.stdout)
+    assert summary["attempts"] == ledger["arrivals"] >= 1.1 * count
+    # Hangs cost a timeout each, in slots that others do without; all else costs little.
+    hangs = ledger["faults"]["hang"]
+    assert summary["seconds"] < 30 + hangs * 2 + count * 0.1
+
+
+def test_a_refused_key_stops_the_run_at_once_and_loses_nothing(tmp_path: Path) -> None:
+    prompts, out = write_prompts(tmp_path / "prompts.jsonl", 120), tmp_path / "out.jsonl"
+    with gateway_process("--latency", "0.2", "--per-token", "0", "--starts", "0", "--faults", "401:#30") as gateway:
+        done = brimful(*_arguments(prompts, out), **_env(gateway))
+        assert done.returncode == 5, done.stderr
+        assert "401" in done.stderr
+        assert KEY not in done.stderr + done.stdout
+        stopped = gateway.ledger()
+        assert stopped["statuses"]["401"] == 1
+        assert stopped["arrivals"] < 120, "it went on"
+        assert len(_ids(out)) == stopped["rollouts"]["total"], "sampled, and not in the file"
+        assert json.loads(done.stdout)["ended"] == "key_refused"
+        again = brimful(*_arguments(prompts, out), **_env(gateway))
+        assert again.returncode == 0, again.stderr
+        assert json.loads(again.stdout)["resumed"] == stopped["rollouts"]["total"]
+        assert _sampled_once(gateway, 120)
+    assert _ids(out) == _all_of(120)
+
+
+def test_at_the_end_of_the_budget_the_run_waits_for_holds_then_ends_and_goes_on_when_there_is_more(
+    tmp_path: Path,
+) -> None:
+    prompts, out = write_prompts(tmp_path / "prompts.jsonl", 80), tmp_path / "out.jsonl"
+    flags = ("--latency", "0.2", "--per-token", "0", "--starts", "0", "--budget", "6000")
+    with gateway_process(*flags) as gateway:
+        # A hold is some 400 tokens, of which a text uses 24 to 400: fifteen fit at first, and never sixteen.
+        arguments = [*_arguments(prompts, out), "--max-tokens", "400"]
+        done = brimful(*arguments, **_env(gateway))
+        assert done.returncode == 4, done.stderr
+        assert json.loads(done.stdout)["ended"] == "budget"
+        short = gateway.ledger()
+        assert short["budget"]["refused"] > 0
+        assert short["budget"]["used"] > 6000 - 2 * 404, "it gave up while there was room for another hold"
+        assert len(_ids(out)) == short["rollouts"]["total"] < 80
+        gateway.set_options(budget=1_000_000)
+        again = brimful(*arguments, **_env(gateway))
+        assert again.returncode == 0, again.stderr
+        assert _sampled_once(gateway, 80)
+    assert _ids(out) == _all_of(80)
+
+
+def test_jobs_of_a_run_outlive_its_workers(tmp_path: Path) -> None:
+    prompts, out = write_prompts(tmp_path / "prompts.jsonl", 12), tmp_path / "out.jsonl"
+    with gateway_process("--latency", "3", "--per-token", "0", "--starts", "0") as gateway:
+        env = _env(gateway, BRIMFUL_VISIBILITY_TIMEOUT_S="3", BRIMFUL_LEASE_S="2", BRIMFUL_JOB_POLL_S="0.2")
+        with Running(*_arguments(prompts, out, "--job"), **env) as run:
+            wait_until(lambda: gateway.ledger()["jobs"]["created"] >= 12, "the Jobs at the gateway")
+            workers = [process for process in run.look() if "worker" in process.cmdline()]
+            assert len(workers) == 2
+            for worker in workers:
+                worker.kill()
+            said, _ = run.process.communicate(timeout=90)
+            assert run.process.returncode == 0, said
+        jobs = gateway.ledger()["jobs"]
+    assert _ids(out) == _all_of(12)
+    assert (jobs["created"], jobs["by_status"]) == (12, {"succeeded": 12})
+    assert sum(jobs["submits"].values()) > 12, "nobody asked for a Job again: were the workers killed too late?"
