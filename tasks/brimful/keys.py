@@ -43,7 +43,7 @@ amounts      HASH  ticket → tokens of that log
 interactive  ZSET  waiting ticket → since when (ms)
 batch        ZSET  the same
 heard        ZSET  process → when it last spoke (ms)
-commands     HASH  process → number of its last command
+commands     HASH  process → number of its last command; "process seen" → number of the last grant it confirmed
 pushed       HASH  process → number of its last grant
 inbox        HASH  process → JSON of the grants it has not confirmed
 workers      HASH  process → JSON: name, host, pid; and how many wait there beyond those in the queues

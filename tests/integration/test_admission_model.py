@@ -54,6 +54,7 @@ class Machine(RuleBasedStateMachine):
         self.epoch = ""
         self.command = dict.fromkeys(PROCESSES, 0)
         self.seen = dict.fromkeys(PROCESSES, 0)
+        self.pushed = dict.fromkeys(PROCESSES, 0)
         self.last: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
         self.number = itertools.count(1)
         self.held: dict[str, list[str]] = {process: [] for process in PROCESSES}
@@ -152,7 +153,7 @@ class Machine(RuleBasedStateMachine):
             if self.epoch:
                 assert self._call(message)["status"] == "join"
             self.command[process] += 1
-            self.seen[process] = 0
+            self.seen[process] = self.pushed[process] = 0
             message |= {"command": self.command[process], "join": {"defaults": self.limits, "leases": []}, "seen": 0}
             self.held[process] = []
             self.waiting[process] = [ticket for ticket, _ in said.get("ask", [])]
@@ -164,6 +165,7 @@ class Machine(RuleBasedStateMachine):
         self.epoch = reply["epoch"]
         self.last[process] = (message, reply)
         now = reply["now"]
+        self.model.unconfirmed[process] = self.pushed[process] - message["seen"]
         self._time_passes(process, now)
         if "pause" in said:
             self.model.pause(now, said["pause"][0])
@@ -193,6 +195,8 @@ class Machine(RuleBasedStateMachine):
         expected = self.model.grant(process, now)
         fresh = [grant for grant in reply.get("grants", []) if grant[2] == now and grant[1] in expected]
         assert [grant[1] for grant in fresh] == [ticket for ticket in expected if ticket.startswith(process + ".")]
+        for ticket in expected:
+            self.pushed[ticket.split(".")[0]] += 1
         for number, ticket, _ in reply.get("grants", []):
             self.seen[process] = max(self.seen[process], number)
             if ticket in self.waiting[process]:
@@ -226,6 +230,7 @@ def server(tmp_path: Path) -> Iterator[redis.Redis]:
 
 
 @pytest.mark.chaos
+@pytest.mark.timeout(900)
 def test_the_script_obeys_the_model(server: redis.Redis) -> None:
     class Bound(Machine):
         client = server

@@ -23,6 +23,8 @@ class Model:
     ramp: tuple[int, int] | None = None
     """Since when, and how many were granted since."""
     turn: int = 0
+    unconfirmed: dict[str, int] = field(default_factory=dict)
+    """Process → grants pushed since it last spoke, and those of its last turn."""
 
     @property
     def window(self) -> int:
@@ -41,6 +43,7 @@ class Model:
 
     def forget(self, process: str) -> None:
         del self.heard[process]
+        self.unconfirmed.pop(process, None)
         for queue in self.queues.values():
             for ticket in [ticket for ticket in queue if ticket.startswith(process + ".")]:
                 del queue[ticket]
@@ -72,6 +75,8 @@ class Model:
             workload = ticket.split(".")[1]
             aged_waits = workload == "i" and self._aged(speaker, now)
             self.turn = 0 if workload == "b" else self.turn + aged_waits
+            process = ticket.split(".")[0]
+            self.unconfirmed[process] = self.unconfirmed.get(process, 0) + 1
             del self.queues[workload][ticket]
             self.slots[ticket] = now + self.limits["lease_ms"]
             self.starts[ticket] = now
@@ -86,7 +91,9 @@ class Model:
             for ticket, _ in sorted(queue.items(), key=lambda entry: (entry[1], entry[0])):
                 process = ticket.split(".")[0]
                 awake = now - self.heard.get(process, -(10**15)) <= self.limits["lease_ms"] / 2
-                if process == speaker or (awake and process in self.listening):
+                share = max(2, -(-self.limits["slots"] // len(self.heard)))
+                room = self.unconfirmed.get(process, 0) < share
+                if process == speaker or (awake and room and process in self.listening):
                     heads[workload] = ticket
                     break
         return heads

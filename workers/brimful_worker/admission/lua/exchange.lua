@@ -84,7 +84,7 @@ end
 
 local again = recorded == message.command
 if not again then
-  redis.call('HSET', commands_key, me, message.command)
+  redis.call('HSET', commands_key, me, message.command, me .. ' seen', message.seen)
   redis.call('ZADD', heard_key, now, me)
   if message.worker then redis.call('HSET', workers_key, me, message.worker) end
   if message.join then reply.differs = join(message.join) end
@@ -106,7 +106,7 @@ if state.opens_at then open_if_complete(rules) end
 
 local outcome = grant_all(rules)
 reply.grants = deliver(outcome.granted)
-reply.at = come_again(rules, outcome)
+reply.at = come_again(outcome)
 if #lost > 0 then reply.lost = lost end
 if #outcome.refused > 0 then reply.refused = outcome.refused end
 reply.used = outcome.used

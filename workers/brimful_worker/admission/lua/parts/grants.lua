@@ -62,6 +62,7 @@ local function grant_all(rules)
       end
       local tickets = outcome.granted[outcome.head] or {}
       tickets[#tickets + 1] = ticket
+      room_to_push[outcome.head] = room_to_push[outcome.head] - 1
       outcome.granted[outcome.head] = tickets
     end
   end
@@ -90,7 +91,9 @@ local function deliver(granted)
     for _, grant in ipairs(fresh) do inbox[#inbox + 1] = grant end
     redis.call('HSET', inbox_key, process, cjson.encode(inbox))
     if process ~= me then
-      redis.call('PUBLISH', to .. process, cjson.encode({now = now, epoch = state.epoch, grants = fresh}))
+      local push = {now = now, epoch = state.epoch, grants = fresh}
+      if room_to_push[process] == 0 then push.at = now end -- it must confirm before it gets more
+      redis.call('PUBLISH', to .. process, cjson.encode(push))
     end
   end
   return #unseen > 0 and unseen or nil
@@ -98,7 +101,7 @@ end
 
 -- When this process must come again. Only the head's process comes at the time something frees: no herd. When that is
 -- another one, it is told once.
-local function come_again(rules, outcome)
+local function come_again(outcome)
   if not outcome.wake then return nil end
   if outcome.head == me then
     put('told', me .. ' ' .. outcome.wake)
