@@ -155,6 +155,29 @@ def test_revoking_a_running_request_closes_its_connection(stranger: Celery, gate
     assert wait_until(lambda: task.state == "REVOKED", "its state")
 
 
+def test_sigterm_ends_what_is_on_the_wire_and_gives_back_what_waits(gateway: GatewayProcess, valkey: Valkey) -> None:
+    gateway.reset()
+    gateway.set_options(latency_s=3.0)
+    env = {"ACS_API_BASE": gateway.url, "ACS_API_KEY": KEY, "BRIMFUL_REDIS_URL": valkey.url, "BRIMFUL_SLOTS": "1"}
+    try:
+        with (
+            Background(command("worker", "--name", "w"), environment(**env, **QUICK)) as worker,
+            client(valkey.url) as app,
+            redis.Redis.from_url(valkey.url) as store,
+        ):
+            worker.ready()
+            tasks = [app.send_task("brimful.sample", ("p",), {"max_tokens": 4}) for _ in range(5)]
+            wait_until(lambda: gateway.ledger()["active"] == 1, "one at the gateway", WAIT_S)
+            wait_until(lambda: store.hlen("unacked") == 5, "the others to wait for its slot")
+            assert worker.stop() == 0
+            wait_until(lambda: [task.state for task in tasks].count("SUCCESS") == 1, "its result")
+            assert settled(store)
+            assert store.llen("interactive") + store.llen("celery") == 4
+            assert gateway.ledger()["arrivals"] == 1
+    finally:
+        gateway.set_options(latency_s=0.05)
+
+
 def test_batch_work_leaves_room_for_interactive_work(stranger: Celery, gateway: GatewayProcess, server: Valkey) -> None:
     gateway.reset()
     gateway.set_options(latency_s=60.0)

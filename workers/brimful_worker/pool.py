@@ -131,6 +131,8 @@ class TaskPool(BasePool):  # type: ignore[misc]  # celery ships no types
 
     def _end_all(self) -> None:
         if self._loop.alive:
+            self._worker.stopping(self._loop)  # before the cancellations: they mean that the work is given back
+        if self._loop.alive:
             self._worker.stopping(
                 self._loop
             )  # first: bodies that are cancelled then know that their work is given back

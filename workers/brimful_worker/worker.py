@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from celery import Task, current_task
+from celery.exceptions import Reject
 from redis import RedisError
 
 from brimful.config import Settings
@@ -19,7 +20,7 @@ from brimful.request import Request
 from brimful_worker import garbage, metrics
 from brimful_worker.admission import Admission
 from brimful_worker.jobs import run_coroutine
-from brimful_worker.provider.session import Provider
+from brimful_worker.provider import GIVE_BACK, Provider
 from brimful_worker.requests import lost_too_often
 from brimful_worker.sampler import Sampler
 from brimful_worker.shard import ShardRunner
@@ -78,7 +79,33 @@ class WorkerPort:
         failure = lost_too_often(task.__dict__) if task is not None else None
         if failure is not None:
             return Outcome(request.id, failure=failure, worker=self._name)
-        return await self._sampler.sample(request, scope=task.id if task is not None else "")
+        return await self._unless_stopping(request, task.id if task is not None else "")
+
+    async def _unless_stopping(self, request: Request, scope: str) -> Outcome:
+        """Sample. When the worker stops, what is on the wire ends, and what only waits goes to another (Reject)."""
+        flying = False
+
+        def on_wire(now: bool) -> None:
+            nonlocal flying
+            flying = now
+            if not now and self.stopping.is_set():
+                sampling.cancel(GIVE_BACK)
+
+        sampling = asyncio.create_task(self._sampler.sample(request, scope=scope, on_wire=on_wire))
+        stopping = asyncio.create_task(self.stopping.wait())
+        try:
+            await asyncio.wait({sampling, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not flying:
+                sampling.cancel(GIVE_BACK)  # nothing, if it is done
+            return await sampling
+        except asyncio.CancelledError:
+            revoked = (me := asyncio.current_task()) is not None and me.cancelling()
+            if revoked or not self.stopping.is_set():
+                raise
+            raise Reject("the worker stops", requeue=True) from None
+        finally:
+            sampling.cancel()
+            stopping.cancel()
 
     async def shard(self, run: str, shard: str, requests: list[dict[str, Any]]) -> dict[str, Any]:
         return await self._shards.run(run, shard, requests)  # counts a shard's deaths itself
