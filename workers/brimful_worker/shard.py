@@ -172,6 +172,9 @@ class ShardRunner:
         if self._stopping.is_set():
             job.stopped = job.stopped or "stopping"
             job.stop_unsent()
+        elif job.drained:
+            await asyncio.sleep(0)  # each has begun then, and says that it was withdrawn
+            job.stop_unsent()
         await asyncio.wait(job.tasks.values())
         failures = [task.exception() for task in job.tasks.values() if not task.cancelled() and task.exception()]
         if failures:
@@ -221,9 +224,12 @@ class ShardRunner:
                     pipe.set(job.keys.claim(job.shard), job.token, nx=True, px=self._ttl_ms)
                     pipe.exists(job.keys.shard(job.shard))
                     pipe.get(job.keys.claim(job.shard))
-                    _, recorded, holder = await pipe.execute()
+                    # The submitter says that it drains before it looks for claims: who claims later must not begin.
+                    pipe.exists(job.keys.drain)
+                    _, recorded, holder, drain = await pipe.execute()
                 if holder == job.token:
                     if recorded:
+                        job.drained = bool(drain)
                         return True
                     await self._end_empty(job)
                 if not recorded:
