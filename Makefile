@@ -41,8 +41,7 @@ check: $(VENV)/.dev
 	$(BIN)/mypy
 
 bench: $(VENV)/.dev
-	$(BIN)/python -m pip --disable-pip-version-check -q install -r ops/bench/requirements.txt
-	$(BIN)/python ops/bench/run.py
+	$(BIN)/python ops/bench
 
 chaos: $(VENV)/.dev
 	BRIMFUL_CHAOS=long $(BIN)/python -m pytest tests -m chaos --timeout 1800
