@@ -134,11 +134,15 @@ class Holdings:
     def renewed(self, tickets: Iterable[str], sent: float) -> None:
         """A turn sent at this monotonic time has renewed them."""
         deadline = sent + self._lease_s()
+        sooner = False
         for ticket in list(tickets):
             if (lease := self.held.get(ticket)) is not None:
+                sooner |= deadline < lease.deadline
                 lease.renewed = sent
                 lease.deadline = deadline
                 self.held.move_to_end(ticket)
+        if sooner:  # leases became shorter
+            self._watchdog.look()
 
     def next_renewal(self) -> float | None:
         """When the next lease must be renewed, monotonic; None when none is held."""

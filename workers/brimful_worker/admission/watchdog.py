@@ -16,7 +16,6 @@ from collections.abc import Callable
 
 _GRACE_S = 0.1
 """The event loop, when it runs, is given this long to end the request itself."""
-_LONGEST_S = 1.0
 
 
 class Watch:
@@ -64,6 +63,11 @@ class Watchdog:
                 self._changed.notify()
         return watch
 
+    def look(self) -> None:
+        """Some deadline has become earlier. (That they become later needs no telling.)"""
+        with self._changed:
+            self._changed.notify()
+
     def remove(self, watch: Watch) -> None:
         with self._changed:
             self._watches.discard(watch)
@@ -90,8 +94,8 @@ class Watchdog:
                         self._shut(watch)
                     else:
                         earliest = min(earliest, end)
-                self._target = min(earliest, now + _LONGEST_S)
-                self._changed.wait(max(0.0, self._target - time.monotonic()))
+                self._target = earliest
+                self._changed.wait(None if earliest == math.inf else max(0.0, earliest - time.monotonic()))
 
     def _shut(self, watch: Watch) -> None:
         self._watches.discard(watch)
