@@ -227,6 +227,18 @@ async def test_limits_change_while_it_runs(valkey: Valkey, client: redis.Redis) 
             set_limits(client, TAG, sluts=1)
 
 
+async def test_limits_that_were_set_survive_lost_memory(valkey: Valkey, client: redis.Redis) -> None:
+    async with admissions(valkey.url, 2, slots=5) as (one, two):
+        set_limits(client, TAG, slots=3)
+        held = [await hold(one), await hold(two)]
+        client.flushall()
+        held.append(await hold(two))
+        status = read_status(client, TAG)
+        assert (status.slots, status.slots_used, status.starts_used) == (3, 3, 3)
+        for holding in held:
+            await holding.end()
+
+
 async def test_others_defaults_stay_in_force(
     valkey: Valkey, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:

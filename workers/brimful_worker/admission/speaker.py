@@ -199,7 +199,8 @@ class Speaker:
         if rules.tokens:
             told["tokens"] = holdings.history.ages(now)
         if self._alive:
-            told |= {"alive": self._alive, "used": self._used, "used_age_ms": round((now - self._used_at) * 1000)}
+            age_ms = int((now - self._used_at) * 1000) - 2  # rounding must not put a start after the look that saw it
+            told |= {"alive": self._alive, "used": self._used, "used_age_ms": max(0, age_ms)}
         if self._overrides:
             told["overrides"] = self._overrides
         return told
@@ -276,7 +277,7 @@ class Speaker:
             log.warning(
                 "admission: this process's limits differ from the others', which stay in force: %s", holdings.rules
             )
-        self._alive, self._used, self._used_at = reply["alive"], reply["used"], sent
+        self._alive, self._used, self._used_at = reply["alive"], reply["used"], received
         joined = [lease[0] for lease in message["join"]["leases"]] if "join" in message else []
         holdings.renewed(message.get("renew") or joined, sent)
         grants = reply.get("grants") or ()
