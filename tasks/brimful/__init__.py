@@ -5,9 +5,22 @@ This package is what a service imports; it knows nothing of workers, aiohttp or 
 
 from brimful.celery import app
 from brimful.errors import BrimfulError
+from brimful.fleet import AsyncFleet, Fleet
+from brimful.mapping import Sampled
 from brimful.outcome import Outcome, Rollout
 from brimful.request import Request
 from brimful.tasks import sample, shard
 
-__all__ = ["BrimfulError", "Outcome", "Request", "Rollout", "app", "sample", "shard"]
+__all__ = [
+    "AsyncFleet",
+    "BrimfulError",
+    "Fleet",
+    "Outcome",
+    "Request",
+    "Rollout",
+    "Sampled",
+    "app",
+    "sample",
+    "shard",
+]
 __version__ = "0.1.0"

@@ -74,4 +74,7 @@ def app_for(redis_url: str | None) -> Celery:
     what it sends."""
     publisher = Celery(APP, set_as_current=False, amqp="brimful.discreet:DiscreetAMQP")
     publisher.add_defaults(lambda: {**configuration(redis_url), "task_send_sent_event": False})
+    # Celery reads its settings when first asked, which is no affair for several threads at once.
+    publisher.finalize()
+    _ = publisher.conf.broker_url, publisher.amqp
     return publisher

@@ -92,7 +92,7 @@ def test_public_names() -> None:
     import brimful
 
     assert sorted(brimful.__all__) == [
-        "BrimfulError", "Outcome", "Request", "Rollout", "app", "sample", "shard",
+        "AsyncFleet", "BrimfulError", "Fleet", "Outcome", "Request", "Rollout", "Sampled", "app", "sample", "shard",
     ]  # fmt: skip
 
 

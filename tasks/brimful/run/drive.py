@@ -16,7 +16,7 @@ import logging
 import time
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -39,6 +39,7 @@ from brimful.run.pace import Limits, Pace
 from brimful.run.plan import Planner
 from brimful.run.publish import Publisher, ShardMessage
 from brimful.run.rebuild import rebuilt
+from brimful.run.threaded import threaded
 from brimful.run.tune import Tuner
 from brimful.run.units import (
     Delivered,
@@ -97,14 +98,19 @@ class Driver:
         timeout_s: float = 120.0,
         app: Celery | None = None,
         sweep_s: float = 15.0,
+        keep: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``timeout_s``: of one request, a bound to how large packs grow. ``workload`` None: each request's own."""
+        """``timeout_s``: of one request, a bound to how large packs grow. ``workload`` None: each request's own.
+
+        ``keep``: what is queued when the driver is closed stays queued, for another submitter of the run; else it is
+        withdrawn."""
         self._run = run
         self._profile = profile
         self._workload = Workload(workload) if workload is not None else None
         self._timeout_s = timeout_s
         self._sweep_s = sweep_s
+        self._keep = keep
         self._clock = clock
         self._client = redis_client(redis_url)
         self._ledger = Ledger(self._client, run)
@@ -232,7 +238,7 @@ class Driver:
         )
 
     async def aclose(self) -> None:
-        """Ends everything here; what is queued stays queued. :meth:`deliveries` does it when it ends."""
+        """Ends everything here. :meth:`deliveries` does it when it ends."""
         if self._closed:
             return
         self._closed = True
@@ -243,14 +249,14 @@ class Driver:
             async with asyncio.timeout(2.0):
                 if self._to_forget is not None:
                     await self._ledger.forget(self._to_forget)
-                if not self._where:
+                if not self._where or not self._keep:
                     await self._ledger.clear()
         await self._client.aclose()
 
     # -- reading and planning ----------------------------------------------------------------------------------------
 
     async def _feed(self, units: AsyncIterator[Unit] | Iterator[Unit]) -> None:
-        source = units if isinstance(units, AsyncIterator) else _threaded(units)
+        source = units if isinstance(units, AsyncIterator) else threaded(units)
         while self._status.stopping is None:
             self._reading_since = self._clock()
             unit = await anext(source, None)
@@ -653,21 +659,3 @@ class Driver:
 def _order(entry: str) -> tuple[int, int]:
     milliseconds, _, sequence = entry.partition("-")
     return int(milliseconds), int(sequence or 0)
-
-
-async def _threaded(units: Iterable[Unit]) -> AsyncIterator[Unit]:
-    """A plain iterator, advanced in a thread: it may block. A few at a time where it does not."""
-    source = iter(units)
-
-    def some() -> list[Unit]:
-        taken: list[Unit] = []
-        end = time.monotonic() + 0.02
-        for unit in source:
-            taken.append(unit)
-            if len(taken) == 256 or time.monotonic() > end:
-                break
-        return taken
-
-    while taken := await asyncio.to_thread(some):
-        for unit in taken:
-            yield unit

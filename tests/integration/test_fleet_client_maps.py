@@ -1,0 +1,139 @@
+"""The client's maps, against shard runners with a sampler of the tests' own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from brimful import errors
+from brimful.fleet import AsyncFleet, Fleet
+from brimful.outcome import Cause, Failure
+from brimful.redis_url import redis_client
+from brimful.request import Request
+from brimful_worker.local.valkey import Valkey
+from support.stub_fleet import StubSampler, stub_fleet
+from support.waiting import wait_until, wait_until_async
+
+
+async def refuse_thirteen(request: Request) -> Failure | None:
+    if "p13" in request.prompts:
+        return Failure(Cause.CONTENT_FILTER, "no", 400, permanent=True)
+    return None
+
+
+class Background:
+    """Stub workers on a loop of their own, for clients that block."""
+
+    def __init__(self, url: str, sampler: StubSampler) -> None:
+        self._url, self._sampler = url, sampler
+        self._ready, self._over = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._main()))
+
+    async def _main(self) -> None:
+        async with stub_fleet(self._url, self._sampler):
+            self._ready.set()
+            await asyncio.to_thread(self._over.wait)
+
+    def __enter__(self) -> StubSampler:
+        self._thread.start()
+        assert self._ready.wait(10)
+        return self._sampler
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+def test_a_map_keeps_the_order_and_says_what_failed(valkey: Valkey) -> None:
+    prompts = [f"p{place}" for place in range(50)]
+    with Background(valkey.url, StubSampler(refuse_thirteen)), Fleet(valkey.url) as fleet:
+        results = list(fleet.map([*prompts, {"prompt": ""}, {"n": 3}, {"prompt": ["a", "b"]}], n=2, max_tokens=8))
+    assert [one.index for one in results] == list(range(53))
+    assert results[7].texts == ["p7#0", "p7#1"]
+    assert results[7].attempts == 1
+    assert [one.index for one in results if not one.ok] == [13, 51]
+    with pytest.raises(errors.PermanentFailure, match="content_filter"):
+        _ = results[13].texts
+    assert results[51].failure is not None
+    assert results[51].failure.cause is Cause.BAD_REQUEST
+    assert results[52].texts == ["a#0", "a#1", "b#0", "b#1"]
+
+
+def test_as_completed_gives_everything_once_and_is_read_as_needed(valkey: Valkey) -> None:
+    read = 0
+
+    def endless() -> Iterator[dict[str, Any]]:
+        nonlocal read
+        while True:
+            read += 1
+            yield {"prompt": f"p{read}", "max_tokens": 8, "id": f"mine-{read}"}
+
+    with Background(valkey.url, StubSampler()) as sampler, Fleet(valkey.url) as fleet:
+        seen = set()
+        for one in fleet.as_completed(endless(), pack=5):
+            seen.add(one.id)
+            assert one.text == f"p{one.id.removeprefix('mine-')}#0"
+            if len(seen) == 200:
+                break
+        assert read < 20_000
+        wait_until(lambda: sampler.active == 0, "leaving the loop cancels the rest")
+
+
+def test_two_maps_at_once(valkey: Valkey) -> None:
+    with Background(valkey.url, StubSampler()), Fleet(valkey.url) as fleet:
+        pairs = list(
+            zip(fleet.map(map(str, range(30)), max_tokens=1), fleet.map("abc" * 10, max_tokens=1), strict=True)
+        )
+    assert [(one.text, other.text) for one, other in pairs] == [(f"{i}#0", f"{'abc'[i % 3]}#0") for i in range(30)]
+
+
+async def test_async_maps_take_async_iterables(valkey: Valkey) -> None:
+    async def prompts() -> AsyncIterator[str]:
+        for place in range(20):
+            yield f"p{place}"
+
+    async with stub_fleet(valkey.url, StubSampler()), AsyncFleet(valkey.url) as fleet:
+        texts = [one.text async for one in fleet.map(prompts(), max_tokens=8)]
+        assert texts == [f"p{place}#0" for place in range(20)]
+        assert {one.index async for one in fleet.as_completed(prompts(), max_tokens=8)} == set(range(20))
+
+
+async def test_an_abandoned_map_leaves_nothing_behind(valkey: Valkey) -> None:
+    async def never(request: Request) -> None:
+        await asyncio.Event().wait()
+
+    sampler = StubSampler(never)
+    async with stub_fleet(valkey.url, sampler), AsyncFleet(valkey.url) as fleet, redis_client(valkey.url) as client:
+        mapping: Any = fleet.map([str(place) for place in range(100)], max_tokens=8, pack="off")
+        first = asyncio.ensure_future(anext(mapping))
+        await wait_until_async(lambda: sampler.active == 16, "the slots are full")
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        await mapping.aclose()
+        await wait_until_async(lambda: sampler.active == 0, "all of it is cancelled")
+        left = [key async for key in client.scan_iter("brimful:{run:*")]
+        assert [key for key in left if ":shard:" in key] == []
+
+
+async def test_a_refused_key_ends_a_map_with_a_failure_for_each(valkey: Valkey) -> None:
+    async def refuse(request: Request) -> Failure:
+        return Failure(Cause.KEY_REFUSED, "401", 401, permanent=True)
+
+    async with stub_fleet(valkey.url, StubSampler(refuse)), AsyncFleet(valkey.url) as fleet:
+        results = [one async for one in fleet.map([str(place) for place in range(40)], max_tokens=8)]
+    assert [one.index for one in results] == list(range(len(results)))
+    causes = {one.failure.cause for one in results if one.failure}
+    assert Cause.KEY_REFUSED in causes
+    assert causes <= {Cause.KEY_REFUSED, Cause.CANCELLED}
+    assert not any(one.ok for one in results)
+
+
+def test_an_unreachable_redis_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Fleet("redis://:hidden@127.0.0.1:1/0") as fleet, pytest.raises(errors.RedisUnreachable) as told:
+        fleet.submit("hi")
+    assert "127.0.0.1:1" in str(told.value)
+    assert "hidden" not in str(told.value)
