@@ -72,6 +72,14 @@ class _Client:
             connection.default_channel.client.ping()
         self._reached = True
 
+    def _disconnect(self) -> None:
+        """Celery's connections, of which it keeps some for each purpose."""
+        with contextlib.suppress(Exception):  # they are ours to throw away
+            self._app.backend.result_consumer.stop()
+            self._app.backend.client.connection_pool.disconnect()
+        with contextlib.suppress(Exception):
+            self._app.close()
+
     def _revoke(self, handles: Iterable[AsyncResult[Any] | str]) -> None:
         ids = [handle if isinstance(handle, str) else handle.id for handle in handles]
         if ids:
@@ -154,6 +162,7 @@ class Fleet(_Client):
             loop, self._loop = self._loop, None
         if loop is not None:
             loop.close()
+        self._disconnect()
 
     def __enter__(self) -> Fleet:
         return self
@@ -249,6 +258,7 @@ class AsyncFleet(_Client):
         for future in self._awaited.values():
             future.cancel()
         await self._redis.aclose()
+        await self._in_thread(self._disconnect)
         self._threads.shutdown(wait=False)
 
     async def __aenter__(self) -> AsyncFleet:
