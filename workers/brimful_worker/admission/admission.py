@@ -66,7 +66,7 @@ class Admission:
             if not speaker.joined.is_set():
                 fault = await self._give_up(joining)
         if not speaker.joined.is_set():
-            raise fault or RedisUnreachable(f"Redis cannot be reached: {speaker.refusal or 'no answer'}")
+            raise fault or RedisUnreachable(f"Redis cannot be reached: {speaker.talk.refusal or 'no answer'}")
         await self._register()
 
     async def aclose(self) -> None:
@@ -127,7 +127,7 @@ class Admission:
     @property
     def commands(self) -> int:
         """Commands this process has sent for its admission."""
-        return self._speaker.commands if self._speaker else 0
+        return self._speaker.talk.commands if self._speaker else 0
 
     async def _give_up(self, joining: asyncio.Task[bool]) -> BaseException | None:
         """Ends what ``start`` began. Returns what broke the speaker, if anything did."""

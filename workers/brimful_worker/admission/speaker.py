@@ -9,30 +9,26 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import random
 import secrets
 import socket
 import time
 from typing import Any
 
 import orjson
-import redis.exceptions
 
 from brimful.names import Workload
 from brimful_worker.admission.clock import RedisClock
 from brimful_worker.admission.holdings import Holdings
 from brimful_worker.admission.inbox import Inbox
 from brimful_worker.admission.keys import Keys
-from brimful_worker.admission.link import CommandLink, LinkDown
 from brimful_worker.admission.listener import Listener
 from brimful_worker.admission.outbox import Outbox
 from brimful_worker.admission.policy import Limits, Rules
-from brimful_worker.admission.scripts import exchange_arguments, load
+from brimful_worker.admission.talk import Answer, Talk
 from brimful_worker.admission.tickets import Ticket
 
 log = logging.getLogger(__name__)
 
-_RETRY_FIRST_S, _RETRY_MOST_S = 0.05, 1.0
 _UNHEARD_POLL_S = 0.25
 """Pace of a waiting process whose pushes cannot come."""
 _UNHEARD_MS = 500
@@ -52,14 +48,10 @@ class Speaker:
         self.name = name
         self.joined = asyncio.Event()
         """Set with the first turn that Redis has answered."""
-        self.commands = 0
-        """Turns taken, repeated ones included."""
-        self.refusal = ""
-        """Why Redis cannot be reached, while it cannot."""
-        self._keys = Keys(tag)
-        self._link = CommandLink(url, f"brimful-{self.process}")
-        self._listener = Listener(url, self._keys, self.process, self._on_push)
+        keys = Keys(tag)
+        self._listener = Listener(url, keys, self.process, self._on_push)
         self._clock = RedisClock()
+        self.talk = Talk(url, keys, self.process, self._listener, self._clock)
         self.holdings = Holdings(self.process, limits, self._clock, self._speak_soon)
         self._inbox = Inbox(self.holdings.granted)
         self._wake = asyncio.Event()
@@ -104,7 +96,7 @@ class Speaker:
         finally:
             listening.cancel()
             await asyncio.gather(listening, return_exceptions=True)
-            await self._link.dispose()
+            await self.talk.close()
             self.holdings.close()
 
     # when to speak
@@ -144,13 +136,13 @@ class Speaker:
         taken = self.holdings.outbox.take()
         message = self._compose(taken)
         self._at = None
-        sent, received, reply = await self._until_answered(message)
-        if reply["status"] != "ok":
-            log.debug("admission: %s, epoch %s", reply["status"], reply["epoch"])
+        answer = await self.talk.say(message, lambda: self._inbox.seen)
+        if answer.reply["status"] != "ok":
+            log.debug("admission: %s, epoch %s", answer.reply["status"], answer.reply["epoch"])
             self.holdings.outbox.put_back(taken)
             self._epoch = ""
             return
-        self._take(message, reply, sent, received)
+        self._take(message, answer)
 
     def _compose(self, taken: Outbox) -> dict[str, Any]:
         now, holdings = time.monotonic(), self.holdings
@@ -210,56 +202,11 @@ class Speaker:
         text: bytes = orjson.dumps({"name": self.name, "host": _HOST, "pid": os.getpid(), **behind})
         return text.decode()
 
-    # saying it
-
-    async def _until_answered(self, message: dict[str, Any]) -> tuple[float, float, dict[str, Any]]:
-        """Monotonic time of sending, of the reply, and the reply. Repeats the same command until it is answered."""
-        delay, told = _RETRY_FIRST_S, False
-        while True:
-            try:
-                if not self._link.connected:
-                    await self._listener.wait_listening()
-                    await self._link.connect()
-                answer = await self._send(message)
-            except (LinkDown, redis.exceptions.ResponseError) as error:
-                if self.refusal and not told:  # a single broken connection is not worth a word
-                    told = True
-                    log.warning("admission: Redis does not answer, nothing is started until it does: %s", error)
-                self.refusal = str(error)
-                await self._link.close()
-                await asyncio.sleep(delay * (0.5 + random.random() / 2))
-                delay = min(2 * delay, _RETRY_MOST_S)
-                continue
-            self.refusal = ""
-            if told:
-                log.warning("admission: Redis answers again")
-            return answer
-
-    async def _send(self, message: dict[str, Any]) -> tuple[float, float, dict[str, Any]]:
-        script, sent = load("exchange"), time.monotonic()
-        message |= {
-            "server": self._link.server,
-            "uptime_ms": int(self._link.uptime_s * 1000),
-            "new_epoch": secrets.token_hex(8),
-            "seen": self._inbox.seen,
-        }
-        message.pop("bound_ms", None)
-        if (bound := self._clock.bound_ms(sent)) is not None:
-            message["bound_ms"] = bound
-        arguments = exchange_arguments(self._keys, orjson.dumps(message))
-        self.commands += 1
-        try:
-            raw = await self._link.call("EVALSHA", script.sha, *arguments)
-        except redis.exceptions.NoScriptError:
-            sent = time.monotonic()
-            self.commands += 1
-            raw = await self._link.call("EVAL", script.text, *arguments)
-        return sent, time.monotonic(), orjson.loads(raw)
-
     # what comes back
 
-    def _take(self, message: dict[str, Any], reply: dict[str, Any], sent: float, received: float) -> None:
-        holdings, now_ms = self.holdings, reply["now"]
+    def _take(self, message: dict[str, Any], answer: Answer) -> None:
+        holdings, sent, received, reply = self.holdings, answer.sent, answer.received, answer.reply
+        now_ms = reply["now"]
         if reply["epoch"] != self._epoch:
             self._clock.reset()
             self._epoch = reply["epoch"]
@@ -269,7 +216,7 @@ class Speaker:
             self._rev = reply["rev"]
             self._overrides = reply.get("overrides")
             holdings.rules = Rules.from_fields(limits)
-            self._link.call_s = holdings.rules.patience_s
+            self.talk.be_patient(holdings.rules.patience_s)
         if "join" in message or "defaults" in message:
             self._differs = bool(reply.get("differs"))
         if self._differs and not self._differed:
