@@ -1,0 +1,136 @@
+"""``--pack auto`` in virtual time: as good as the best fixed size, far above none, and never worse than none."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+
+from brimful.run.latency import Latency
+from brimful.run.pace import Limits, Pace
+from brimful.run.units import PackOption
+from support.packsim import Simulated, lines, simulate
+
+Seconds = Callable[[int, int], float]
+
+_SIZES = (16, 32, 64, 128, 200, 375, 500, 625, 800, 1000)
+
+
+def mild(max_tokens: int, choices: int) -> float:
+    """Packing pays: each further choice adds 2 %."""
+    return 0.2 + 0.01 * max_tokens * (1 + 0.02 * (choices - 1))
+
+
+def proportional(max_tokens: int, choices: int) -> float:
+    """Packing does not pay."""
+    return 0.01 * max_tokens * choices
+
+
+def fast_proportional(max_tokens: int, choices: int) -> float:
+    return 0.002 * max_tokens * choices
+
+
+@cache
+def plain(count: int, pack: PackOption, seconds: Seconds, total_known: bool = True) -> Simulated:
+    return simulate(lines(count), pack, seconds, total_known=total_known)
+
+
+@pytest.mark.parametrize(("count", "share"), [(300, 0.9), (2_000, 0.9), (6_000, 0.8), (20_000, 0.9), (40_000, 0.9)])
+def test_it_comes_near_the_best_fixed_size(count: int, share: float) -> None:
+    best = min(plain(count, size, mild).seconds for size in _SIZES if count // size < 100)
+    assert best >= share * plain(count, "auto", mild).seconds
+
+
+@pytest.mark.parametrize("total_known", [True, False])
+def test_it_is_fifty_times_faster_than_none_where_packing_pays(total_known: bool) -> None:
+    auto = plain(6_000, "auto", mild, total_known)
+    assert plain(6_000, "off", mild).seconds >= 50 * auto.seconds
+
+
+@pytest.mark.parametrize("seconds", [mild, proportional, fast_proportional])
+@pytest.mark.parametrize("count", [1, 5, 20, 100, 300, 1_000, 3_000])
+def test_it_is_never_slower_than_none(count: int, seconds: Seconds) -> None:
+    off = plain(count, "off", seconds).seconds
+    assert plain(count, "auto", seconds).seconds <= 1.01 * off
+    assert plain(count, "auto", seconds, False).seconds <= 1.01 * off
+
+
+MIXES: dict[str, Callable[[int], dict[str, Any]]] = {
+    "max_tokens": lambda place: {"max_tokens": (16, 64, 256)[place % 3]},
+    "models": lambda place: {"model": "abc"[place % 3]},
+    "many temperatures": lambda place: {"temperature": place % 50 / 50},
+    "all different": lambda place: {"temperature": place / 1000},
+    "n": lambda place: {"n": 1 + place % 4},
+    "anything": lambda place: {
+        "max_tokens": random.Random(place).choice((8, 16, 32, 64, 128, 256)),
+        "model": "ab"[place % 2],
+        "temperature": (0, 0.5, 1)[place % 3],
+    },
+}
+
+
+@pytest.mark.parametrize("mix", MIXES)
+@pytest.mark.parametrize("count", [20, 300, 1_000])
+def test_lines_that_differ_are_never_slower_than_none(mix: str, count: int) -> None:
+    asked = [{"prompt": f"p{place}", "max_tokens": 32, **MIXES[mix](place)} for place in range(count)]
+    for seconds, slack in ((mild, 1.0), (proportional, 1.12)):
+        off = simulate(asked, "off", seconds).seconds
+        assert simulate(asked, "auto", seconds).seconds <= slack * off + 1e-9
+
+
+def test_a_noisy_gateway_is_filled_all_the_same() -> None:
+    def noisy(seed: int) -> Seconds:
+        noise = random.Random(seed)
+        return lambda max_tokens, choices: mild(max_tokens, choices) * noise.lognormvariate(0, 0.2)
+
+    auto = simulate(lines(20_000), "auto", noisy(1)).seconds
+    best = min(simulate(lines(20_000), size, noisy(1)).seconds for size in (375, 500, 625, 800, 1000))
+    assert best >= 0.8 * auto
+
+
+def test_no_request_is_made_that_could_run_into_its_timeout() -> None:
+    for timeout_s in (5.0, 20.0, 120.0):
+        packed = simulate(lines(5_000), "auto", mild, timeout_s=timeout_s)
+        assert packed.longest <= 0.45 * timeout_s
+
+
+def test_scarce_starts_are_packed_and_plentiful_ones_are_not_waited_for() -> None:
+    scarce = simulate(lines(2_000), "auto", mild, starts=10)
+    assert len(scarce.sizes) <= 20
+    assert scarce.seconds < 130
+    free = simulate(lines(2_000), "auto", proportional, starts=None)
+    assert free.seconds <= 1.02 * simulate(lines(2_000), "off", proportional, starts=None).seconds
+
+
+def test_thousands_of_slots_are_fed_with_single_requests() -> None:
+    result = simulate(lines(20_000), "off", lambda tokens, choices: 1.0, slots=2_000, starts=None)
+    assert result.seconds <= 11
+
+
+def test_the_fit_is_not_led_astray_by_a_hang() -> None:
+    latency = Latency()
+    for size in (1, 2, 4, 8, 16, 32) * 4:
+        latency.add(32, size, mild(32, size))
+    latency.add(32, 4, 90.0)
+    predicted = latency.predict(32, 500)
+    assert predicted == pytest.approx(mild(32, 500), rel=0.05)
+
+
+def test_a_size_that_times_out_is_not_asked_again() -> None:
+    latency = Latency()
+    latency.add(32, 1, 0.5)
+    latency.timed_out(32, 100)
+    assert latency.ceiling == 1600
+
+
+def test_room_ahead_grows_with_the_rate_and_no_further() -> None:
+    pace = Pace(Limits(16, None, 60.0), adapting=True)
+    assert pace.room(None, 0.0) == 18
+    assert pace.room(0.5, 0.0) == 16 + 32
+    for place in range(48):
+        pace.enqueued(str(place), lambda: 0.5, 0.0)
+    assert pace.room(0.5, 0.0) == 0
+    assert min(pace.free(0.0)) == pytest.approx(1.5)
