@@ -83,8 +83,9 @@ class Settings(BaseSettings):
     # the fleet
     workers: int = Field(4, ge=1)
     """Worker processes of a local fleet."""
-    concurrency: int = Field(32, ge=1)
-    """Tasks (shards and single samples) one worker process runs at once."""
+    concurrency: int = Field(64, ge=1)
+    """Tasks (shards and single samples) one worker process runs at once. A shard keeps its place until the last of its
+    requests has ended, so places are more than what fills the slots."""
     visibility_timeout_s: int = Field(15, ge=3)
     """After this long without renewal a dead worker's task goes to another."""
     log_level: str = "INFO"

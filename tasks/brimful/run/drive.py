@@ -61,15 +61,15 @@ _BLOCK_MS = 1000
 _CHOICES_AT_ONCE = 4096
 """About so many rollouts are read from Redis at a time."""
 _SHARD_BYTES = 768 * 1024
-_SHARDS = 32
+_SHARDS = 16
 """Into about so many shards what is outstanding is divided, so that every worker gets its share; at least one request
 each, _SHARD_MOST at most."""
-_SHARD_MOST = 256
+_SHARD_MOST = 512
 _SHARDS_A_SECOND = 40
 _BYTES_OUTSTANDING = 96 * 1024 * 1024
 _STALLED_S = 0.05
 """An input that gives nothing for so long is not waited for: what is there is sent."""
-_IDLE_S = 0.25
+_IDLE_S = 1.0
 """Nor one that trickles while slots are idle."""
 _TOUCH_S = 3600.0
 
