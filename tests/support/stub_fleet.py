@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -93,7 +95,7 @@ class StubFleet:
         await self._client.aclose()
 
     def die(self) -> None:
-        """Cancel all that runs, as a death would; claims are given up, messages are lost."""
+        """Cancel all that runs, as a death would; claims are given up, messages stay unacknowledged."""
         for task in self.running:
             task.cancel()
 
@@ -110,15 +112,17 @@ class StubFleet:
                 run = _run_of(popped[1])
                 self.shards.append(shard)
                 runner = self._runners[len(self.shards) % len(self._runners)]
-                task = asyncio.create_task(runner.run(run, shard, requests))
+                await self._client.hset("unacked", shard, json.dumps([popped[1], "", popped[0]]))  # type: ignore[misc]
+                task = asyncio.create_task(self._run(runner, run, shard, requests))
                 self.running.add(task)
                 task.add_done_callback(self.running.discard)
 
+    async def _run(self, runner: ShardRunner, run: str, shard: str, requests: list[Any]) -> None:
+        await runner.run(run, shard, requests)
+        await self._client.hdel("unacked", shard)  # type: ignore[misc]
+
 
 def _run_of(raw: str) -> str:
-    import base64
-    import json
-
     args, _, _ = json.loads(base64.b64decode(json.loads(raw)["body"]))
     return str(args[0])
 

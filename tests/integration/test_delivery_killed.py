@@ -1,0 +1,64 @@
+"""The submitter is killed again and again; workers live on. Nothing is lost, nothing comes or is sampled twice."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import sys
+from pathlib import Path
+
+import pytest
+
+import support.submitter
+from brimful.request import Request
+from brimful_worker.local.valkey import Valkey
+from support.stub_fleet import StubSampler, stub_fleet
+from support.waiting import wait_until_async
+
+_KILLS = 6
+
+
+@pytest.mark.parametrize(("pack", "count"), [("off", 1_500), ("auto", 10_000)])
+async def test_a_submitter_killed_at_random_points_loses_and_doubles_nothing(
+    valkey: Valkey, tmp_path: Path, pack: str, count: int
+) -> None:
+    out = tmp_path / "out"
+    chance = random.Random(pack)
+
+    async def answer(request: Request) -> None:
+        await asyncio.sleep(0.004 + 0.0004 * request.choices)
+
+    async def submitter() -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            sys.executable, str(support.submitter.__file__), valkey.url, str(count), str(out), pack
+        )
+
+    sampler = StubSampler(answer, slots=4)
+    kills = 0
+    async with stub_fleet(valkey.url, sampler):
+        while True:
+            process = await submitter()
+            if kills < _KILLS:
+                written = out.stat().st_size if out.exists() else 0
+                enough = written + chance.randrange(200, 6 * count)
+                await wait_until_async(
+                    lambda: process.returncode is not None or (out.exists() and out.stat().st_size > enough),  # noqa: B023
+                    "some more is written",
+                )
+                if process.returncode is None:
+                    process.kill()
+                    kills += 1
+                    await process.wait()
+                    with out.open("ab") as file:
+                        file.write(b'[17, 0, 0, "to')  # torn
+                    continue
+            assert await process.wait() == 0
+            break
+    assert kills >= 3
+    rows = [json.loads(row) for row in out.read_bytes().splitlines()]
+    expected = {(line, 0, choice) for line in range(1, count + 1) for choice in range(support.submitter.N)}
+    assert len(rows) == len(expected)
+    assert {tuple(row[:3]) for row in rows} == expected
+    assert all(row[3].startswith(f"p{row[0]}\u2028\ud83d#") for row in rows)
+    assert sum(sampler.sampled.values()) == len(expected)
