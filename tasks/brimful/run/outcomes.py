@@ -1,0 +1,92 @@
+"""What an outcome means for the lines that its request stood for, and for the requests to come. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from brimful.outcome import Cause, Failure, Outcome
+from brimful.packing import Packed, fail, narrow, unpack
+from brimful.run.plan import Planner
+from brimful.run.tune import Tuner
+from brimful.run.units import Delivered, DriveStatus, Failed, Unit
+
+STOPS = (Cause.KEY_REFUSED, Cause.BUDGET)
+"""Failures after which nothing more is worth asking."""
+
+
+class Outcomes:
+    """Keeps the status, teaches the tuner, and gives parts of failed packs back to the planner."""
+
+    def __init__(self, planner: Planner, tuner: Tuner, status: DriveStatus) -> None:
+        self._planner = planner
+        self._tuner = tuner
+        self._status = status
+
+    def records(self, packed: Packed, outcome: Outcome, *, known_lines: bool) -> list[Delivered | Failed]:
+        """Empty where it is asked anew, or was only stopped. ``known_lines``: the parts hold their lines' own
+        requests."""
+        self._count(packed, outcome)
+        failure = outcome.failure
+        if failure is None:
+            try:
+                delivered = unpack(packed, outcome)
+            except (ValueError, KeyError, TypeError) as error:
+                failure = Failure(Cause.BAD_ANSWER, f"the outcome does not fit its request: {error}")
+                outcome = replace(outcome, completion=None, failure=failure)
+            else:
+                self._learn(packed, outcome)
+                self._status.rollouts += sum(len(item.rollouts) for item in delivered)
+                return list(delivered)
+        if self._asked_anew(packed, failure):
+            return []
+        records = fail(packed, outcome)
+        if not known_lines:
+            records = [replace(record, request=None) for record in records]
+        self._status.failures += len(records)
+        return list(records)
+
+    def refused(self, unit: Unit, message: str) -> Failed:
+        """A line of which no request can be made."""
+        wanted = unit.wanted or tuple(
+            (prompt, choice) for prompt in range(len(unit.request.prompts)) for choice in range(unit.request.n)
+        )
+        failure = Failure(Cause.BAD_REQUEST, message, permanent=True)
+        self._status.failures += 1
+        return Failed(unit.line, unit.id, unit.request, wanted, failure, Outcome(unit.id, failure=failure))
+
+    def _asked_anew(self, packed: Packed, failure: Failure) -> bool:
+        """Whether the failure is nobody's: withdrawn, or of a pack of which nobody knows who is to blame."""
+        stopping = self._status.stopping is not None
+        if failure.cause is Cause.CANCELLED:
+            if not stopping:
+                self._planner.put_back(packed.shape, [packed.parts])
+            return True
+        if failure.cause is Cause.TIMEOUT and len(packed.parts) > 1:
+            self._tuner.latency(packed.shape.model).timed_out(packed.shape.max_tokens, packed.choices)
+        smaller = narrow(packed, failure)
+        if not smaller:
+            return False
+        if failure.cause is Cause.BUDGET:
+            self._tuner.most = max(1, len(packed.parts) // 2)
+        if not stopping:
+            self._planner.put_back(packed.shape, smaller)
+        return True
+
+    def _count(self, packed: Packed, outcome: Outcome) -> None:
+        status = self._status
+        status.requests += 1
+        status.packed += packed.lines > 1
+        status.attempts += outcome.attempts
+        status.rate_limited += outcome.rate_limited
+        for cause, count in outcome.retries.items():
+            status.retries[cause] = status.retries.get(cause, 0) + count
+        usage = (outcome.completion or {}).get("usage")
+        if isinstance(usage, dict) and isinstance(usage.get("total_tokens"), int):
+            status.tokens += usage["total_tokens"]
+
+    def _learn(self, packed: Packed, outcome: Outcome) -> None:
+        latency = self._tuner.latency(packed.shape.model)
+        if outcome.attempts == 1 and outcome.provider_s > 0:
+            latency.add(packed.shape.max_tokens, packed.choices, outcome.provider_s)
+        if outcome.retries.get(Cause.TIMEOUT) and len(packed.parts) > 1:
+            latency.timed_out(packed.shape.max_tokens, packed.choices)

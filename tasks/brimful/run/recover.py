@@ -1,0 +1,67 @@
+"""What an earlier submitter of a run left behind in Redis: outcomes nobody collected, and shards still under way."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+
+from redis.asyncio import Redis
+
+from brimful.packing import Packed, deal
+from brimful.profile import Profile
+from brimful.run import queued
+from brimful.run.insist import insist
+from brimful.run.ledger import Ledger
+from brimful.run.rebuild import rebuilt
+from brimful.run.units import Delivered, Recovered
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    delivered: list[Delivered]
+    shards: dict[str, dict[str, Packed]]
+    """Shard → its requests without an outcome, as their message tells them."""
+    last: str
+    """The last entry of the stream that was read; "0" = none."""
+
+    @property
+    def recovered(self) -> Recovered:
+        outstanding = frozenset(
+            (piece.line, piece.prompt_index, choice)
+            for requests in self.shards.values()
+            for packed in requests.values()
+            for piece in packed.manifest
+            for choice in piece.choices
+        )
+        return Recovered(self.delivered, outstanding)
+
+
+async def collect(client: Redis, ledger: Ledger, profile: Profile) -> Left:
+    """Shards without a message, or with another than they should have, are withdrawn: their lines are planned anew.
+
+    Shards are read before outcomes: what ends in between is then in both, and counts as ended.
+    """
+    await insist(lambda: ledger.drain(False))
+    recorded = await insist(ledger.outstanding)
+    alive = {shard: rows for shard, rows in recorded.items() if rows}
+    messages = await insist(lambda: queued.find(client, alive)) if alive else {}
+    delivered: list[Delivered] = []
+    ended: set[str] = set()
+    last = "0"
+    while results := await insist(lambda: ledger.results(last, 64, None)):  # noqa: B023
+        for result in results:
+            last = result.entry
+            if result.id not in ended and result.outcome.ok:
+                with contextlib.suppress(ValueError, KeyError, TypeError):
+                    delivered += deal(result.manifest, result.outcome)
+            ended.add(result.id)
+    shards: dict[str, dict[str, Packed]] = {}
+    for shard, rows in alive.items():
+        rows = {id: manifest for id, manifest in rows.items() if id not in ended}
+        asked = {str(entry.get("id")): entry.get("request") for entry in messages.get(shard, [])}
+        requests = {id: packed for id in rows if (packed := rebuilt(id, rows[id], asked.get(id), profile)) is not None}
+        if rows and len(requests) == len(rows):
+            shards[shard] = requests
+    if forgotten := [shard for shard in recorded if shard not in shards]:
+        await insist(lambda: ledger.withdraw(forgotten))
+    return Left(delivered, shards, last)
