@@ -9,6 +9,8 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+from redis import RedisError
+
 from brimful.aio import end
 from brimful.names import QUEUES
 from brimful.outcome import Failure, Outcome
@@ -112,14 +114,16 @@ class StubFleet:
                 run = _run_of(popped[1])
                 self.shards.append(shard)
                 runner = self._runners[len(self.shards) % len(self._runners)]
-                await self._client.hset("unacked", shard, json.dumps([popped[1], "", popped[0]]))  # type: ignore[misc]
+                with contextlib.suppress(RedisError):
+                    await self._client.hset("unacked", shard, json.dumps([popped[1], "", popped[0]]))  # type: ignore[misc]
                 task = asyncio.create_task(self._run(runner, run, shard, requests))
                 self.running.add(task)
                 task.add_done_callback(self.running.discard)
 
     async def _run(self, runner: ShardRunner, run: str, shard: str, requests: list[Any]) -> None:
         await runner.run(run, shard, requests)
-        await self._client.hdel("unacked", shard)  # type: ignore[misc]
+        with contextlib.suppress(RedisError):
+            await self._client.hdel("unacked", shard)  # type: ignore[misc]
 
 
 def _run_of(raw: str) -> str:

@@ -24,7 +24,7 @@ from brimful.aio import end
 from brimful.celery import app_for
 from brimful.errors import RequestTooLarge
 from brimful.names import Workload
-from brimful.packing import Packed
+from brimful.packing import Packed, even_chunks
 from brimful.profile import Profile
 from brimful.redis_url import redis_client
 from brimful.run.insist import AWAY, insist
@@ -369,6 +369,8 @@ class Driver:
             await asyncio.sleep(self._sweep_s / 5)
             if lost := await self._sweep.lost():
                 await self._find_or_enqueue(lost)
+            if self._auto and self._status.stopping is None:
+                await self._withdraw_doomed()
             if self._clock() - touched > _TOUCH_S:
                 touched = self._clock()
                 await insist(lambda: self._ledger.touch(list(self._out.shards)))
@@ -387,6 +389,24 @@ class Driver:
             log.info("%d shards were found nowhere; enqueued again", len(again))
             self._status.redelivered += len(again)
             await self._enqueue(again)
+
+    async def _withdraw_doomed(self) -> None:
+        """Packs sent before anything was known, and now known to run into their timeout: asked anew, smaller."""
+        doomed = [
+            shard
+            for shard in self._out.shards.values()
+            if any(self._tuner.hopeless(packed.shape, len(packed.parts)) for packed in shard.requests.values())
+        ]
+        if not doomed:
+            return
+        log.info("%d shards would run into their timeout; asked anew in smaller requests", len(doomed))
+        await insist(lambda: self._ledger.withdraw([shard.id for shard in doomed]))
+        for shard in doomed:
+            for packed in list(shard.requests.values()):
+                if self._out.end(packed.id) is not None:
+                    most = self._tuner.most_prompts(packed.shape)
+                    self._planner.put_back(packed.shape, even_chunks(packed.parts, most))
+        self._plan()
 
     async def _follow_limits(self) -> None:
         """The limits in force, which an operator may change while it runs."""

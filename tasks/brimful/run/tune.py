@@ -26,6 +26,8 @@ _SLOWEST = 100.0
 _TIMEOUT_SHARE = 0.4
 _WITHIN = 0.98
 _STEP = 1.15
+_OWN_S = 0.005
+"""What a request costs the fleet itself: with none to the limits, fewer and larger ones are better all the same."""
 _REACH = 16
 """Times the largest size seen that a request may have, once three sizes have been seen; 4 before."""
 BLIND_WAVES = 6
@@ -39,6 +41,7 @@ class Tuner:
 
     def __init__(self, limits: Limits, timeout_s: float) -> None:
         self.limits = limits
+        self._timeout_s = timeout_s
         self._longest_s = _TIMEOUT_SHARE * timeout_s
         self._models: dict[str, Latency] = {}
         self._best: dict[tuple[str, int, int | None, int], tuple[int, int | None, int]] = {}
@@ -90,6 +93,10 @@ class Tuner:
                 high = middle - 1
         return low
 
+    def hopeless(self, shape: Shape, prompts: int) -> bool:
+        """Whether such a request, of several prompts, is sure to run into its timeout."""
+        return prompts > 1 and self.known(shape) and (self.seconds(shape, prompts) or 0.0) > self._timeout_s
+
     def best(self, shape: Shape) -> int:
         """For the long run, as long as there is plenty left."""
         found = self._models.get(shape.model)
@@ -116,8 +123,8 @@ class Tuner:
 
     @property
     def _start_s(self) -> float:
-        """Seconds between starts in the long run."""
-        return 1e-6 if self.limits.starts is None else self.limits.window_s / self.limits.starts
+        """Seconds between starts in the long run, by the limit or by what a small fleet manages."""
+        return _OWN_S if self.limits.starts is None else max(_OWN_S, self.limits.window_s / self.limits.starts)
 
 
 def _geometric(most: int) -> list[float]:
