@@ -7,11 +7,12 @@ latency, outliers (a hang, a slow peer) weighed down.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from statistics import median
 
 _KEPT = 256
+_PREDICTIONS = 4096
 _UNKNOWN_TOKENS = 256
 """Taken for ``max_tokens`` where a request leaves it to the provider."""
 _REFIT_EVERY = 8
@@ -30,6 +31,9 @@ class Latency:
         self._samples: deque[tuple[float, int, float]] = deque(maxlen=_KEPT)
         self._fit: tuple[float, float, float] | None = None
         self._slower: dict[int, float] = {}
+        self._predicted: dict[tuple[int, int], float] = {}
+        """By tokens and choices, as long as the fit stands: plans ask for the same few again and again."""
+        self._buckets: Counter[int] = Counter()
         self._since_fit = 0
         self.learnt = 0
         """Changes whenever a prediction may."""
@@ -41,7 +45,14 @@ class Latency:
 
     def add(self, max_tokens: int | None, choices: int, seconds: float) -> None:
         tokens = max_tokens or _UNKNOWN_TOKENS
+        if len(self._samples) == _KEPT:
+            before, count, _ = self._samples[0]
+            bucket = _bucket(before * count)
+            self._buckets[bucket] -= 1
+            if not self._buckets[bucket]:
+                del self._buckets[bucket]
         self._samples.append((float(tokens), choices, max(seconds, 1e-4)))
+        self._buckets[_bucket(tokens * choices)] += 1
         self.largest = max(self.largest, tokens * choices)
         self._since_fit += 1
         self._successes += 1
@@ -59,7 +70,7 @@ class Latency:
     @property
     def sizes(self) -> int:
         """Distinct sizes (by powers of two) among the samples."""
-        return len({_bucket(tokens * choices) for tokens, choices, _ in self._samples})
+        return len(self._buckets)
 
     @property
     def known(self) -> bool:
@@ -73,10 +84,16 @@ class Latency:
         if self._fit is None or self._since_fit >= min(_REFIT_EVERY, 1 + len(self._samples) // 4):
             self._refit()
         assert self._fit is not None
-        tokens = float(max_tokens or _UNKNOWN_TOKENS)
+        tokens = max_tokens or _UNKNOWN_TOKENS
+        if (known := self._predicted.get((tokens, choices))) is not None:
+            return known
         seconds = _line(self._fit, tokens, choices)
         bucket = _bucket(tokens * choices)
-        return seconds * max([factor for size, factor in self._slower.items() if size <= bucket], default=1.0)
+        seconds *= max([factor for size, factor in self._slower.items() if size <= bucket], default=1.0)
+        if len(self._predicted) >= _PREDICTIONS:
+            self._predicted.clear()
+        self._predicted[tokens, choices] = seconds
+        return seconds
 
     def _refit(self) -> None:
         samples = list(self._samples)
@@ -88,6 +105,7 @@ class Latency:
             scale = max(_OUTLIER * median(errors), 0.02)
             weights = [1.0 if error <= scale else scale / error for error in errors]
         self._fit, self._since_fit = fit, 0
+        self._predicted.clear()
         ratios: dict[int, list[float]] = {}
         for t, c, y in samples:
             ratios.setdefault(_bucket(t * c), []).append(y / max(_line(fit, t, c), 1e-6))

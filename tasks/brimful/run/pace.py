@@ -43,6 +43,8 @@ class Pace:
         self._waiting: dict[str, Callable[[], float]] = {}
         self._starts: deque[float] = deque()
         self._ends: deque[float] = deque()
+        self._free: tuple[float, list[float]] | None = None
+        """What :meth:`free` found, and when."""
 
     def __len__(self) -> int:
         return len(self._on_wire) + len(self._waiting)
@@ -51,11 +53,15 @@ class Pace:
         """``seconds`` predicts its time on the wire, whenever asked."""
         self._waiting[id] = seconds
         self._advance(now)
+        if self._free is not None:
+            slots = self._free[1]
+            heapq.heapreplace(slots, slots[0] + seconds())
 
     def ended(self, id: str, now: float) -> None:
         """With an outcome, or withdrawn."""
         if self._on_wire.pop(id, None) is None:
             self._waiting.pop(id, None)
+        self._free = None
         self._ends.append(now)
         self._advance(now)
 
@@ -70,7 +76,12 @@ class Pace:
             self._ends.popleft()
 
     def free(self, now: float) -> list[float]:
-        """A heap of seconds from now until each slot has nothing left of what is enqueued."""
+        """A heap of seconds from now until each slot has nothing left of what is enqueued. Not to be changed.
+
+        Gone through once for all that is enqueued at one moment: what comes to it meanwhile is added.
+        """
+        if self._free is not None and self._free[0] == now and len(self._free[1]) == max(1, self.limits.slots):
+            return self._free[1]
         slots = [0.0] * max(0, self.limits.slots - len(self._on_wire))
         for began, seconds in self._on_wire.values():
             predicted = seconds()
@@ -78,6 +89,7 @@ class Pace:
         heapq.heapify(slots)
         for seconds in self._waiting.values():
             heapq.heapreplace(slots, slots[0] + seconds())
+        self._free = now, slots
         return slots
 
     def starts_left(self, now: float) -> int | None:
