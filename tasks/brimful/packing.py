@@ -11,8 +11,9 @@ is more than one choice), as the profile states them.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from brimful.errors import RequestTooLarge
@@ -26,6 +27,9 @@ from brimful.run.usage import share_usage
 MAX_PACK_BYTES = 512 * 1024
 """Prompt bytes of a packed request at most: many a server refuses bodies above 1 MiB. A larger prompt goes alone."""
 
+_SHAPES = 4096
+"""Shapes that are remembered."""
+_describe = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 _SAME_FOR_ALL = frozenset({404, 405, 406, 415})
 """Statuses that no prompt is the reason of (no such model, no such endpoint): parting such a pack teaches nothing."""
 _NARROWED = frozenset({Cause.TIMEOUT, Cause.SERVER_ERROR, Cause.BAD_ANSWER, Cause.JOB_FAILED})
@@ -73,7 +77,7 @@ class Part:
         return tuple((self.prompt_index, choice) for choice in self.choices)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Packed:
     """One request that stands for its parts, in their order."""
 
@@ -81,11 +85,11 @@ class Packed:
     shape: Shape
     parts: tuple[Part, ...]
 
-    @property
+    @cached_property
     def manifest(self) -> Manifest:
-        return tuple(part.piece for part in self.parts)
+        return tuple([part.piece for part in self.parts])
 
-    @property
+    @cached_property
     def size(self) -> int:
         return sum(part.size for part in self.parts)
 
@@ -127,8 +131,14 @@ def check_line(request: Request, profile: Profile) -> None:
         )
 
 
-def parts_of(unit: Unit, profile: Profile) -> Iterator[tuple[Shape, Part]]:
-    """The unit's wanted rollouts, each in exactly one part. Raises RequestTooLarge (see :func:`check_line`)."""
+def parts_of(
+    unit: Unit, profile: Profile, known: MutableMapping[str, Shape] | None = None
+) -> Iterator[tuple[Shape, Part]]:
+    """The unit's wanted rollouts, each in exactly one part. Raises RequestTooLarge (see :func:`check_line`).
+
+    ``known``: shapes made before under the same profile, by their keys; equal ones are then the same one.
+    """
+    known = {} if known is None else known
     check_line(unit.request, profile)
     request = unit.request
     prompts = request.prompts
@@ -142,7 +152,7 @@ def parts_of(unit: Unit, profile: Profile) -> Iterator[tuple[Shape, Part]]:
             shift = choices[0] if isinstance(request.fields.get("seed"), int) else 0
             about = (kind, len(choices), shift)
             if (shape := shapes.get(about)) is None:
-                shape = shapes[about] = _shape(request, kind, len(choices), shift, profile)
+                shape = shapes[about] = _shape(request, kind, len(choices), shift, profile, known)
             yield shape, Part(unit, prompt_index, choices, prompt, prompt_bytes(prompt))
 
 
@@ -179,7 +189,8 @@ def deal(manifest: Manifest, outcome: Outcome) -> list[Delivered]:
         except IndexError:
             raise ValueError(f"choice for prompt {rollout.prompt_index} of {len(manifest)}") from None
         _, mine, theirs = lines.setdefault(piece.line, (piece.id, [], []))
-        mine.append(replace(rollout, prompt_index=piece.prompt_index, choice_index=piece.choices[rollout.choice_index]))
+        choice_index = piece.choices[rollout.choice_index]
+        mine.append(Rollout(piece.prompt_index, choice_index, rollout.text, rollout.finish_reason))
         theirs.append(choice)
         seen += 1
     if seen != n * len(manifest):
@@ -282,16 +293,22 @@ def _most_parts(request: Request, n: int, profile: Profile) -> int:
     return max(1, most)
 
 
-def _shape(request: Request, kind: str, n: int, shift: int, profile: Profile) -> Shape:
+def _shape(
+    request: Request, kind: str, n: int, shift: int, profile: Profile, known: MutableMapping[str, Shape]
+) -> Shape:
     fields = {name: value for name, value in request.fields.items() if name not in ("prompt", "messages", "n")}
     if fields.get("model") == profile.model:
         del fields["model"]  # put in again when it is sent
     if shift:
         fields["seed"] = fields["seed"] + shift
     model = str(fields.get("model", profile.model) or "")
-    described = json.dumps(fields, sort_keys=True, separators=(",", ":"))
-    return Shape(
-        key=f"{request.mode.value}|{request.workload.value}|{model}|{kind}|{n}|{described}",
+    key = f"{request.mode.value}|{request.workload.value}|{model}|{kind}|{n}|{_describe(fields)}"
+    if (shape := known.get(key)) is not None:
+        return shape
+    if len(known) >= _SHAPES:
+        known.clear()
+    shape = known[key] = Shape(
+        key=key,
         fields=fields,
         mode=request.mode,
         workload=request.workload,
@@ -300,6 +317,7 @@ def _shape(request: Request, kind: str, n: int, shift: int, profile: Profile) ->
         max_tokens=request.max_tokens,
         limit=_most_parts(request, n, profile),
     )
+    return shape
 
 
 def _even(items: Sequence[Any], most: int) -> Iterator[Any]:

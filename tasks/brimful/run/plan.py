@@ -42,6 +42,7 @@ class Planner:
         self._pack = pack
         self._tuner = tuner
         self._pace = pace
+        self._shapes: dict[str, Shape] = {}
         self._groups: dict[str, Group] = {}
         self._filled: dict[str, None] = {}
         """Groups with enough for a request, as far as known, in the order in which they came to it."""
@@ -58,7 +59,7 @@ class Planner:
 
     def add(self, unit: Unit) -> None:
         """Raises RequestTooLarge where not even one choice of it fits a request; it is then not held."""
-        parts = list(parts_of(unit, self._profile))
+        parts = list(parts_of(unit, self._profile, self._shapes))
         if self._pack == "off":
             self._add_whole(parts)
             return
