@@ -1,0 +1,156 @@
+"""What packing is worth: `brimful run --pack …` on one file, under one key's limits, at gateways of known latency.
+
+``python ops/bench/packing.py [--quick]``: about twelve minutes, with ``--quick`` about four. The figure is rollouts a
+minute from the first request's start to the last one's end, so that starting Python does not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from runs import gateway, ledger, run
+
+SLOTS, STARTS, MAX_TOKENS = 16, 600, 32
+_AT_ONCE = 3
+"""Runs side by side, each with a gateway, a fleet and limits of its own: they mostly wait."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run."""
+
+    about: str
+    pack: str
+    lines: int
+    proportional: bool = False
+    mixed: bool = False
+
+
+@dataclass(frozen=True)
+class Figure:
+    case: Case
+    seconds: float
+    requests: int
+    per_minute: float
+    peak: int
+
+
+def sweep(quick: bool) -> list[Case]:
+    """Each for about half a minute (``quick``: a third of it); the large ones, and ``auto``, on the same file."""
+    seconds = 10 if quick else 30
+    cases = [Case("sweep", "off", 10 * seconds)]
+    cases += [Case("sweep", str(size), 10 * size * seconds) for size in (8, 32, 128)]
+    return cases + [Case("sweep", pack, 32_000 if quick else 64_000) for pack in ("500", "1000", "auto")]
+
+
+def others(quick: bool) -> list[Case]:
+    """Where packing pays less, or not at all: ``auto`` is to be no slower than ``off``."""
+    few = 300 if quick else 600
+    return [
+        case
+        for pack in ("off", "auto")
+        for case in (
+            Case("latency in proportion to the choices", pack, few, proportional=True),
+            Case("20 lines", pack, 20),
+            Case("20 lines, in proportion", pack, 20, proportional=True),
+            Case("models and parameters mixed", pack, few, mixed=True),
+            Case("mixed, in proportion", pack, few, proportional=True, mixed=True),
+        )
+    ]
+
+
+def measure(case: Case) -> Figure:
+    with tempfile.TemporaryDirectory(prefix="brimful-packing-") as name:
+        folder = Path(name)
+        prompts = folder / "prompts.jsonl"
+        prompts.write_text("".join(json.dumps(line) + "\n" for line in _lines(case)), "utf-8")
+        options: dict[str, Any] = {"slots": SLOTS, "starts": STARTS, "latency_s": 0.2, "per_token_s": 0.01}
+        if case.proportional:
+            options |= {"latency_s": 0.0, "proportional": True}
+        with gateway(**options, batch_factor=0.02, models=[]) as url:
+            done = run(prompts, folder / "out.jsonl", url, "--pack", case.pack, "--workers", "2")
+            seen = ledger(url)
+        seconds = _span(folder / "out.jsonl")
+    if done.summary["succeeded"] != case.lines or seen["rate_limited"] or seen["rollouts"]["total"] != case.lines:
+        raise SystemExit(f"{case}: {done.summary}, {seen['statuses']}")
+    return Figure(case, round(seconds, 1), seen["arrivals"], round(case.lines / seconds * 60), seen["peak_active"])
+
+
+def _span(out: Path) -> float:
+    """Seconds between the first request's start and the last one's end."""
+    first, last = float("inf"), 0.0
+    with out.open("rb") as file:
+        for line in file:
+            record = json.loads(line)
+            first, last = min(first, record["started_at"]), max(last, record["ended_at"])
+    return last - first
+
+
+def _lines(case: Case) -> Iterable[dict[str, Any]]:
+    for place in range(case.lines):
+        line: dict[str, Any] = {"id": f"p{place}", "prompt": f"Write line {place}.", "max_tokens": MAX_TOKENS}
+        if case.mixed:
+            line |= {
+                "model": ("llama-8b", "llama-70b")[place % 2],
+                "temperature": (0, 0.5, 1.0)[place % 3],
+                "max_tokens": (16, 32, 64)[place // 6 % 3],
+            }
+        yield line
+
+
+TEXT = """# Packing
+
+A request takes 0.2 s + 0.01 s x max_tokens x (1 + 0.02 x (choices - 1)); {slots} slots, {starts} starts a minute,
+{max_tokens} tokens a rollout.
+
+| `--pack` | lines | requests | seconds | rollouts a minute | of the best fixed size | times `off` |
+| --- | ---: | ---: | ---: | ---: | ---: | ---: |
+{rows}
+
+`off` is held by the starts, {starts} a minute. `auto` begins knowing nothing of the latency:
+what it loses, it loses with its first requests.
+
+Where packing pays less, or not at all:
+
+| lines | `off` | `auto` | |
+| --- | ---: | ---: | --- |
+{other_rows}
+"""
+
+
+def main(quick: bool = False) -> dict[str, Any]:
+    """``{"markdown": …, "figures": …}``."""
+    swept, cases = sweep(quick), others(quick)
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        figures = list(pool.map(measure, [*swept, *cases]))
+    sizes, rest = figures[: len(swept)], figures[len(swept) :]
+    best = max(figure.per_minute for figure in sizes if figure.case.pack.isdigit())
+    off = next(figure.per_minute for figure in sizes if figure.case.pack == "off")
+    rows = [
+        f"| {figure.case.pack} | {figure.case.lines:,} | {figure.requests:,} | {figure.seconds} "
+        f"| {figure.per_minute:,} | {figure.per_minute / best:.0%} | {figure.per_minute / off:.1f} |"
+        for figure in sizes
+    ]
+    half = len(rest) // 2
+    other_rows = [
+        f"| {before.case.lines}: {before.case.about} | {before.seconds} s, {before.requests} requests "
+        f"| {after.seconds} s, {after.requests} requests | {before.seconds / after.seconds:.2f} times as fast |"
+        for before, after in zip(rest[:half], rest[half:], strict=True)
+    ]
+    text = TEXT.format(
+        slots=SLOTS, starts=STARTS, max_tokens=MAX_TOKENS, rows="\n".join(rows), other_rows="\n".join(other_rows)
+    )
+    return {"markdown": text, "figures": [asdict(figure) for figure in figures]}
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    print(main(parser.parse_args().quick)["markdown"])
