@@ -52,6 +52,7 @@ def test_neither_key_nor_prompts_are_seen_anywhere(tmp_path: Path) -> None:
             assert "DEBUG" in places["logs"], "the logs were not at debug level"
             assert slow[0].id in places["flower"]
             places |= _redis_values(hub.url)
+            places |= _run(tmp_path / "run", {**env, "BRIMFUL_REDIS_URL": hub.url})
             provider.release.set()
             for result in slow:
                 assert result.get(timeout=30)["choices"]
@@ -66,7 +67,11 @@ def test_neither_key_nor_prompts_are_seen_anywhere(tmp_path: Path) -> None:
             places["up's output"] = said + up.process.stdout.read()
     leaks = [place for place, text in places.items() if KEY in text or _in_base64(KEY, text)]
     assert leaks == [], f"the key is in: {leaks}"
-    may_hold = {"files", *(place for place in places if re.match(r"redis (interactive|batch|celery|unacked)\b", place))}
+    may_hold = {
+        "files",
+        "run's files",
+        *(place for place in places if re.match(r"redis (interactive|batch|celery|unacked)\b", place)),
+    }
     leaks = [place for place, text in places.items() if SECRET in text or _in_base64(SECRET, text)]
     assert set(leaks) <= may_hold, f"prompts are in: {set(leaks) - may_hold}"
     assert any(place.startswith("redis unacked") for place in leaks), "the search finds nothing even where there is one"
@@ -90,6 +95,18 @@ def _ask_for_trouble(app: Celery) -> None:
     ]
     for result in asked[:-2]:
         result.get(timeout=30, propagate=False)
+
+
+def _run(folder: Path, env: dict[str, str]) -> dict[str, str]:
+    folder.mkdir()
+    prompts = folder / "prompts.txt"
+    prompts.write_text("".join(f"{word} {SECRET} of a run\n" for word in ("ok", "bad", "html", "junk")))
+    done = brimful("run", prompts, "-o", folder / "out.jsonl", "--pack", "off", "--max-tokens", "4", "--json", **env)
+    assert done.returncode == 3, done.stderr
+    report = brimful("report", folder / "out.jsonl", **env)
+    files = "\n".join(_texts(folder, "*"))
+    assert files.count(SECRET) > 4, "the failed request is recorded with its prompt"
+    return {"run's output": _output(done), "report's output": _output(report), "run's files": files}
 
 
 def _slow(provider: IndiscreetProvider) -> list[str]:
