@@ -188,4 +188,4 @@ def test_a_worker_that_cannot_start_ends_the_fleet_with_its_own_words(
         profiles.write_text("[mine]\nslots = 'many'\n")
         error = wait_until(failed, "the fleet to give up")
     assert error.exit_code == ExitCode.USAGE
-    assert "profile 'mine'" in str(error)
+    assert "[mine] slots" in str(error)

@@ -114,10 +114,10 @@ def test_a_killed_workers_tasks_are_done_by_another(valkey: Valkey, app: Celery,
         doomed.ready()
         tasks = [app.send_task("t.nap", (3.0,)) for _ in range(6)]
         started(store, tasks)
+        doomed.process.kill()  # before any of them can end
+        store.set("unacked_mutex", "somebody dead", px=2000)  # as left by one that died while it swept
         with PoolWorker(valkey.url, name="other", visibility_s=3) as other:
             other.ready()
-            doomed.process.kill()
-            store.set("unacked_mutex", "somebody dead", px=2000)  # as left by one that died while it swept
             wait_until(lambda: once(store, tasks), "all to end", WAIT_S)
             wait_until(lambda: settled(store), "all to be acknowledged")
     assert all(store.llen(f"starts:{task.id}") == 2 for task in tasks)
