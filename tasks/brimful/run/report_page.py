@@ -10,7 +10,7 @@ from importlib import resources
 from string import Template
 from typing import Any
 
-from brimful.run.charts import Series, area_chart, bar_list, histogram_chart
+from brimful.run.charts import FULL, Series, area_chart, bar_list, histogram_chart
 from brimful.run.report import RunFigures, Timeline
 from brimful.run.stats import Histogram
 from brimful.run.summary import duration
@@ -30,7 +30,7 @@ def render(figures: RunFigures) -> str:
         name=escape(figures.name),
         when=escape(axis.when),
         tiles=_tiles(figures, axis),
-        rollouts=area_chart(axis.series(figures.timeline.ended, per_s=60, unit="rollouts a minute")),
+        rollouts=area_chart(axis.series(figures.timeline.ended, per_s=60, unit="rollouts a minute"), FULL),
         slots=area_chart(
             axis.series(
                 figures.timeline.busy, per_s=0.001, unit="slots in use", limit=limits.get("slots"), name="slots"
@@ -152,7 +152,7 @@ def _percentiles(figures: RunFigures) -> str:
         f"<tr><th>{name}</th>" + "".join(f"<td>{_s(of.percentile(share))}</td>" for share in (0.5, 0.95, 1.0)) + "</tr>"
         for name, of in rows
     )
-    return f"<table><tr><th></th><td>p50</td><td>p95</td><td>longest</td></tr>{cells}</table>"
+    return f"<table class=times><tr><th></th><td>p50</td><td>p95</td><td>longest</td></tr>{cells}</table>"
 
 
 def _failures(figures: RunFigures) -> str:
@@ -185,10 +185,14 @@ def _parameters(figures: RunFigures) -> str:
     limits = {name: value for name, value in figures.sidecar.limits.items() if value is not None}
     tries = len(figures.sidecar.tries)
     rows = "".join(
-        f"<tr><th>{escape(str(name))}</th><td>{escape(str(value)[:300])}</td></tr>"
+        f"<tr><th>{escape(str(name))}</th><td>{escape(_said(value)[:300])}</td></tr>"
         for name, value in {**stated, **limits, "tries": tries, "run": figures.sidecar.run}.items()
     )
     return f"<table>{rows}</table>"
+
+
+def _said(value: Any) -> str:
+    return ("no", "yes")[value] if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _s(seconds: float | None) -> str:
