@@ -14,6 +14,7 @@ from celery import Celery
 from brimful_worker.broker import LOST_HEADER
 from brimful_worker.local.valkey import Valkey
 from brimful_worker.recovery import MAX_LOST
+from support.chaos import long_only
 from support.pool_worker import PoolWorker, client, settled
 from support.waiting import wait_until
 
@@ -90,7 +91,7 @@ def test_soft_lets_short_tasks_end_and_gives_long_ones_back(valkey: Valkey, app:
     assert store.llen("celery") == 1  # the long one alone: the short one ended while the main thread slept
 
 
-@pytest.mark.parametrize("rounds", [2, pytest.param(25, marks=pytest.mark.chaos)])
+@pytest.mark.parametrize("rounds", [2, pytest.param(25, marks=[pytest.mark.chaos, long_only])])
 def test_sigterm_under_load_loses_and_doubles_nothing(
     valkey: Valkey, app: Celery, store: redis.Redis, rounds: int
 ) -> None:

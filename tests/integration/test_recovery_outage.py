@@ -12,6 +12,7 @@ import redis
 from celery import Celery
 
 from brimful_worker.local.valkey import Valkey
+from support.chaos import long_only
 from support.pool_worker import PoolWorker, client, settled
 from support.waiting import wait_until
 
@@ -65,7 +66,7 @@ def away(server: Valkey, seconds: float) -> None:
     [
         6.0,
         # longer than the visibility timeout: whoever is back first must not take the others' tasks for abandoned
-        pytest.param(20.0, marks=pytest.mark.chaos),
+        pytest.param(20.0, marks=[pytest.mark.chaos, long_only]),
     ],
 )
 def test_redis_away_with_tasks_in_flight(
