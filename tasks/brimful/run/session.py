@@ -191,9 +191,10 @@ class Session:
         if prepared.errors is not None:
             prepared.errors.finish(prepared.tally)
         if paths is not None:
-            if paths.ledger.exists() and paths.ledger.stat().st_size > _LARGE:
-                self._display.say(f"putting {paths.output} in order")
-            convert(paths, input_order=prepared.options.order is Order.INPUT)
+            sorting = prepared.options.order is Order.INPUT
+            if (sorting or paths.converted) and paths.ledger.exists() and paths.ledger.stat().st_size > _LARGE:
+                self._display.say(f"writing {paths.output}")
+            convert(paths, input_order=sorting)
         summary = self._summary()
         if paths is not None:
             figures = {name: value for name, value in summary.as_json().items() if name not in ("next", "output")}
