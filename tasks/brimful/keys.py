@@ -23,6 +23,7 @@ ADMISSION = (
     "starts",
     "tokens",
     "amounts",
+    "start_only",
     "interactive",
     "batch",
     "heard",
@@ -40,6 +41,7 @@ slots        ZSET  ticket → expiry of its lease (ms); ``~ticket`` while the sl
 starts       ZSET  ticket → when it was granted (ms), the log of the window
 tokens       ZSET  ticket → when it was granted (ms), the log of the token window
 amounts      HASH  ticket → tokens of that log
+start_only   ZSET  ticket that waits for a start without a slot → since when (ms)
 interactive  ZSET  waiting ticket → since when (ms)
 batch        ZSET  the same
 heard        ZSET  process → when it last spoke (ms)

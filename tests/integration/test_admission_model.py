@@ -68,7 +68,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(
         process=st.sampled_from(PROCESSES),
-        asks=st.lists(st.tuples(st.sampled_from("ib"), st.integers(0, 6000)), max_size=5),
+        asks=st.lists(st.tuples(st.sampled_from("iibbs"), st.integers(0, 6000)), max_size=5),
         ends=st.lists(st.tuples(st.integers(0, 9), st.sampled_from([0, 0, 700]), st.booleans()), max_size=4),
         renews=st.booleans(),
         cancels=st.lists(st.integers(0, 9), max_size=2),
@@ -99,7 +99,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(process=st.sampled_from(PROCESSES))
     def repeat(self, process: str) -> None:
-        """The reply was lost: the same command again brings the same grants, and ends and asks nothing twice."""
+        """The reply was lost: the same command brings the same grants, renews anew, and ends and asks nothing twice."""
         message, reply = self.last[process]
         if process not in self.model.heard:
             return  # forgotten meanwhile: to the server it is a new process
@@ -109,6 +109,9 @@ class Machine(RuleBasedStateMachine):
             grant[1] for grant in again.get("grants", []) if grant[2] <= reply["now"]
         ]
         self._time_passes(process, again["now"], heard=False)
+        lost = [ticket for ticket in message.get("renew", []) if not self.model.renew(again["now"], ticket)]
+        assert again.get("lost", []) == lost
+        self.held[process] = [ticket for ticket in self.held[process] if ticket not in lost]
         self._compare_grants(process, again)
 
     @rule(milliseconds=st.sampled_from([1, 300, 1000, 1000, 2100, 3000, 4100, 5600, 9000]))
@@ -122,10 +125,11 @@ class Machine(RuleBasedStateMachine):
         names = self.keys.names
         read = {
             name: {ticket: int(score) for ticket, score in self.client.zrange(names[name], 0, -1, withscores=True)}
-            for name in ("slots", "starts", "interactive", "batch")
+            for name in ("slots", "starts", "start_only", "interactive", "batch")
         }
         now = int(self.client.hget(names["state"], "last") or 0)
         assert read["slots"] == self.model.slots
+        assert read["start_only"] == self.model.queues["s"]
         assert read["interactive"] == self.model.queues["i"]
         assert read["batch"] == self.model.queues["b"]
         assert {ticket: at for ticket, at in read["starts"].items() if at > now - 60_000} == {

@@ -238,10 +238,9 @@ async def test_polls_may_be_free(gateway: Gateway, monkeypatch: pytest.MonkeyPat
 async def test_jobs_in_all_slots_do_not_wait_for_their_own_polls(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("brimful_worker.polls._GRANT_S", 0.05)
     async with bench(monkeypatch, gateway.url, FakeAdmission(1)) as it:
         assert (await job(it)).ok
-        assert it.admission.sent == 1
+        assert it.admission.sent > 1
 
 
 async def test_a_jobs_budget_is_asked_for_when_it_runs(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:

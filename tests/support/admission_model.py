@@ -17,7 +17,7 @@ class Model:
     """Processes that hear what is published."""
     slots: dict[str, int] = field(default_factory=dict)
     starts: dict[str, int] = field(default_factory=dict)
-    queues: dict[str, dict[str, int]] = field(default_factory=lambda: {"i": {}, "b": {}})
+    queues: dict[str, dict[str, int]] = field(default_factory=lambda: {"s": {}, "i": {}, "b": {}})
     heard: dict[str, int] = field(default_factory=dict)
     pause_until: int = 0
     ramp: tuple[int, int] | None = None
@@ -70,7 +70,15 @@ class Model:
         return True
 
     def grant(self, speaker: str, now: int) -> list[str]:
-        granted = []
+        granted: list[str] = []
+        while (ticket := self._heads(speaker, now).get("s")) is not None:
+            if now < self.pause_until or self.used(now) >= self.limits["starts"]:
+                return granted  # what holds a slot already goes first: nobody passes it
+            del self.queues["s"][ticket]
+            self.starts[ticket] = now
+            process = ticket.split(".")[0]
+            self.unconfirmed[process] = self.unconfirmed.get(process, 0) + 1
+            granted.append(ticket)
         while (ticket := self._next(speaker, now)) is not None:
             workload = ticket.split(".")[1]
             aged_waits = workload == "i" and self._aged(speaker, now)

@@ -84,6 +84,12 @@ class FakeAdmission:
             finally:
                 self.active -= 1
 
+    @asynccontextmanager
+    async def start_only(self) -> AsyncIterator[FakeLease]:
+        lease = FakeLease()
+        self.grants.append(lease)
+        yield lease
+
     def lose(self, task: asyncio.Task[Any]) -> None:
         """The first lease ends under its holder, as the real admission ends it."""
         self.grants[0].lost = True

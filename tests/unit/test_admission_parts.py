@@ -7,6 +7,7 @@ import re
 import socket
 import threading
 import time
+from collections.abc import AsyncIterator, Iterator
 from importlib import resources
 from typing import Any
 
@@ -17,14 +18,17 @@ from hypothesis import strategies as st
 from brimful.config import Settings
 from brimful.keys import ADMISSION, admission_keys
 from brimful.names import Workload
-from brimful_worker.admission.clock import RedisClock
+from brimful_worker.admission import Lease, StaleGrant
+from brimful_worker.admission.clock import RedisClock, steady
 from brimful_worker.admission.history import History
+from brimful_worker.admission.holdings import Holdings
 from brimful_worker.admission.keys import SCRIPT_KEYS, Keys
 from brimful_worker.admission.outbox import Outbox
 from brimful_worker.admission.policy import Limits, Rules, abort_margin, wire_lag
 from brimful_worker.admission.scripts import exchange_arguments, load
-from brimful_worker.admission.tickets import Ticket, Waiting
+from brimful_worker.admission.tickets import WORKLOADS, Queue, Ticket, Waiting
 from brimful_worker.admission.watchdog import Watchdog
+from support.waiting import wait_until_async
 
 LUA = resources.files("brimful_worker.admission").joinpath("lua")
 SCRIPTS = [entry.name[:-4] for entry in LUA.iterdir() if entry.name.endswith(".lua")]
@@ -35,6 +39,13 @@ def header(text: str, section: str) -> str:
     match = re.search(rf"^-- {section}:(.*?)(?=^-- [A-Z][A-Za-z]+:|^[^-]|^$)", text, re.MULTILINE | re.DOTALL)
     assert match, f"no {section} in the header"
     return match[1]
+
+
+@pytest.fixture
+def fresh_loop() -> Iterator[asyncio.AbstractEventLoop]:
+    loop = asyncio.new_event_loop()
+    yield loop
+    loop.close()
 
 
 class TestScripts:
@@ -152,13 +163,11 @@ class TestClock:
 
 class TestWaiting:
     @pytest.fixture
-    def loop(self) -> Any:
-        loop = asyncio.new_event_loop()
-        yield loop
-        loop.close()
+    def loop(self, fresh_loop: asyncio.AbstractEventLoop) -> asyncio.AbstractEventLoop:
+        return fresh_loop
 
     def add(self, waiting: Waiting, loop: asyncio.AbstractEventLoop, since: float, workload: str = "batch") -> Ticket:
-        return waiting.add(Workload(workload), 7, since, loop.create_future())
+        return waiting.add(WORKLOADS[Workload(workload)], 7, since, loop.create_future())
 
     def test_only_the_first_few_are_registered_oldest_first(self, loop: Any) -> None:
         waiting = Waiting("abc")
@@ -166,8 +175,8 @@ class TestWaiting:
         assert waiting.wants_registering(4)
         assert waiting.register(4) == tickets[:4]
         assert not waiting.wants_registering(4)
-        assert waiting.count(Workload.BATCH) == 10
-        assert waiting.behind(Workload.BATCH) == 6
+        assert waiting.count(Queue.BATCH) == 10
+        assert waiting.behind(Queue.BATCH) == 6
         assert [waiting.pop(ticket.id) for ticket in tickets[:2]] == tickets[:2]
         assert waiting.wants_registering(4)
         assert waiting.register(4) == tickets[4:6]
@@ -186,10 +195,10 @@ class TestWaiting:
         for ticket, known in ((first, True), (second, False)):
             ticket.future.cancel()
             assert waiting.cancel(ticket) is known
-        assert waiting.count(Workload.BATCH) == 1
+        assert waiting.count(Queue.BATCH) == 1
         assert waiting.register(5) == [third]
         assert waiting.pop(second.id) is None
-        assert waiting.count(Workload.BATCH) == 1
+        assert waiting.count(Queue.BATCH) == 1
 
     def test_a_grant_that_meets_a_cancelled_wait(self, loop: Any) -> None:
         waiting = Waiting("abc")
@@ -198,7 +207,7 @@ class TestWaiting:
         ticket.future.cancel()
         assert waiting.pop(ticket.id) is ticket
         assert waiting.cancel(ticket) is False
-        assert waiting.count(Workload.BATCH) == 0
+        assert waiting.count(Queue.BATCH) == 0
         assert not waiting
 
     def test_workloads_are_registered_apart(self, loop: Any) -> None:
@@ -264,3 +273,109 @@ class TestWatchdog:
             dog.stop()
             ours.send(b"x")
             assert theirs.recv(1) == b"x"
+
+    def test_it_sees_that_the_machine_was_suspended(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The clock jumps while timers stand still."""
+        ahead = 0.0
+        monkeypatch.setattr("brimful_worker.admission.watchdog.steady", lambda: steady() + ahead)
+        dog, shut = Watchdog(), threading.Event()
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            deadline = steady() + 3600
+            dog.add(ours.fileno(), lambda: deadline, shut.set)
+            assert not shut.wait(0.05)
+            ahead = 7200.0
+            assert shut.wait(10)
+            dog.stop()
+
+
+class TestHoldings:
+    """A process's leases, with Redis's clock 1000 s ahead of its own."""
+
+    @pytest.fixture
+    def told(self) -> list[None]:
+        return []
+
+    @pytest.fixture
+    async def holdings(self, told: list[None]) -> AsyncIterator[Holdings]:
+        clock = RedisClock()
+        now = steady()
+        clock.note(now, now, (now + 1000) * 1000)
+        holdings = Holdings("abc", Limits(starts=None), clock, lambda: told.append(None))
+        yield holdings
+        holdings.close()
+
+    async def granted(self, holdings: Holdings, at: float) -> Lease:
+        ticket = holdings.ask(Queue.BATCH, 0, steady())
+        holdings.waiting.register(32)
+        holdings.granted(ticket.id, (at + 1000) * 1000)
+        return await ticket.future
+
+    async def test_a_lease_that_had_ended_is_not_raised_from_the_dead_by_joining(self, holdings: Holdings) -> None:
+        old, young = await self.granted(holdings, steady() - 3), await self.granted(holdings, steady())
+        received = old.deadline + 0.01
+        holdings.rejoined([old.id, young.id], received - 2, received)
+        assert old.lost
+        assert not young.lost
+        assert young.deadline == pytest.approx(received - 2 + 6.75)
+        assert list(holdings.held) == [young.id]
+        assert list(holdings.ending) == [old.id]
+        holdings.end(old, failed=True)
+        assert not holdings.ending
+
+    async def test_a_grant_that_was_long_on_its_way_is_renewed_first(
+        self, holdings: Holdings, told: list[None]
+    ) -> None:
+        await self.granted(holdings, steady())
+        del told[:]
+        late = await self.granted(holdings, steady() - 6)
+        assert told
+        renewal = holdings.next_renewal()
+        assert renewal is not None
+        assert renewal < steady()
+        assert holdings.to_renew(steady()) == [late.id]
+
+    async def test_its_end_is_not_overlooked(self, holdings: Holdings) -> None:
+        late = await self.granted(holdings, steady() - 6.7)
+        young = await self.granted(holdings, steady())
+        holdings.held.move_to_end(late.id)
+        holdings.plan_aborts()
+        await wait_until_async(lambda: late.lost, "it is ended")
+        assert not young.lost
+
+    async def test_leases_end_sooner_when_they_become_shorter(self, holdings: Holdings) -> None:
+        lease = await self.granted(holdings, steady())
+        holdings.obey(Rules.from_fields(Limits(starts=None, lease_s=3).fields()))
+        assert lease.deadline == pytest.approx(lease.renewed + 1.75)
+        holdings.obey(Rules.from_fields(Limits(starts=None, lease_s=8).fields()))
+        assert lease.deadline == pytest.approx(lease.renewed + 1.75)
+
+    async def test_a_grant_is_good_for_one_sending(self, holdings: Holdings) -> None:
+        lease = await self.granted(holdings, steady())
+        lease.sent()
+        with pytest.raises(StaleGrant):
+            lease.sent()
+        assert not lease.given_back
+
+
+def test_waits_that_are_given_up_do_not_pile_up(fresh_loop: asyncio.AbstractEventLoop) -> None:
+    waiting = Waiting("abc")
+    first = waiting.add(Queue.BATCH, 0, 0.0, fresh_loop.create_future())
+    waiting.register(1)
+    kept = waiting.add(Queue.BATCH, 0, 1.0, fresh_loop.create_future())
+    for i in range(5000):
+        ticket = waiting.add(Queue.BATCH, 0, float(i), fresh_loop.create_future())
+        ticket.future.cancel()
+        waiting.cancel(ticket)
+    assert len(waiting._behind[Queue.BATCH]) < 200
+    assert waiting.count(Queue.BATCH) == 2
+    assert waiting.pop(first.id) is first
+    assert waiting.register(1) == [kept]
+
+
+def test_failing_tells_all_who_wait_even_beside_one_who_was_cancelled(fresh_loop: asyncio.AbstractEventLoop) -> None:
+    waiting = Waiting("abc")
+    gone, here = (waiting.add(Queue.BATCH, 0, 0.0, fresh_loop.create_future()) for _ in range(2))
+    waiting.register(2)
+    gone.future.cancel()
+    assert waiting.drain() == [here]

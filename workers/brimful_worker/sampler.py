@@ -11,7 +11,6 @@ import time
 import traceback
 import uuid
 from collections.abc import Callable
-from functools import partial
 
 from brimful.config import Settings
 from brimful.errors import BudgetExhausted
@@ -21,7 +20,6 @@ from brimful.request import Request
 from brimful_worker import metrics, retry, verdict
 from brimful_worker.admission import Admission, Lease, LeaseLost, StaleGrant
 from brimful_worker.budget import BudgetGate
-from brimful_worker.polls import poll_start
 from brimful_worker.provider.answer import Kind, Meaning
 from brimful_worker.provider.assembly import Assembly, Part
 from brimful_worker.provider.jobs import Hooks, Ticket
@@ -296,7 +294,7 @@ class _Sampling:
 
         return Hooks(
             pause=pause,
-            start=partial(poll_start, fleet.admission) if fleet.settings.profile.job_polls_count else None,
+            start=fleet.admission.start_only if fleet.settings.profile.job_polls_count else None,
             throttled=throttled,
             giving_back=fleet.stopping,
         )

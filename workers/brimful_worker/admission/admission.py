@@ -18,11 +18,13 @@ from brimful.keys import TAGS
 from brimful.names import Workload
 from brimful.redis_url import close_redis_client, redis_client
 from brimful.status import Status, read_status_async
+from brimful_worker.admission.clock import steady
 from brimful_worker.admission.errors import LeaseLost
 from brimful_worker.admission.holdings import Holdings
 from brimful_worker.admission.lease import Lease
 from brimful_worker.admission.policy import Limits
 from brimful_worker.admission.speaker import Speaker
+from brimful_worker.admission.tickets import WORKLOADS, Queue
 
 if TYPE_CHECKING:
     from brimful.config import Settings
@@ -97,7 +99,13 @@ class Admission:
         limited. Raises LeaseLost out of the block when the lease could not be kept, BudgetExhausted when the
         budget is at its end. A block left by an exception without :meth:`Lease.report` lets the slot cool off.
         """
-        return Slot(self._speak().holdings, Workload(workload), tokens)
+        return Slot(self._speak().holdings, WORKLOADS[Workload(workload)], tokens)
+
+    def start_only(self) -> Slot:
+        """Waits for a start without a slot: for a request that the window counts, made by who holds a slot already, as
+        a poll of a Job. It goes before everything else, costs nothing where starts are not limited but still waits
+        for the end of a pause, and its lease cannot be lost."""
+        return Slot(self._speak().holdings, Queue.START_ONLY, 0)
 
     async def pause(self, seconds: float, reason: str) -> None:
         """Nobody of the fleet starts anything for so long (as the provider's Retry-After wants); a longer pause in
@@ -122,7 +130,7 @@ class Admission:
     @property
     def waiting(self) -> int:
         """Coroutines of this process that wait for a slot now."""
-        return sum(self._speaker.holdings.waiting.count(workload) for workload in Workload) if self._speaker else 0
+        return sum(self._speaker.holdings.waiting.count(queue) for queue in Queue) if self._speaker else 0
 
     @property
     def commands(self) -> int:
@@ -155,9 +163,9 @@ class Admission:
 class Slot:
     """``async with`` it; see :meth:`Admission.slot`. Leaving never waits, so it cannot be cancelled half-way."""
 
-    def __init__(self, holdings: Holdings, workload: Workload, tokens: int) -> None:
+    def __init__(self, holdings: Holdings, queue: Queue, tokens: int) -> None:
         self._holdings = holdings
-        self._workload = workload
+        self._queue = queue
         self._tokens = tokens
         self._lease: Lease | None = None
         self._task: asyncio.Task[object] | None = None
@@ -165,15 +173,15 @@ class Slot:
         self._interrupted = False
 
     async def __aenter__(self) -> Lease:
-        since = time.monotonic()
+        since = steady()
         while True:
-            ticket = self._holdings.ask(self._workload, self._tokens, since)
+            ticket = self._holdings.ask(self._queue, self._tokens, since)
             try:
                 lease = await ticket.future
             except BaseException:
                 self._holdings.cancel(ticket)
                 raise
-            if time.monotonic() < lease.wire_deadline and not lease.lost:
+            if steady() < lease.wire_deadline and not lease.lost:
                 break
             lease.given_back = True
             self._holdings.end(lease, failed=False)

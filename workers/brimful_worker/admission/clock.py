@@ -1,17 +1,34 @@
-"""Where the admission's clock (Redis's, in ms) stands on this process's monotonic one (seconds).
+"""Where the admission's clock (Redis's, in ms) stands on this process's own steady one (seconds).
 
-Each turn says: when the clock showed ``now``, the monotonic clock stood between the sending and the reply. The latest
+Each turn says: when the clock showed ``now``, the steady one stood between the sending and the reply. The latest
 of the early ends is the tightest bound from below, and every deadline is built on it: never later than true.
 """
 
 from __future__ import annotations
 
+import sys
+import time
 from collections import deque
 
 _KEPT = 16
 _SLACK_S = 0.5
 """How far the clock may run ahead of this process's before it is called a step."""
 _SLACK_SHARE = 0.01
+
+
+def _steady_clock() -> int | None:
+    if sys.platform == "darwin":
+        return time.CLOCK_MONOTONIC  # Python's monotonic stands still there while the machine sleeps; this does not
+    return getattr(time, "CLOCK_BOOTTIME", None)
+
+
+_CLOCK = _steady_clock()
+
+
+def steady() -> float:
+    """Seconds that nobody can set, and that pass while the machine is suspended: a laptop that wakes must not take its
+    leases and grants for young ones. Where no such clock exists, ``time.monotonic()``."""
+    return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)
 
 
 class RedisClock:
@@ -26,12 +43,12 @@ class RedisClock:
         self._last = None
 
     def note(self, sent: float, received: float, now_ms: float) -> None:
-        """A turn sent and answered at these monotonic times showed ``now_ms``."""
+        """A turn sent and answered at these steady times showed ``now_ms``."""
         self._offsets.append(sent - now_ms / 1000)
         self._last = (sent, received, now_ms)
 
     def not_after(self, at_ms: float) -> float:
-        """A monotonic time that is not later than when the clock showed ``at_ms``."""
+        """A steady time that is not later than when the clock showed ``at_ms``."""
         return max(self._offsets) + at_ms / 1000
 
     def bound_ms(self, sent: float) -> int | None:

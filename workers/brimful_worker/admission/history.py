@@ -9,7 +9,7 @@ _EXTRA_S = 15.0
 
 
 class History:
-    """ticket → when it was granted (monotonic) and its tokens, oldest first."""
+    """ticket → when it was granted (steady) and its tokens, oldest first."""
 
     def __init__(self) -> None:
         self._starts: OrderedDict[str, tuple[float, int]] = OrderedDict()

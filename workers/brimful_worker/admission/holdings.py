@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
 from brimful.errors import BudgetExhausted, FleetError
-from brimful.names import Workload
-from brimful_worker.admission.clock import RedisClock
+from brimful_worker.admission.clock import RedisClock, steady
 from brimful_worker.admission.history import History
 from brimful_worker.admission.lease import Lease
 from brimful_worker.admission.outbox import Outbox
 from brimful_worker.admission.policy import Limits, Rules, abort_margin, wire_lag
-from brimful_worker.admission.tickets import Ticket, Waiting
-from brimful_worker.admission.watchdog import Watchdog
+from brimful_worker.admission.tickets import Queue, Ticket, Waiting
+from brimful_worker.admission.watchdog import NAP_S, Watchdog
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +33,9 @@ class Holdings:
         self.limits = limits
         self.rules = Rules.from_fields(limits.fields())
         self.held: OrderedDict[str, Lease] = OrderedDict()
-        """Live leases by ticket, the longest not renewed first."""
+        """Live leases by ticket, the longest not renewed first, save for grants that came late (``_soonest``)."""
+        self.ending: dict[str, Lease] = {}
+        """Lost leases whose requests have not ended yet."""
         self.waiting = Waiting(process)
         self.outbox = Outbox()
         self.history = History()
@@ -45,14 +46,16 @@ class Holdings:
         """Why nothing is granted any more."""
         self._stale = 0
         self._abort_timer: asyncio.TimerHandle | None = None
+        self._soonest = math.inf
+        """No later than the first end of the leases that are out of order in ``held``."""
 
     # what coroutines say
 
-    def ask(self, workload: Workload, tokens: int, since: float) -> Ticket:
+    def ask(self, queue: Queue, tokens: int, since: float) -> Ticket:
         """A ticket whose future becomes a Lease. Raises FleetError when nothing will ever be granted."""
         if self.closed:
             raise FleetError(self.closed)
-        ticket = self.waiting.add(workload, tokens, since, asyncio.get_running_loop().create_future())
+        ticket = self.waiting.add(queue, tokens, since, asyncio.get_running_loop().create_future())
         if self.waiting.wants_registering(self.rules.registered):
             self._speak_soon()
         return ticket
@@ -71,6 +74,9 @@ class Holdings:
         """The lease's request is over."""
         lease.end()
         self.held.pop(lease.id, None)
+        self.ending.pop(lease.id, None)
+        if lease.start_only and not lease.given_back:
+            return
         if lease.given_back:
             self._note_stale(lease)
             self.history.drop(lease.id)
@@ -91,22 +97,40 @@ class Holdings:
         """A grant has come. Nobody wants it any more: it is given back."""
         ticket = self.waiting.pop(ticket_id)
         granted = self._clock.not_after(granted_ms)
-        deadline = granted + self._lease_s()
+        start_only = Queue.of(ticket_id) is Queue.START_ONLY
+        deadline = math.inf if start_only else granted + self._lease_s()
         timed = bool(self.rules.guard_s and (self.rules.starts or self.rules.tokens))
         wire = min(deadline, granted + wire_lag(self.rules.guard_s)) if timed else deadline
         since = granted if ticket is None else ticket.since
-        lease = Lease(ticket_id, max(0.0, time.monotonic() - since), wire, deadline, self._watchdog)
+        lease = Lease(ticket_id, max(0.0, steady() - since), wire, deadline, self._watchdog)
         lease.renewed = granted
+        lease.start_only = start_only
         if ticket is None or ticket.future.done():
             lease.given_back = True
             self.end(lease, failed=False)
             return
         if self.rules.starts or self.rules.tokens:
             self.history.add(ticket_id, granted, ticket.tokens)
-        self.held[ticket_id] = lease
+        if not start_only:
+            self._hold(lease)
         ticket.future.set_result(lease)
         if self.waiting.wants_registering(self.rules.registered):
             self._speak_soon()
+
+    def _hold(self, lease: Lease) -> None:
+        self.held[lease.id] = lease
+        if steady() - lease.renewed > self.rules.renew_after_s:  # it was long on its way: renewed first, and now
+            self.held.move_to_end(lease.id, last=False)
+            self._soonest = min(self._soonest, lease.deadline)
+            self._speak_soon()
+
+    def obey(self, rules: Rules) -> None:
+        """Limits have changed. Leases that were granted under a shorter one than we knew end the sooner."""
+        self.rules, before = rules, self.rules
+        if rules.lease_s < before.lease_s:
+            for lease in self.held.values():
+                lease.deadline = min(lease.deadline, lease.renewed + self._lease_s())
+            self._watchdog.look()
 
     def refused(self, ticket_id: str) -> None:
         """The token budget has no room for this ticket, and nothing in flight that could make room."""
@@ -132,20 +156,25 @@ class Holdings:
         return renew
 
     def renewed(self, tickets: Iterable[str], sent: float) -> None:
-        """A turn sent at this monotonic time has renewed them."""
+        """A turn sent at this steady time has renewed them."""
         deadline = sent + self._lease_s()
-        sooner = False
         for ticket in list(tickets):
             if (lease := self.held.get(ticket)) is not None:
-                sooner |= deadline < lease.deadline
                 lease.renewed = sent
                 lease.deadline = deadline
                 self.held.move_to_end(ticket)
-        if sooner:  # leases became shorter
-            self._watchdog.look()
+
+    def rejoined(self, tickets: Iterable[str], first_sent: float, received: float) -> None:
+        """A turn first sent and answered at these times has registered them anew, as held from some time between. One
+        that had ended by then may have been given on: its request ends."""
+        for ticket in list(tickets):
+            if (lease := self.held.get(ticket)) is not None and lease.deadline <= received:
+                self._lose(lease)
+        self.renewed(tickets, first_sent)
+        self._watchdog.look()
 
     def next_renewal(self) -> float | None:
-        """When the next lease must be renewed, monotonic; None when none is held."""
+        """When the next lease must be renewed, on the steady clock; None when none is held."""
         if not self.held:
             return None
         return next(iter(self.held.values())).renewed + self.rules.heartbeat_s
@@ -159,9 +188,9 @@ class Holdings:
             self._abort_timer.cancel()
             self._abort_timer = None
         if self.held:
-            loop = asyncio.get_running_loop()
-            first = next(iter(self.held.values())).deadline
-            self._abort_timer = loop.call_at(loop.time() + first - time.monotonic(), self._abort_overdue)
+            first = min(self._soonest, next(iter(self.held.values())).deadline)
+            delay = max(0.0, min(first - steady(), NAP_S))
+            self._abort_timer = asyncio.get_running_loop().call_later(delay, self._abort_overdue)
 
     def close(self) -> None:
         """Nothing is held any more, whatever its holders think."""
@@ -178,9 +207,13 @@ class Holdings:
             ticket.future.set_exception(FleetError(self.closed))
 
     def _abort_overdue(self) -> None:
-        now = time.monotonic()
+        now, out_of_order = steady(), self._soonest <= steady()
+        if out_of_order:
+            self._soonest = math.inf
         for lease in list(self.held.values()):
             if lease.deadline > now:
+                if out_of_order:
+                    continue
                 break
             log.warning("admission: a lease could not be renewed in time; its request is ended")
             self._lose(lease)
@@ -189,13 +222,15 @@ class Holdings:
     def _lose(self, lease: Lease) -> None:
         """Neither renewed nor told as held any more; its body is ended, and says so when it has ended."""
         self.held.pop(lease.id, None)
+        if not lease.ended:
+            self.ending[lease.id] = lease
         lease.lose()
 
     def _lease_s(self) -> float:
         return self.rules.lease_s - abort_margin(self.rules.lease_s, self.limits.cooloff_s)
 
     def _note_stale(self, lease: Lease) -> None:
-        self._stale += time.monotonic() > lease.wire_deadline
+        self._stale += steady() > lease.wire_deadline
         if self._stale == _STALE_MANY:
             log.warning(
                 "admission: %d grants in a row came too late to be used: the loop is blocked, or Redis too far for a "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from brimful.keys import ADMISSION, admission_keys, everyone_channel, process_channel
 
-BLESS = ("state", "interactive", "batch", "heard", "commands", "pushed", "inbox", "workers")
+BLESS = ("state", "start_only", "interactive", "batch", "heard", "commands", "pushed", "inbox", "workers")
 """The keys of ``bless.lua``, in its order."""
 SCRIPT_KEYS = {"exchange": ADMISSION, "bless": BLESS}
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from brimful_worker.admission.clock import steady
 from brimful_worker.admission.errors import StaleGrant
 
 if TYPE_CHECKING:
@@ -29,10 +29,12 @@ class Lease:
         self.waited_s = waited_s
         """Seconds from asking to the grant."""
         self.wire_deadline = wire_deadline
-        """time.monotonic(): the request's bytes must be written before this."""
+        """On :func:`clock.steady`: the request's bytes must be written before this."""
         self.deadline = deadline
-        """time.monotonic(): when the lease ends unless it is renewed."""
+        """On :func:`clock.steady`: when the lease ends unless it is renewed."""
         self.renewed = 0.0
+        self.start_only = False
+        """It holds no slot, and ends of itself."""
         self.lost = False
         self.ended = False
         self.given_back = False
@@ -47,8 +49,11 @@ class Lease:
 
     def sent(self) -> None:
         """Say that the request's bytes are being written now. Raises StaleGrant when that is too late; the grant is
-        then given back, slot and start, as the ``async with`` ends."""
-        if time.monotonic() > self.wire_deadline:
+        then given back, slot and start, as the ``async with`` ends. A second sending needs a grant of its own: it
+        raises too, and gives nothing back."""
+        if self.wired:
+            raise StaleGrant("this grant was used already; ask for a new one")
+        if steady() > self.wire_deadline:
             self.given_back = True
             raise StaleGrant("the grant came too late to the wire; ask for a new one")
         self.wired = True
@@ -63,7 +68,7 @@ class Lease:
         self._unwatch()
         sock = transport.get_extra_info("socket")
         descriptor = sock.fileno() if sock is not None else -1
-        if descriptor < 0 or self.ended:
+        if descriptor < 0 or self.ended or self.start_only:
             return
         try:
             self._watch = self._watchdog.add(descriptor, lambda: self.deadline, self._shut)

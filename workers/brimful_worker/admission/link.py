@@ -6,13 +6,13 @@ A call that fails or is cancelled drops its connection; what was on its way is r
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 import redis.exceptions
 from redis.asyncio.connection import AbstractConnection
 
 from brimful.redis_url import close_redis_client, redis_client
+from brimful_worker.admission.clock import steady
 
 CONNECT_S = 2.0
 CALL_S = 2.0
@@ -119,12 +119,13 @@ class CommandLink(Link):
         text = answer if isinstance(answer, bytes) else str(answer).encode()
         fields = dict(line.split(b":", 1) for line in text.splitlines() if b":" in line)
         self.server = fields.get(b"run_id", b"").decode()
-        self._born = time.monotonic() - float(fields.get(b"uptime_in_seconds", b"0"))
+        # whole seconds less whole seconds: the server may be a second younger than it says
+        self._born = steady() - max(0.0, float(fields.get(b"uptime_in_seconds", b"0")) - 1)
 
     @property
     def uptime_s(self) -> float:
-        """The server's age, rounded down."""
-        return time.monotonic() - self._born
+        """The server's age at least."""
+        return steady() - self._born
 
 
 def _reason(error: BaseException) -> str:

@@ -74,4 +74,9 @@ class Listener:
 
     def _hear(self, message: Any) -> None:
         if isinstance(message, list) and message and message[0] == b"message":
-            self._on_push(orjson.loads(message[2]))
+            try:
+                push = orjson.loads(message[2])
+            except ValueError:
+                log.warning("admission: what came on a channel of ours is no JSON")
+                return
+            self._on_push(push)

@@ -11,13 +11,11 @@ import logging
 import os
 import secrets
 import socket
-import time
 from typing import Any
 
 import orjson
 
-from brimful.names import Workload
-from brimful_worker.admission.clock import RedisClock
+from brimful_worker.admission.clock import RedisClock, steady
 from brimful_worker.admission.holdings import Holdings
 from brimful_worker.admission.inbox import Inbox
 from brimful_worker.admission.keys import Keys
@@ -25,7 +23,8 @@ from brimful_worker.admission.listener import Listener
 from brimful_worker.admission.outbox import Outbox
 from brimful_worker.admission.policy import Limits, Rules
 from brimful_worker.admission.talk import Answer, Talk
-from brimful_worker.admission.tickets import Ticket
+from brimful_worker.admission.tickets import WORKLOADS, Ticket
+from brimful_worker.admission.watchdog import NAP_S
 
 log = logging.getLogger(__name__)
 
@@ -60,8 +59,8 @@ class Speaker:
         self._epoch = ""
         self._rev = ""
         self._overrides: dict[str, int] | None = None
-        self._alive, self._used, self._used_at = 0, 0, 0.0
-        self._last_turn = time.monotonic()
+        self._alive, self._used, self._used_at, self._spent = 0, 0, 0.0, 0
+        self._last_turn = steady()
         self._worker_text = ""
         self._leaving = False
         self._differs = self._differed = False
@@ -109,10 +108,10 @@ class Speaker:
         loop = asyncio.get_running_loop()
         while not (self.holdings.outbox or self._epoch == "" or self._inbox.gap):
             due = self._due()
-            if due <= time.monotonic():
+            if due <= steady():
                 return
             self._wake.clear()
-            timer = loop.call_at(loop.time() + due - time.monotonic(), self._wake.set)
+            timer = loop.call_later(min(due - steady(), NAP_S), self._wake.set)
             try:
                 await self._wake.wait()
             finally:
@@ -131,7 +130,7 @@ class Speaker:
     # what to say
 
     async def _turn(self) -> None:
-        if time.monotonic() - self._last_turn > _SILENT_LEASES * self.holdings.rules.lease_s:
+        if steady() - self._last_turn > _SILENT_LEASES * self.holdings.rules.lease_s:
             self._epoch = ""
         taken = self.holdings.outbox.take()
         message = self._compose(taken)
@@ -145,7 +144,7 @@ class Speaker:
         self._take(message, answer)
 
     def _compose(self, taken: Outbox) -> dict[str, Any]:
-        now, holdings = time.monotonic(), self.holdings
+        now, holdings = steady(), self.holdings
         self._number += 1
         message: dict[str, Any] = {
             "process": self.process,
@@ -181,10 +180,10 @@ class Speaker:
 
     def _join(self, now: float, taken: Outbox) -> dict[str, Any]:
         """What a server that may know nothing must know of us. Ended leases that could not be told yet count as held:
-        their release follows in the same turn."""
+        their release follows in the same turn. So do lost ones whose requests are still being ended."""
         holdings, rules = self.holdings, self.holdings.rules
         holdings.history.trim(now, rules.window_s + rules.guard_s)
-        tickets = [*holdings.live(now), *[release[0] for release in taken.releases]]
+        tickets = [*holdings.live(now), *holdings.ending, *[release[0] for release in taken.releases]]
         told: dict[str, Any] = {"defaults": holdings.limits.fields(), "leases": [[ticket] for ticket in tickets]}
         if rules.starts:
             told["starts"] = [[ticket, age] for ticket, age, _ in holdings.history.ages(now)]
@@ -195,10 +194,12 @@ class Speaker:
             told |= {"alive": self._alive, "used": self._used, "used_age_ms": max(0, age_ms)}
         if self._overrides:
             told["overrides"] = self._overrides
+        if self._spent:
+            told["spent"] = self._spent
         return told
 
     def _describe(self) -> str:
-        behind = {workload.value: self.holdings.waiting.behind(workload) for workload in Workload}
+        behind = {workload.value: self.holdings.waiting.behind(queue) for workload, queue in WORKLOADS.items()}
         text: bytes = orjson.dumps({"name": self.name, "host": _HOST, "pid": os.getpid(), **behind})
         return text.decode()
 
@@ -215,7 +216,7 @@ class Speaker:
         if limits := reply.get("limits"):
             self._rev = reply["rev"]
             self._overrides = reply.get("overrides")
-            holdings.rules = Rules.from_fields(limits)
+            holdings.obey(Rules.from_fields(limits))
             self.talk.be_patient(holdings.rules.patience_s)
         if "join" in message or "defaults" in message:
             self._differs = bool(reply.get("differs"))
@@ -224,9 +225,13 @@ class Speaker:
             log.warning(
                 "admission: this process's limits differ from the others', which stay in force: %s", holdings.rules
             )
-        self._alive, self._used, self._used_at = reply["alive"], reply["used"], received
-        joined = [lease[0] for lease in message["join"]["leases"]] if "join" in message else []
-        holdings.renewed(message.get("renew") or joined, sent)
+        if "alive" in reply:  # not while all is being rebuilt: what was known before is worth more then
+            self._alive, self._used, self._used_at = reply["alive"], reply["used"], received
+        self._spent = reply.get("spent", self._spent)
+        if "join" in message:
+            holdings.rejoined([lease[0] for lease in message["join"]["leases"]], answer.first_sent, received)
+        else:
+            holdings.renewed(message.get("renew") or (), sent)
         grants = reply.get("grants") or ()
         if any(not self._inbox.knows(number) and now_ms - granted > _UNHEARD_MS for number, _, granted in grants):
             self._listener.reset()  # it was pushed long ago: the listener's connection is dead without saying so
@@ -243,7 +248,9 @@ class Speaker:
 
     def _on_push(self, push: dict[str, Any]) -> None:
         """A message from one of our channels; ``{"epoch": None}`` when the listener lost its connection."""
-        if "now" not in push:  # to everyone: a new epoch, changed limits
+        if "now" not in push:  # to everyone: a new epoch, a new process, changed limits
+            if push.get("epoch") == self._epoch:
+                self._alive = max(self._alive, push.get("alive", 0))
             if push.get("epoch") != self._epoch or "limits" in push:
                 self._speak_soon()
             return
@@ -253,9 +260,10 @@ class Speaker:
         if self._inbox.gap:
             self._wake.set()
         if (at := push.get("at")) is not None:
-            self._come_at(time.monotonic(), at - push["now"])
+            self._come_at(steady(), at - push["now"])
         self.holdings.plan_aborts()
 
     def _come_at(self, heard: float, delay_ms: float) -> None:
-        self._at = heard + delay_ms / 1000 + _TICK_S
+        at = heard + delay_ms / 1000 + _TICK_S
+        self._at = at if self._at is None else min(at, self._at)  # push and reply may overtake each other
         self._wake.set()

@@ -10,7 +10,6 @@ import asyncio
 import logging
 import random
 import secrets
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 import orjson
 import redis.exceptions
 
-from brimful_worker.admission.clock import RedisClock
+from brimful_worker.admission.clock import RedisClock, steady
 from brimful_worker.admission.keys import Keys
 from brimful_worker.admission.link import CommandLink, LinkDown
 from brimful_worker.admission.listener import Listener
@@ -31,8 +30,10 @@ _RETRY_FIRST_S, _RETRY_MOST_S = 0.05, 1.0
 
 @dataclass(frozen=True, slots=True)
 class Answer:
+    first_sent: float
+    """Steady time of the first sending: the command was carried out at that time or later."""
     sent: float
-    """Monotonic time of the sending that was answered."""
+    """Of the sending that was answered."""
     received: float
     reply: dict[str, Any]
 
@@ -52,13 +53,13 @@ class Talk:
 
     async def say(self, message: dict[str, Any], seen: Callable[[], int]) -> Answer:
         """Until it is answered. ``seen`` tells the last grant taken, at each sending."""
-        delay, told = _RETRY_FIRST_S, False
+        delay, told, first_sent = _RETRY_FIRST_S, False, steady()
         while True:
             try:
                 if not self._link.connected:
                     await self._listener.wait_listening()
                     await self._link.connect()
-                answer = await self._send({**message, **self._circumstances(), "seen": seen()})
+                answer = await self._send(first_sent, {**message, **self._circumstances(), "seen": seen()})
             except (LinkDown, redis.exceptions.ResponseError) as error:
                 if self.refusal and not told:  # a single broken connection is not worth a word
                     told = True
@@ -87,18 +88,18 @@ class Talk:
             "uptime_ms": int(self._link.uptime_s * 1000),
             "new_epoch": secrets.token_hex(8),
         }
-        if (bound := self._clock.bound_ms(time.monotonic())) is not None:
+        if (bound := self._clock.bound_ms(steady())) is not None:
             told["bound_ms"] = bound
         return told
 
-    async def _send(self, message: dict[str, Any]) -> Answer:
+    async def _send(self, first_sent: float, message: dict[str, Any]) -> Answer:
         script, arguments = load("exchange"), exchange_arguments(self._keys, orjson.dumps(message))
-        sent = time.monotonic()
+        sent = steady()
         self.commands += 1
         try:
             raw = await self._link.call("EVALSHA", script.sha, *arguments)
         except redis.exceptions.NoScriptError:
-            sent = time.monotonic()
+            sent = steady()
             self.commands += 1
             raw = await self._link.call("EVAL", script.text, *arguments)
-        return Answer(sent, time.monotonic(), orjson.loads(raw))
+        return Answer(first_sent, sent, steady(), orjson.loads(raw))

@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Iterator
 from enum import Enum
 
 from brimful.names import Workload
+from brimful_worker.admission.clock import steady
 from brimful_worker.admission.lease import Lease
 
-WORKLOADS = (Workload.INTERACTIVE, Workload.BATCH)
-_INITIAL = {Workload.INTERACTIVE: "i", Workload.BATCH: "b"}
+
+class Queue(Enum):
+    """What is waited for, and in which of Redis's queues; the value is part of the ticket's id."""
+
+    START_ONLY = "s"
+    """A start without a slot: first of all, since who waits for it holds a slot already."""
+    INTERACTIVE = "i"
+    BATCH = "b"
+
+    @classmethod
+    def of(cls, ticket: str) -> Queue:
+        """The queue of a ticket's id."""
+        return cls(ticket.split(".", 2)[1])
+
+
+WORKLOADS = {Workload.INTERACTIVE: Queue.INTERACTIVE, Workload.BATCH: Queue.BATCH}
+_CANCELLED_MOST = 64
+"""More cancelled tickets than that, and than live ones, are cleared away."""
 
 
 class Place(Enum):
@@ -28,20 +44,20 @@ class Place(Enum):
 class Ticket:
     """One wish for a slot. Its id is also the grant's and the lease's, and is never used again."""
 
-    __slots__ = ("future", "id", "place", "since", "tokens", "workload")
+    __slots__ = ("future", "id", "place", "queue", "since", "tokens")
 
-    def __init__(self, ticket: str, workload: Workload, tokens: int, since: float, future: asyncio.Future[Lease]):
+    def __init__(self, ticket: str, queue: Queue, tokens: int, since: float, future: asyncio.Future[Lease]):
         self.id = ticket
-        self.workload = workload
+        self.queue = queue
         self.tokens = tokens
         self.since = since
-        """time.monotonic()"""
+        """On :func:`clock.steady`."""
         self.future = future
         self.place = Place.BEHIND
 
     @property
     def waited_ms(self) -> int:
-        return max(0, round((time.monotonic() - self.since) * 1000))
+        return max(0, round((steady() - self.since) * 1000))
 
 
 class Waiting:
@@ -50,17 +66,15 @@ class Waiting:
     def __init__(self, process: str) -> None:
         self._process = process
         self._number = 0
-        self._behind: dict[Workload, deque[Ticket]] = {workload: deque() for workload in WORKLOADS}
-        self._gone: dict[Workload, int] = dict.fromkeys(WORKLOADS, 0)  # cancelled ones still in the deque
-        self._registered: dict[Workload, dict[str, Ticket]] = {workload: {} for workload in WORKLOADS}
+        self._behind: dict[Queue, deque[Ticket]] = {queue: deque() for queue in Queue}
+        self._gone: dict[Queue, int] = dict.fromkeys(Queue, 0)  # cancelled ones still in the deque
+        self._registered: dict[Queue, dict[str, Ticket]] = {queue: {} for queue in Queue}
 
-    def add(self, workload: Workload, tokens: int, since: float, future: asyncio.Future[Lease]) -> Ticket:
+    def add(self, queue: Queue, tokens: int, since: float, future: asyncio.Future[Lease]) -> Ticket:
         """A new ticket at the end, or at the front when its wait began long ago (a stale grant asked anew)."""
         self._number += 1
-        ticket = Ticket(
-            f"{self._process}.{_INITIAL[workload]}.{self._number:09d}.{tokens}", workload, tokens, since, future
-        )
-        behind = self._behind[workload]
+        ticket = Ticket(f"{self._process}.{queue.value}.{self._number:09d}.{tokens}", queue, tokens, since, future)
+        behind = self._behind[queue]
         if behind and since < behind[0].since:
             behind.appendleft(ticket)
         else:
@@ -68,14 +82,14 @@ class Waiting:
         return ticket
 
     def register(self, most: int) -> list[Ticket]:
-        """Moves tickets forward until ``most`` of each workload are registered. Returns those moved."""
+        """Moves tickets forward until ``most`` of each queue are registered. Returns those moved."""
         moved = []
-        for workload in WORKLOADS:
-            behind, registered = self._behind[workload], self._registered[workload]
+        for queue in Queue:
+            behind, registered = self._behind[queue], self._registered[queue]
             while behind and len(registered) < most:
                 ticket = behind.popleft()
                 if ticket.place is Place.CANCELLED:
-                    self._gone[workload] -= 1
+                    self._gone[queue] -= 1
                     continue
                 if ticket.future.done():
                     ticket.place = Place.OUT
@@ -88,20 +102,28 @@ class Waiting:
     def wants_registering(self, most: int) -> bool:
         """Whether it is worth a turn of its own to register more: the first ones, then only when half have gone."""
         return any(
-            len(self._behind[workload]) > self._gone[workload] and len(self._registered[workload]) <= most // 2
-            for workload in WORKLOADS
+            len(self._behind[queue]) > self._gone[queue] and len(self._registered[queue]) <= most // 2
+            for queue in Queue
         )
 
     def cancel(self, ticket: Ticket) -> bool:
         """Takes out a ticket whose future is done. True when Redis knows of it."""
         if ticket.place is Place.REGISTERED:
-            del self._registered[ticket.workload][ticket.id]
+            del self._registered[ticket.queue][ticket.id]
             ticket.place = Place.OUT
             return True
         if ticket.place is Place.BEHIND:
             ticket.place = Place.CANCELLED
-            self._gone[ticket.workload] += 1
+            self._gone[ticket.queue] += 1
+            self._clear(ticket.queue)
         return False
+
+    def _clear(self, queue: Queue) -> None:
+        """Where nothing is granted for long, waits that are given up again and again must not pile up."""
+        behind = self._behind[queue]
+        if self._gone[queue] > max(_CANCELLED_MOST, len(behind) // 2):
+            self._behind[queue] = deque(ticket for ticket in behind if ticket.place is not Place.CANCELLED)
+            self._gone[queue] = 0
 
     def pop(self, ticket: str) -> Ticket | None:
         """The registered ticket of a grant, taken out."""
@@ -115,24 +137,24 @@ class Waiting:
         for registered in self._registered.values():
             yield from registered.values()
 
-    def behind(self, workload: Workload) -> int:
+    def behind(self, queue: Queue) -> int:
         """How many wait that Redis does not know of."""
-        return len(self._behind[workload]) - self._gone[workload]
+        return len(self._behind[queue]) - self._gone[queue]
 
-    def count(self, workload: Workload) -> int:
-        return len(self._registered[workload]) + self.behind(workload)
+    def count(self, queue: Queue) -> int:
+        return len(self._registered[queue]) + self.behind(queue)
 
     def __bool__(self) -> bool:
-        return any(self.count(workload) for workload in WORKLOADS)
+        return any(self.count(queue) for queue in Queue)
 
     def drain(self) -> list[Ticket]:
         """Everything that waits, taken out."""
-        tickets = [*self.registered()]
-        for workload in WORKLOADS:
-            tickets += [ticket for ticket in self._behind[workload] if not ticket.future.done()]
-            self._behind[workload].clear()
-            self._registered[workload].clear()
-            self._gone[workload] = 0
+        tickets = [ticket for ticket in self.registered() if not ticket.future.done()]
+        for queue in Queue:
+            tickets += [ticket for ticket in self._behind[queue] if not ticket.future.done()]
+            self._behind[queue].clear()
+            self._registered[queue].clear()
+            self._gone[queue] = 0
         for ticket in tickets:
             ticket.place = Place.OUT
         return tickets

@@ -11,15 +11,18 @@ import math
 import os
 import socket
 import threading
-import time
 from collections.abc import Callable
+
+from brimful_worker.admission.clock import steady
 
 _GRACE_S = 0.1
 """The event loop, when it runs, is given this long to end the request itself."""
+NAP_S = 1.0
+"""The longest wait for a moment on the steady clock: timers stand still while the machine is suspended."""
 
 
 class Watch:
-    """One watched connection. ``deadline`` tells the current end of its lease on the monotonic clock."""
+    """One watched connection. ``deadline`` tells the current end of its lease on the steady clock."""
 
     def __init__(self, descriptor: int, deadline: Callable[[], float], on_shut: Callable[[], None]) -> None:
         self.deadline = deadline
@@ -86,7 +89,7 @@ class Watchdog:
     def _run(self) -> None:
         with self._changed:
             while not self._stopped:
-                now = time.monotonic()
+                now = steady()
                 earliest = math.inf
                 for watch in list(self._watches):
                     end = watch.deadline() + _GRACE_S
@@ -95,7 +98,17 @@ class Watchdog:
                     else:
                         earliest = min(earliest, end)
                 self._target = earliest
-                self._changed.wait(None if earliest == math.inf else max(0.0, earliest - time.monotonic()))
+                self._wait()
+
+    def _wait(self) -> None:
+        """Until told, or the first lease may end. A wait does not count time in which the machine is suspended, hence
+        the naps: only the clock is looked at after each."""
+        if self._target == math.inf:
+            self._changed.wait()
+            return
+        while (left := self._target - steady()) > 0:
+            if self._changed.wait(min(left, NAP_S)):
+                return
 
     def _shut(self, watch: Watch) -> None:
         self._watches.discard(watch)

@@ -68,7 +68,7 @@ class Hooks:
     pause: Callable[[int], Awaitable[None]]
     """Waits before the next poll; the number of polls so far."""
     start: Callable[[], AbstractAsyncContextManager[Grant | None]] | None
-    """A start for a poll; None where polls take none."""
+    """A start for a poll, without a slot: the Job holds one; None where polls take none."""
     throttled: Callable[[Meaning], Awaitable[None]]
     """A 429 to a poll: the fleet pauses, or only this Job waits."""
     giving_back: Callable[[], bool] = lambda: False

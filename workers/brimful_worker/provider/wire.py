@@ -17,13 +17,15 @@ from typing import Any, Protocol
 
 from aiohttp import ClientRequest, ClientResponse, ServerDisconnectedError
 
+from brimful_worker.admission.clock import steady
+
 
 class Grant(Protocol):
     """The part of a lease that matters here; see ``brimful_worker.admission.Lease``."""
 
     @property
     def wire_deadline(self) -> float:
-        """On ``time.monotonic()``: the latest time at which bytes may leave."""
+        """On :func:`brimful_worker.admission.clock.steady`: the latest time at which bytes may leave."""
 
     @property
     def lost(self) -> bool:
@@ -84,7 +86,7 @@ class WiredRequest(ClientRequest):
         wire.reused = getattr(protocol, "_brimful_used", False)
         try:
             grant = wire.grant
-            if not self._body or (grant is not None and time.monotonic() >= grant.wire_deadline):
+            if not self._body or (grant is not None and steady() >= grant.wire_deadline):
                 wire.begin(protocol.transport)
         except BaseException:
             conn.release()  # nothing was written: the connection is as good as before, and waits for the next grant

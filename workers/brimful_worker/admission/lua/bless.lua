@@ -3,7 +3,7 @@
 -- Purpose: called by who has just started the server, before any process connects, so that the first process need not
 --   wait a lease for processes that might be on their way back. What the server still knows (slots, starts) stays.
 -- KEYS:
---    1 state  2 interactive  3 batch  4 heard  5 commands  6 pushed  7 inbox  8 workers
+--    1 state  2 start_only  3 interactive  4 batch  5 heard  6 commands  7 pushed  8 inbox  9 workers
 -- ARGV:
 --    1 server     the server's run_id
 --    2 new_epoch  random id

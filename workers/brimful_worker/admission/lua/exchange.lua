@@ -6,14 +6,16 @@
 --   on their channel. All times are the admission's clock (parts/clock.lua), in whole milliseconds.
 -- KEYS:
 --    1 state        2 limits       3 defaults     4 slots        5 starts       6 tokens       7 amounts
---    8 interactive  9 batch       10 heard       11 commands    12 pushed      13 inbox       14 workers
+--    8 start_only   9 interactive 10 batch       11 heard       12 commands    13 pushed      14 inbox
+--   15 workers
 -- ARGV:
 --    1 message   JSON object, fields below
 --    2 to        prefix of the processes' channels
 --    3 everyone  the channel of all processes
 -- Message:
 --    process      id of the speaking process, [0-9a-f]+
---    command      its command number: the same again delivers the same grants and does nothing else; older is stale
+--    command      its command number: the same again delivers the same grants, renews again and does nothing else;
+--                 older is stale
 --    epoch        the epoch it knows, "" at first
 --    server       run_id of the server it is connected to; uptime_ms: that server's age
 --    new_epoch    random id, taken if an epoch must begin
@@ -24,10 +26,12 @@
 --    worker       optional: JSON text shown by status
 --    join         optional object, first turn of an epoch: defaults (object of limits), leases [[ticket]],
 --                 starts [[ticket, age_ms]], tokens [[ticket, age_ms, amount]], overrides (object of limits),
---                 alive (processes it last knew of), used and used_age_ms (starts in the window it last saw, and when)
+--                 alive (processes it last knew of), used and used_age_ms (starts in the window it last saw, and when),
+--                 spent (of the budget, as it last saw)
 --    release      optional [[ticket, cool_ms, verdict 1 ok 0 failed -1 neutral, used tokens or -1, undo 0/1]]
 --    renew        optional [ticket]
---    ask          optional [[ticket, waited_ms]], ticket = process.workload initial.number.tokens
+--    ask          optional [[ticket, waited_ms]], ticket = process.kind.number.tokens; kind = i interactive, b batch,
+--                 s start only
 --    cancel       optional [ticket]
 --    pause        optional [milliseconds, reason]
 --    defaults     optional, offered again by a process whose own are not in force
@@ -39,15 +43,16 @@
 --    lost         optional [ticket]: released or renewed too late
 --    refused      optional [ticket]: the budget's end
 --    at           optional: come again at this time
---    used, alive  starts in the window; processes heard of within a lease
+--    used, alive  starts in the window; processes heard of within a lease. Not while an epoch is not open yet
+--    spent        optional: of the budget
 --    rev          the limits' revision
 --    limits, overrides  optional, when the process knows another revision or joins: the limits in force; of these, those
 --                 that the operator set
 --    differs      optional true: the process's defaults are not those in force
 
 local state_key, limits_key, defaults_key, slots_key, starts_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local tokens_key, amounts_key, interactive_key, batch_key = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-local heard_key, commands_key, pushed_key, inbox_key, workers_key = KEYS[10], KEYS[11], KEYS[12], KEYS[13], KEYS[14]
+local tokens_key, amounts_key, start_only_key, interactive_key, batch_key = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+local heard_key, commands_key, pushed_key, inbox_key, workers_key = KEYS[11], KEYS[12], KEYS[13], KEYS[14], KEYS[15]
 local message, to, everyone = cjson.decode(ARGV[1]), ARGV[2], ARGV[3]
 local me = message.process
 
@@ -87,9 +92,10 @@ if not again then
   redis.call('HSET', commands_key, me, message.command, me .. ' seen', message.seen)
   redis.call('ZADD', heard_key, now, me)
   if message.worker then redis.call('HSET', workers_key, me, message.worker) end
-  if message.join then reply.differs = join(message.join) end
-  if message.defaults then reply.differs = take_defaults(message.defaults) end
+  if message.join then join(message.join) end
 end
+local defaults = message.defaults or message.join and message.join.defaults
+if defaults then reply.differs = take_defaults(defaults) end
 local rules, overrides = read_limits()
 forget_silent(rules)
 reclaim(rules)
@@ -97,20 +103,24 @@ local lost = {}
 if not again then
   if message.pause then pause(message.pause[1], message.pause[2]) end
   for _, ended in ipairs(message.release or {}) do release(rules, ended, lost) end
-  renew(rules, message.renew or {}, lost)
   for _, ticket in ipairs(message.cancel or {}) do redis.call('ZREM', queue_of(ticket), ticket) end
   for _, asked in ipairs(message.ask or {}) do redis.call('ZADD', queue_of(asked[1]), 'NX', now - asked[2], asked[1]) end
   if message.leave then forget(me) end
 end
-if state.opens_at then open_if_complete(rules) end
+renew(rules, message.renew or {}, lost)
+if state.opens_at then
+  open_if_complete(rules)
+elseif message.join and not again then
+  tell_alive(rules)
+end
 
 local outcome = grant_all(rules)
 reply.grants = deliver(outcome.granted)
 reply.at = come_again(outcome)
 if #lost > 0 then reply.lost = lost end
 if #outcome.refused > 0 then reply.refused = outcome.refused end
-reply.used = outcome.used
-reply.alive = redis.call('ZCOUNT', heard_key, now - rules.lease_ms, '+inf')
+if not state.opens_at then reply.used, reply.alive = outcome.used, alive(rules) end
+if rules.budget > 0 then reply.spent = number('spent') end
 reply.rev = rules.rev
 if message.rev ~= rules.rev or message.join then
   reply.limits = rules

@@ -34,14 +34,21 @@ local function note_verdict(rules, ticket, verdict)
   if state.probe == ticket then put('probe', nil) end
 end
 
--- How many may be granted now, and when to come again if none: pause, breaker, ramp.
-local function allowance(rules)
-  if state.opens_at then return 0, number('opens_at') end
-  if now < number('pause_until') then return 0, number('pause_until') end
+-- Until when nothing at all may be granted, nil when something may.
+local function closed_until()
+  if state.opens_at then return number('opens_at') end
+  if now < number('pause_until') then return number('pause_until') end
   if state.pause_until then
     put('pause_until', nil)
     put('pause_reason', nil)
   end
+  return nil
+end
+
+-- How many may be granted now, and when to come again if none: pause, breaker, ramp.
+local function allowance(rules)
+  local later = closed_until()
+  if later then return 0, later end
   if state.tripped then
     if rules.breaker == 0 then
       put('tripped', nil)

@@ -1,12 +1,29 @@
 -- clock: Redis's TIME, made steady. A step backward would leave grants "in the future" for as long as the step, a step
 -- forward would end leases and window early; so the clock never goes back, and never beyond what the speaking
--- process's monotonic clock allows. The difference to TIME is kept as skew.
+-- process's own clock allows. A process that cannot tell (it joins) does not get the clock over a gap that cannot have
+-- been, because others that are still listening would have spoken in it. The difference to TIME is kept as skew.
 local now
+
+local function listeners(channel)
+  return redis.call('PUBSUB', 'NUMSUB', channel)[2]
+end
+
+local function others_live()
+  for _, process in ipairs(redis.call('ZRANGE', heard_key, 0, -1)) do
+    if process ~= me and listeners(to .. process) > 0 then return true end
+  end
+  return false
+end
+
 do
   local time = redis.call('TIME')
   local real = time[1] * 1000 + math.floor(time[2] / 1000)
   now = real + number('skew')
-  if message.bound_ms and message.epoch == state.epoch and now > message.bound_ms then now = message.bound_ms end
+  if message.epoch == state.epoch then
+    now = math.min(now, message.bound_ms or now)
+  elseif state.last and now - number('last') > 2 * message.lease_ms and others_live() then
+    now = number('last')
+  end
   if now < number('last') then now = number('last') end
   if now - real ~= number('skew') then put('skew', now - real) end
   put('last', now)

@@ -5,7 +5,7 @@ local function begin_epoch()
   local lease = message.lease_ms
   local newest = redis.call('ZREVRANGE', heard_key, 0, 0, 'WITHSCORES')[2]
   local roster = newest and redis.call('ZCOUNT', heard_key, newest - lease, '+inf') or 0
-  redis.call('DEL', interactive_key, batch_key, heard_key, commands_key, pushed_key, inbox_key, workers_key)
+  redis.call('DEL', start_only_key, interactive_key, batch_key, heard_key, commands_key, pushed_key, inbox_key, workers_key)
   for _, field in ipairs({'told', 'probe', 'seen_used', 'seen_at', 'certain'}) do put(field, nil) end
   put('epoch', message.new_epoch)
   put('server', message.server)
@@ -21,9 +21,9 @@ local function begin_epoch()
   redis.call('PUBLISH', everyone, cjson.encode({epoch = state.epoch}))
 end
 
--- Registers what the process holds and what it started. Returns true when its defaults are not those in force.
+-- Registers what the process holds and what it started.
 local function join(told)
-  local differs = take_defaults(told.defaults)
+  redis.call('HDEL', inbox_key, me) -- what it has not taken yet it asks anew
   if told.overrides and redis.call('EXISTS', limits_key) == 0 then
     for field, value in pairs(told.overrides) do redis.call('HSET', limits_key, field, value) end
   end
@@ -52,7 +52,16 @@ local function join(told)
       put('seen_used', told.used)
     end
   end
-  return differs
+  if told.spent then put('spent', math.max(number('spent'), told.spent)) end
+end
+
+local function alive(rules)
+  return redis.call('ZCOUNT', heard_key, now - rules.lease_ms, '+inf')
+end
+
+-- Every process knows at once how many there are, so that after a loss of memory none of them opens too early.
+local function tell_alive(rules)
+  redis.call('PUBLISH', everyone, cjson.encode({epoch = state.epoch, alive = alive(rules)}))
 end
 
 -- Opens when all have joined, or in time. What the window held when it was last seen, and nobody now knows, is put back.
@@ -68,4 +77,5 @@ local function open_if_complete(rules)
     end
   end
   for _, field in ipairs({'opens_at', 'certain', 'expected', 'seen_used', 'seen_at'}) do put(field, nil) end
+  tell_alive(rules)
 end

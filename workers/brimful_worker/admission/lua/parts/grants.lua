@@ -1,17 +1,54 @@
 -- grants: slot and start together, for as long as the limits allow; then who gets them, and who comes again when.
 local LOG_LEAST_MS = 60000
 
+local function add_grant(outcome, ticket)
+  local process = process_of(ticket)
+  local tickets = outcome.granted[process] or {}
+  tickets[#tickets + 1] = ticket
+  outcome.granted[process] = tickets
+  room_to_push[process] = room_to_push[process] - 1
+end
+
+-- When so many starts have left the window that there is room for one more.
+local function room_at(rules, used, window)
+  local leaves = math.max(0, used - rules.starts)
+  return redis.call('ZRANGEBYSCORE', starts_key, '(' .. (now - window), '+inf', 'WITHSCORES', 'LIMIT', leaves, 1)[2] + window
+end
+
+-- Starts without a slot, of who holds a slot already. Returns true when one must wait: nothing else can be granted then.
+local function grant_starts(rules, outcome, window)
+  local waiting = reader(start_only_key, rules)
+  while true do
+    local ticket = waiting.peek()
+    if not ticket then return false end
+    local later = closed_until()
+    if not later and rules.starts > 0 and outcome.used >= rules.starts then
+      later = room_at(rules, outcome.used, window)
+    end
+    if later then
+      outcome.head, outcome.wake = process_of(ticket), later
+      return true
+    end
+    waiting.take()
+    if rules.starts > 0 then
+      redis.call('ZADD', starts_key, now, ticket)
+      outcome.used = outcome.used + 1
+    end
+    add_grant(outcome, ticket)
+  end
+end
+
 -- Returns granted {process → [ticket]}, refused [ticket], used, and when stopped: head (a process) and wake (a time).
 local function grant_all(rules)
   local window = rules.window_ms + rules.guard_ms
-  local from = '(' .. (now - window)
   local outcome = {granted = {}, refused = {}, used = 0}
   local free = rules.slots - redis.call('ZCARD', slots_key)
   if rules.starts > 0 then
     -- kept at least a minute, so that a window made longer while it runs knows what it held
     redis.call('ZREMRANGEBYSCORE', starts_key, '-inf', now - math.max(window, LOG_LEAST_MS))
-    outcome.used = redis.call('ZCOUNT', starts_key, from, '+inf')
+    outcome.used = redis.call('ZCOUNT', starts_key, '(' .. (now - window), '+inf')
   end
+  if grant_starts(rules, outcome, window) then return outcome end
   trim_tokens(rules)
   local interactive, batch = reader(interactive_key, rules), reader(batch_key, rules)
   local room
@@ -30,8 +67,7 @@ local function grant_all(rules)
       if outcome.wake and outcome.wake > now + rules.lease_ms / 3 then outcome.wake = nil end
       return outcome
     elseif rules.starts > 0 and outcome.used >= rules.starts or (queue == batch and room.starts <= 0) then
-      local leaves = math.max(0, outcome.used - rules.starts)
-      outcome.wake = redis.call('ZRANGEBYSCORE', starts_key, from, '+inf', 'WITHSCORES', 'LIMIT', leaves, 1)[2] + window
+      outcome.wake = room_at(rules, outcome.used, window)
       return outcome
     elseif budget == 'wait' then
       return outcome
@@ -51,6 +87,7 @@ local function grant_all(rules)
       redis.call('ZADD', slots_key, now + rules.lease_ms, ticket)
       if rules.starts > 0 then redis.call('ZADD', starts_key, now, ticket) end
       log_tokens(rules, ticket)
+      hold_of_budget(ticket)
       note_granted(ticket)
       free = free - 1
       if rules.starts > 0 then outcome.used = outcome.used + 1 end
@@ -60,10 +97,7 @@ local function grant_all(rules)
       elseif aged then
         put('turn', number('turn') + 1)
       end
-      local tickets = outcome.granted[outcome.head] or {}
-      tickets[#tickets + 1] = ticket
-      room_to_push[outcome.head] = room_to_push[outcome.head] - 1
-      outcome.granted[outcome.head] = tickets
+      add_grant(outcome, ticket)
     end
   end
 end
@@ -102,7 +136,10 @@ end
 -- When this process must come again. Only the head's process comes at the time something frees: no herd. When that is
 -- another one, it is told once.
 local function come_again(outcome)
-  if not outcome.wake then return nil end
+  if not outcome.wake then
+    if state.told then put('told', nil) end
+    return nil
+  end
   if outcome.head == me then
     put('told', me .. ' ' .. outcome.wake)
     return outcome.wake

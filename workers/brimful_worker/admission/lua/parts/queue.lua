@@ -2,12 +2,17 @@
 -- TURNS_th grant even while interactive ones wait.
 local TURNS, CHUNK_MOST = 4, 256
 
+local function kind_of(ticket)
+  return string.match(ticket, '^~?%x+%.(%a)%.')
+end
+
 local function is_batch(ticket)
-  return string.match(ticket, '^~?%x+%.(%a)%.') == 'b'
+  return kind_of(ticket) == 'b'
 end
 
 local function queue_of(ticket)
-  return is_batch(ticket) and batch_key or interactive_key
+  local kind = kind_of(ticket)
+  return kind == 's' and start_only_key or kind == 'b' and batch_key or interactive_key
 end
 
 -- A reader of one queue that passes over tickets whose process cannot be reached now; they keep their place.

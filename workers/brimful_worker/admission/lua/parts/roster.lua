@@ -5,10 +5,6 @@ local function process_of(ticket)
   return string.match(ticket, '^~?(%x+)%.')
 end
 
-local function listeners(channel)
-  return redis.call('PUBSUB', 'NUMSUB', channel)[2]
-end
-
 -- How many grants each process may be pushed now. One that speaks takes all that come; another must have spoken within
 -- half a lease (a waiting one does so every third) and be listening: a push that nobody hears would idle the slot. And it
 -- may have no more than its share of the slots unconfirmed: a process that hangs idles its share and no more.
@@ -33,7 +29,7 @@ local function forget(process)
   redis.call('ZREM', heard_key, process)
   redis.call('HDEL', commands_key, process, process .. ' seen')
   for _, key in ipairs({pushed_key, inbox_key, workers_key}) do redis.call('HDEL', key, process) end
-  for _, key in ipairs({interactive_key, batch_key}) do
+  for _, key in ipairs({start_only_key, interactive_key, batch_key}) do
     for _, ticket in ipairs(redis.call('ZRANGE', key, 0, -1)) do
       if process_of(ticket) == process then redis.call('ZREM', key, ticket) end
     end

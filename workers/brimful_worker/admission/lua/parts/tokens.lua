@@ -52,17 +52,24 @@ local function tokens_fit_at(rules, ticket)
   return at + rules.window_ms + rules.guard_ms
 end
 
+-- What the running requests hold: counted once a turn, then kept up with what is granted.
+local held_of_budget, running
+local function hold_of_budget(ticket)
+  if held_of_budget then held_of_budget, running = held_of_budget + tokens_of(ticket), true end
+end
+
 -- "fits"; "wait": requests in flight hold what it needs; "never": nothing in flight, and it does not fit.
 local function budget_verdict(rules, ticket)
   if rules.budget == 0 then return 'fits' end
-  local left = rules.budget - number('spent') - tokens_of(ticket)
-  local held, running = 0, false
-  for _, holder in ipairs(redis.call('ZRANGE', slots_key, 0, -1)) do
-    if string.sub(holder, 1, 1) ~= '~' then
-      held = held + tokens_of(holder)
-      running = true
+  if not held_of_budget then
+    held_of_budget, running = 0, false
+    for _, holder in ipairs(redis.call('ZRANGE', slots_key, 0, -1)) do
+      if string.sub(holder, 1, 1) ~= '~' then
+        held_of_budget = held_of_budget + tokens_of(holder)
+        running = true
+      end
     end
   end
-  if left - held >= 0 then return 'fits' end
+  if number('spent') + held_of_budget + tokens_of(ticket) <= rules.budget then return 'fits' end
   return running and 'wait' or 'never'
 end

@@ -1,0 +1,150 @@
+"""What a process believes against what Redis keeps: after lost replies, twice lost memory, steps of the clock."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+import pytest
+import redis
+
+from brimful.status import read_status
+from brimful_worker.admission import LeaseLost
+from brimful_worker.admission.clock import steady
+from brimful_worker.local.valkey import Valkey
+from support.admissions import KEYS, TAG, Holding, admissions, blessed, hold
+from support.proxy import Proxy
+from support.waiting import wait_until_async
+
+pytestmark = pytest.mark.chaos
+
+
+@pytest.fixture
+def client(valkey: Valkey) -> redis.Redis:
+    return blessed(valkey)
+
+
+def left_in_redis(client: redis.Redis, ticket: str) -> float:
+    """Seconds until Redis ends the lease."""
+    pipe = client.pipeline()
+    pipe.time()
+    pipe.hget(KEYS["state"], "skew")
+    pipe.zscore(KEYS["slots"], ticket)
+    answers: list[Any] = pipe.execute()
+    (seconds, micros), skew, until = answers
+    return float(until or 0.0) / 1000 - (seconds + micros / 1e6 + int(skew or 0) / 1000)
+
+
+async def test_a_renewal_whose_reply_was_lost_promises_no_more_than_redis_keeps(
+    valkey: Valkey, client: redis.Redis
+) -> None:
+    async with Proxy(valkey.port) as proxy, admissions(proxy.url, 1, lease_s=3, cooloff_s=0.2) as (one,):
+        held = await hold(one)
+        proxy.drop_reply_to = b'"renew"'
+        await wait_until_async(lambda: proxy.dropped == 1 or proxy.drop_reply_to is None, "the renewal is on its way")
+        proxy.refuse = True
+        renewed = left_in_redis(client, held.lease.id)
+        await wait_until_async(
+            lambda: left_in_redis(client, held.lease.id) < renewed - 0.8, "it is carried out, and some time ago"
+        )
+        proxy.refuse = False
+        known = held.lease.deadline
+        await wait_until_async(lambda: held.lease.deadline > known, "the command was sent again and answered")
+        assert held.lease.deadline - steady() < left_in_redis(client, held.lease.id)
+        await held.end()
+
+
+@pytest.mark.parametrize("restarts", [1, 2])
+async def test_who_comes_back_first_waits_for_the_others(valkey: Valkey, client: redis.Redis, restarts: int) -> None:
+    """One process knows little: the other came after its last turn, and after each loss it is the first to be back."""
+    async with (
+        Proxy(valkey.port) as proxy,
+        admissions(valkey.url, 1, slots=2, lease_s=4, cooloff_s=0.2) as (one,),
+        admissions(proxy.url, 1, slots=2, lease_s=4, cooloff_s=0.2) as (other,),
+    ):
+        held = [await hold(other), await hold(other)]
+        proxy.refuse = True
+        for _ in range(restarts):
+            valkey.kill()
+            valkey.start()
+            await wait_until_async(lambda: client.zcard(KEYS["heard"]) == 1, "the first is back")
+        waiting = await hold(one)
+        assert all(holding.lease.lost or holding.lease.deadline < steady() for holding in held)
+        await waiting.end()
+        results = await asyncio.gather(*[holding.task for holding in held], return_exceptions=True)
+        assert [type(result) for result in results] == [LeaseLost, LeaseLost]
+
+
+async def test_starts_seen_before_the_first_loss_are_known_after_the_second(
+    valkey: Valkey, client: redis.Redis
+) -> None:
+    async with (
+        Proxy(valkey.port) as proxy,
+        admissions(valkey.url, 1, starts=10, lease_s=2) as (one,),
+        admissions(proxy.url, 1, starts=10, lease_s=2) as (gone,),
+    ):
+        for _ in range(6):
+            await (await hold(gone)).end()
+        await (await hold(one)).end()
+        proxy.refuse = True
+        proxy.cut()
+        for _ in range(2):
+            client.flushall()
+            await wait_until_async(lambda: client.zcard(KEYS["heard"]) == 1, "the one is back")
+        for _ in range(3):
+            await (await hold(one)).end()
+        assert read_status(client, TAG).starts_used == 10
+
+
+async def test_a_clock_step_met_first_by_a_new_process(valkey: Valkey, client: redis.Redis) -> None:
+    """A step of Redis's clock is imitated by a step of what the admission adds to it."""
+    async with admissions(valkey.url, 1, slots=1, starts=10, lease_s=4) as (one,):
+        held = await hold(one)
+        client.hincrby(KEYS["state"], "skew", 3_600_000)
+        async with admissions(valkey.url, 1, slots=1, starts=10, lease_s=4) as (new,):
+            waiting = Holding(new)
+            await wait_until_async(lambda: client.zcard(KEYS["batch"]) == 1, "the new process waits")
+            assert client.zscore(KEYS["slots"], held.lease.id) is not None
+            await held.end()
+            await waiting.granted.wait()
+            assert read_status(client, TAG).starts_used == 2
+            await waiting.end()
+
+
+async def test_a_lost_request_that_is_still_ending_keeps_its_slot_through_a_loss(
+    valkey: Valkey, client: redis.Redis
+) -> None:
+    async with admissions(valkey.url, 1, slots=1, lease_s=1.5, cooloff_s=0) as (one,):
+        lost, ended, tickets = asyncio.Event(), asyncio.Event(), []
+
+        async def slow_to_end() -> None:
+            async with one.slot() as lease:
+                tickets.append(lease.id)
+                try:
+                    client.zrem(KEYS["slots"], lease.id)
+                    await asyncio.Event().wait()
+                finally:
+                    lost.set()
+                    await ended.wait()
+
+        task = asyncio.create_task(slow_to_end())
+        await asyncio.wait_for(lost.wait(), 10)
+        client.flushall()
+        await wait_until_async(lambda: client.zcard(KEYS["heard"]) == 1, "it is back")
+        assert client.zrange(KEYS["slots"], 0, -1) == tickets
+        ended.set()
+        with contextlib.suppress(LeaseLost):
+            await task
+        await wait_until_async(lambda: client.zcard(KEYS["slots"]) == 0, "and then it is free")
+
+
+async def test_what_was_spent_of_the_budget_survives_lost_memory(valkey: Valkey, client: redis.Redis) -> None:
+    async with admissions(valkey.url, 1, budget=1000) as (one,):
+        await (await hold(one, tokens=100)).end(tokens_used=70)
+        await wait_until_async(lambda: read_status(client, TAG).budget_spent == 70, "it is spent")
+        await (await hold(one, tokens=100)).end(tokens_used=0)
+        client.flushall()
+        held = await hold(one, tokens=1)
+        assert read_status(client, TAG).budget_spent == 70
+        await held.end()
