@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from functools import partial
 from itertools import islice
 
-from brimful.packing import MAX_PACK_BYTES, Part, Shape, even_chunks, fitting, parts_of
+from brimful.packing import MAX_PACK_BYTES, Part, Shape, fitting, parts_of
 from brimful.profile import Profile
 from brimful.run.pace import Pace
 from brimful.run.tune import BLIND_WAVES, START_PROMPTS, Lot, Tuner, deal_blind, deal_out, fill_up
@@ -47,6 +47,8 @@ class Planner:
         self._filled: dict[str, None] = {}
         """Groups with enough for a request, as far as known, in the order in which they came to it."""
         self._ready: deque[tuple[Shape, tuple[Part, ...]]] = deque()
+        self._dealt: deque[tuple[Shape, tuple[Part, ...]]] = deque()
+        """Dealt out while nothing was known; what is left of it when something is, is dealt out anew."""
         self._share: float | None = None
         """Work for each slot, while nothing is known but the whole."""
         self._added = 0
@@ -101,8 +103,10 @@ class Planner:
         ``more``: lines not added yet, None = nobody knows. ``flush``: nothing more comes just now, so that waiting
         for fuller requests would leave slots idle.
         """
-        if self._ready:
-            shape, parts = self._ready.popleft()
+        if self._dealt and all(self._tuner.known(shape) for shape, _ in self._dealt):
+            self._undeal()
+        if dealt := self._ready or self._dealt:
+            shape, parts = dealt.popleft()
             self.held -= len(parts)
             self.held_bytes -= sum(part.size for part in parts)
             return shape, parts
@@ -111,7 +115,7 @@ class Planner:
         everything = flush or more == 0
         chosen = self._choose(now, more, everything)
         if chosen is None:
-            return self.next(now, more, flush) if self._ready else None
+            return self.next(now, more, flush) if self._dealt else None
         group, size = chosen
         return group.shape, self._take(group, size)
 
@@ -120,7 +124,7 @@ class Planner:
     def _choose(self, now: float, more: int | None, everything: bool) -> tuple[Group, int] | None:
         if self._pack == "auto":
             planned = self._endgame(now, more, everything)
-            if planned is not None or self._ready:
+            if planned is not None or self._dealt:
                 return planned
         while self._filled:
             group = self._groups.get(next(iter(self._filled)))
@@ -190,18 +194,25 @@ class Planner:
                 return group, size
         return None
 
-    def _deal(self, groups: list[Group], sizes: list[int]) -> None:
-        """All that is held becomes requests, the largest first."""
-        packs: list[tuple[Shape, tuple[Part, ...]]] = []
-        for group, size in zip(groups, sizes, strict=True):
-            for chunk in even_chunks([part for _, part in group.parts], size):
-                packs += [(group.shape, parts) for parts in fitting(chunk, size)]
+    def _deal(self, groups: list[Group], requests: list[tuple[int, int]]) -> None:
+        """All that is held becomes requests: each of a group's next so many parts."""
+        for n, size in requests:
+            group = groups[n]
+            parts = [group.parts.popleft()[1] for _ in range(min(size, len(group.parts)))]
+            self._dealt.extend((group.shape, some) for some in fitting(parts, size))
         self._groups.clear()
         self._filled.clear()
-        self.held = self.held_bytes = 0
-        for shape, parts in sorted(packs, key=lambda pack: -_work(pack[0], len(pack[1]))):
-            self.pack = len(parts)
-            self._hold(shape, parts)
+        self.pack = max(len(parts) for _, parts in self._dealt)
+
+    def _undeal(self) -> None:
+        for shape, parts in self._dealt:
+            group = self._groups.setdefault(shape.key, Group(shape))
+            for part in parts:
+                self._added += 1
+                group.parts.append((self._added, part))
+            if len(group.parts) >= self._size(group):
+                self._filled[shape.key] = None
+        self._dealt.clear()
 
     # -- in and out ------------------------------------------------------------------------------------------------
 

@@ -31,7 +31,8 @@ _OWN_S = 0.005
 _REACH = 16
 """Times the largest size seen that a request may have, once three sizes have been seen; 4 before."""
 BLIND_WAVES = 6
-_NO_LATER = 1.12
+_LATER = [(later, gaps) for gaps in (False, True) for later in (1.0, 1.01, 1.02)] + [(1.04, True), (1.1, True)]
+"""Times as long as single prompts, should packing not pay, and whether to fill gaps: the first of these that does."""
 _MODELS = 64
 _SHAPES = 4096
 
@@ -192,26 +193,43 @@ def deal_out(
     return _sizes(lots, best)
 
 
-def deal_blind(lots: Sequence[Lot], slots: int) -> list[int]:
+def deal_blind(lots: Sequence[Lot], slots: int) -> list[tuple[int, int]]:
     """As :func:`deal_out` while nothing is known of the latency; ``seconds`` are units of work.
 
-    As few requests as slots, if possible; more where these would end later than single prompts should the latency grow
-    with the prompts as fast as it can, in proportion.
+    Returns the lot's place and the prompts of each request, in the order in which to send them. Should the latency
+    grow with the prompts as fast as it can, in proportion, they end no later than single prompts would (or hardly so),
+    and are few: each slot in turn is filled up to that time, and a lot that does not fit goes on in the next slot.
     """
-    work = sum(lot.count * lot.seconds(1) for lot in lots)
-    alone = max(work / slots, *(lot.seconds(1) for lot in lots))
-    best: list[int] = []
-    best_end = math.inf
-    for counts in _parted(lots, BLIND_WAVES * slots):
-        if sum(counts) < slots:
-            best = list(counts)
-            continue
-        end = _end(lots, counts, [0.0] * slots, None, 0.0)
-        if end < best_end:
-            best, best_end = list(counts), end
-        if end <= _NO_LATER * alone:
+    alone = _end(lots, [lot.count for lot in lots], [0.0] * slots, None, 0.0)
+    planned: list[tuple[float, int, int]] = []
+    for later, gaps in _LATER:
+        planned, used = _filled_up(lots, later * alone, gaps)
+        if used <= slots:
             break
-    return _sizes(lots, best)
+    return [(n, size) for _, n, size in sorted(planned, key=lambda row: row[0])]
+
+
+def _filled_up(lots: Sequence[Lot], end: float, gaps: bool) -> tuple[list[tuple[float, int, int]], int]:
+    """When each request begins, its lot and its prompts; and how many slots it takes for all to be over at ``end``.
+
+    ``gaps``: what a slot has left that is too short for one lot's prompts is filled with those of the next lots.
+    """
+    planned: list[tuple[float, int, int]] = []
+    slots = [0.0]
+    for n, lot in sorted(enumerate(lots), key=lambda row: -row[1].seconds(1)):
+        one, left = lot.seconds(1), lot.count
+        place = 0 if gaps else len(slots) - 1
+        while left:
+            if place == len(slots):
+                slots.append(0.0)
+            size = min(left, int((end - slots[place]) / one + 1e-9), lot.most)
+            if size < 1:
+                place += 1
+                continue
+            planned.append((slots[place], n, size))
+            slots[place] += lot.seconds(size)
+            left -= size
+    return planned, len(slots)
 
 
 def _parted(lots: Sequence[Lot], most: int) -> Iterator[list[int]]:
