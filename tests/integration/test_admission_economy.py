@@ -63,6 +63,35 @@ async def test_a_grant_costs_at_most_four_commands(valkey: Valkey, waiters: int,
         assert jain([grants[number] for number in range(processes)]) >= 0.95
 
 
+@pytest.mark.chaos
+@pytest.mark.parametrize("waiters", [24, 96, 400])
+async def test_nobody_waits_for_much_more_than_those_ahead(valkey: Valkey, waiters: int) -> None:
+    """The longest wait against the ideal, in grants rather than in seconds: who asks while all slots are held and the
+    others wait has so many ahead of him, and is passed by few, whichever process he is in."""
+    blessed(valkey)
+    total, longest = 0, 0
+    async with admissions(valkey.url, 4, slots=16, starts=None) as many:
+
+        async def loop(admission: Admission) -> None:
+            nonlocal total, longest
+            while True:
+                since = total
+                async with admission.slot() as lease:
+                    if since >= 2 * waiters:  # not while they all arrive
+                        longest = max(longest, total - since)
+                    total += 1
+                    await asyncio.sleep(0.02)
+                    lease.report(ok=True)
+
+        tasks = [asyncio.create_task(loop(many[i % 4])) for i in range(waiters)]
+        await wait_until_async(lambda: total >= 6 * waiters, "six rounds", 60)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    # all 16 hold equally long, so that their slots are given on, and they ask anew, in waves of one moment
+    assert longest <= 1.3 * (waiters - 16) + 2 * 16
+
+
 async def test_thousands_of_slots_need_no_round_trip_each(valkey: Valkey) -> None:
     client = blessed(valkey)
     async with admissions(valkey.url, 2, slots=6000, starts=None) as many:

@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from brimful.status import read_status
-from brimful_worker.admission import LeaseLost
+from brimful_worker.admission import LeaseLost, assume_full
 from brimful_worker.admission.clock import steady
 from brimful_worker.local.valkey import Valkey
 from support.admissions import KEYS, TAG, Holding, admissions, blessed, hold
@@ -148,3 +148,15 @@ async def test_what_was_spent_of_the_budget_survives_lost_memory(valkey: Valkey,
         held = await hold(one, tokens=1)
         assert read_status(client, TAG).budget_spent == 70
         await held.end()
+
+
+async def test_a_window_that_nobody_knows_counts_as_full(valkey: Valkey, client: redis.Redis) -> None:
+    assume_full(client, TAG, starts=5, tokens=50)
+    forgot = steady()
+    async with admissions(valkey.url, 1, starts=5, tokens=50, window_s=1.2, guard_s=0.2) as (one,):
+        held = [await hold(one, tokens=10) for _ in range(5)]
+        assert steady() - forgot > 1.2
+        status = read_status(client, TAG)
+        assert (status.starts_used, status.tokens_used) == (5, 50)
+        for holding in held:
+            await holding.end(tokens_used=10)

@@ -192,6 +192,7 @@ def test_data_that_cannot_be_read_is_moved_aside_and_told(directory: Path) -> No
     with Hub(directory) as hub, _client(hub) as client:
         assert not client.exists("lost")
         assert not hub.bless
+        assert hub.forgot
         (aside,) = directory.glob("valkey-unreadable-*")
         assert str(aside) in hub.info.notice
     assert (aside / base.name).read_bytes().startswith(b"REDIS0011 nonsense")

@@ -23,6 +23,6 @@ from brimful_worker.admission.admission import Admission, Slot
 from brimful_worker.admission.errors import LeaseLost, StaleGrant
 from brimful_worker.admission.lease import Lease
 from brimful_worker.admission.policy import Limits
-from brimful_worker.admission.scripts import bless
+from brimful_worker.admission.scripts import assume_full, bless
 
-__all__ = ["Admission", "Lease", "LeaseLost", "Limits", "Slot", "StaleGrant", "bless"]
+__all__ = ["Admission", "Lease", "LeaseLost", "Limits", "Slot", "StaleGrant", "assume_full", "bless"]

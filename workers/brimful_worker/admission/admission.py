@@ -76,6 +76,7 @@ class Admission:
         speaker, self._speaker = self._speaker, None
         if speaker is None or self._running is None:
             return
+        speaker.holdings.settle_all()
         for ticket in speaker.leave():
             ticket.future.cancel()
         await asyncio.wait({self._running}, timeout=_LEAVE_S)
@@ -126,6 +127,11 @@ class Admission:
     def held(self) -> int:
         """Slots this process holds now."""
         return len(self._speaker.holdings.held) if self._speaker else 0
+
+    @property
+    def patience_s(self) -> float:
+        """Seconds from now for which this process may stand still before a lease of its ends; from any thread."""
+        return self._speaker.holdings.patience() if self._speaker else self._limits.lease_s / 2
 
     @property
     def waiting(self) -> int:

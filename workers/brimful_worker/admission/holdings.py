@@ -6,6 +6,7 @@ Nothing here waits or talks; what Redis must hear goes to the outbox, which the 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 from collections import OrderedDict
@@ -36,6 +37,8 @@ class Holdings:
         """Live leases by ticket, the longest not renewed first, save for grants that came late (``_soonest``)."""
         self.ending: dict[str, Lease] = {}
         """Lost leases whose requests have not ended yet."""
+        self._settling: dict[str, tuple[Lease, float, asyncio.TimerHandle]] = {}
+        """Leases whose requests have ended, held and renewed for a moment more; until when, on the steady clock."""
         self.waiting = Waiting(process)
         self.outbox = Outbox()
         self.history = History()
@@ -71,10 +74,31 @@ class Holdings:
             self._speak_soon()
 
     def end(self, lease: Lease, *, failed: bool) -> None:
-        """The lease's request is over."""
+        """The lease's request is over. The slot is free at once, or after the moment that it is to settle."""
         lease.end()
-        self.held.pop(lease.id, None)
         self.ending.pop(lease.id, None)
+        now = steady()
+        rest = lease.settling(now) if lease.id in self.held else 0.0
+        if rest and not self.closed:
+            timer = asyncio.get_running_loop().call_later(rest, self._settled, lease.id)
+            self._settling[lease.id] = lease, now + rest, timer
+        else:
+            self._release(lease, rest or lease.cooloff(self.limits.cooloff_s, failed))
+
+    def settle_all(self) -> None:
+        """Nothing is kept back any more: what is left of the moment rests in Redis."""
+        now = steady()
+        for lease, until, timer in self._settling.values():
+            timer.cancel()
+            self._release(lease, max(0.0, until - now))
+        self._settling.clear()
+
+    def _settled(self, ticket: str) -> None:
+        self._release(self._settling.pop(ticket)[0], 0.0)
+
+    def _release(self, lease: Lease, cooloff_s: float) -> None:
+        """What Redis must hear of a request's end."""
+        self.held.pop(lease.id, None)
         if lease.start_only and not lease.given_back:
             return
         if lease.given_back:
@@ -85,7 +109,7 @@ class Holdings:
             self._stale = 0
             verdict = -1 if lease.ok is None else int(lease.ok)
             used = -1 if lease.tokens_used is None else lease.tokens_used
-            cool_ms = round(lease.cooloff(self.limits.cooloff_s, failed) * 1000)
+            cool_ms = math.ceil(cooloff_s * 1000)
             if used >= 0:
                 self.history.settle(lease.id, used)
             self.outbox.releases.append([lease.id, cool_ms, verdict, used, 0])
@@ -178,6 +202,16 @@ class Holdings:
         if not self.held:
             return None
         return next(iter(self.held.values())).renewed + self.rules.heartbeat_s
+
+    def patience(self) -> float:
+        """Seconds from now in which no lease ends that is held now or may be granted, if this process stood still.
+        From any thread. A lease that is past its end is the watchdog's."""
+        now, left = steady(), self._lease_s() - self.rules.heartbeat_s
+        with contextlib.suppress(StopIteration, RuntimeError):  # the loop changes what is held at this very moment
+            first = min(self._soonest, next(iter(self.held.values())).deadline)
+            if first > now:
+                left = min(left, first - now)
+        return left
 
     def live(self, now: float) -> list[str]:
         return [lease.id for lease in self.held.values() if lease.deadline > now]

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_SETTLE_LEAST_S = 0.005
+_SETTLE_SHARE = 0.01
+
 
 class Lease:
     """Valid inside ``async with admission.slot(...) as lease``.
@@ -42,7 +45,9 @@ class Lease:
         self.ok: bool | None = None
         self.tokens_used: int | None = None
         self.cooloff_s: float | None = None
+        self.settle_s = 0.0
         self.wired = False
+        self._wired_at = 0.0
         self._watchdog = watchdog
         self._watch: Watch | None = None
         self._on_lost: Callable[[], None] | None = None
@@ -53,10 +58,11 @@ class Lease:
         raises too, and gives nothing back."""
         if self.wired:
             raise StaleGrant("this grant was used already; ask for a new one")
-        if steady() > self.wire_deadline:
+        now = steady()
+        if now > self.wire_deadline:
             self.given_back = True
             raise StaleGrant("the grant came too late to the wire; ask for a new one")
-        self.wired = True
+        self.wired, self._wired_at = True, now
 
     def give_back(self) -> None:
         """Nothing was sent and nothing will be: slot and start return unused as the ``async with`` ends."""
@@ -75,11 +81,19 @@ class Lease:
         except OSError as error:  # out of descriptors: the event loop alone ends the request
             log.warning("admission: a connection cannot be watched: %s", error)
 
-    def report(self, *, ok: bool | None, tokens_used: int | None = None, cooloff_s: float | None = None) -> None:
+    def report(
+        self,
+        *,
+        ok: bool | None,
+        tokens_used: int | None = None,
+        cooloff_s: float | None = None,
+        settle_s: float = 0.0,
+    ) -> None:
         """What became of the request: ``ok`` feeds the breaker, None is neutral; ``tokens_used`` settles the estimate;
-        ``cooloff_s`` lets the slot rest before it is given again. A body that raises without a report cools off."""
+        ``cooloff_s`` lets the slot rest before it is given again. A body that raises without a report cools off.
+        ``settle_s``: at most so long the slot of a request that ended normally is kept back (:meth:`settling`)."""
         self.reported = True
-        self.ok, self.tokens_used, self.cooloff_s = ok, tokens_used, cooloff_s
+        self.ok, self.tokens_used, self.cooloff_s, self.settle_s = ok, tokens_used, cooloff_s, settle_s
 
     # the speaker's side
 
@@ -104,6 +118,14 @@ class Lease:
         if self.cooloff_s is not None:
             return self.cooloff_s
         return default_s if failed and not self.reported else 0.0
+
+    def settling(self, now: float) -> float:
+        """Seconds from ``now`` for which the slot is held on, where that was asked for: who has the last byte of an
+        answer may be ahead of the provider's own count of it. One hundredth of the request's time, and 5 ms at least.
+        """
+        if not self.settle_s or not self.wired or self.start_only or self.lost or self.cooloff_s:
+            return 0.0
+        return min(self.settle_s, max(_SETTLE_LEAST_S, _SETTLE_SHARE * (now - self._wired_at)))
 
     def _shut(self) -> None:
         # on the watchdog's thread, which closes its duplicate itself; the body is told by the loop when that runs again

@@ -17,6 +17,7 @@ import redis
 
 from brimful_worker.admission.keys import Keys
 
+_AT_ONCE = 10_000
 _INCLUDE = re.compile(r"^--#include (\S+)$", re.MULTILINE)
 
 
@@ -40,6 +41,24 @@ def exchange_arguments(keys: Keys, message: bytes) -> list[Any]:
     """Number of keys, keys and arguments of ``exchange.lua``, to follow EVALSHA and hash, or EVAL and text."""
     names = keys.of("exchange")
     return [len(names), *names, message, keys.to, keys.everyone]
+
+
+def assume_full(client: redis.Redis, tag: str, *, starts: int | None, tokens: int | None) -> None:
+    """What this key did in the last window is not known any more: count it as full just now, so that a whole window
+    passes before anything starts. Called as :func:`bless` is; ``None`` = no such limit."""
+    names = Keys(tag).names
+    seconds, micros = client.time()
+    now = seconds * 1000 + micros // 1000 + int(client.hget(names["state"], "skew") or 0)
+    unknown = f"unknown.{secrets.token_hex(8)}"
+    pipe = client.pipeline(transaction=True)
+    for first in range(0, starts or 0, _AT_ONCE):
+        places = range(first, min(first + _AT_ONCE, starts or 0))
+        pipe.zadd(names["starts"], {f"{unknown}.{place}": now for place in places})
+    if tokens:
+        pipe.zadd(names["tokens"], {unknown: now})
+        pipe.hset(names["amounts"], unknown, str(tokens))
+        pipe.hincrby(names["state"], "tokens_sum", tokens)
+    pipe.execute()
 
 
 def bless(client: redis.Redis, tag: str) -> str:

@@ -237,13 +237,16 @@ class LocalFleet:
 
 
 def _bless(hub: Hub, settings: Settings) -> None:
-    """Tell admission that the server's memory is whole: nobody has leases or starts that it lacks."""
-    if not hub.bless:
+    """Tell admission whether the memory of the server is whole: nobody has leases or starts that it lacks."""
+    if not hub.bless and not hub.forgot:
         return
-    from brimful_worker.admission import bless
+    from brimful_worker.admission import assume_full, bless
 
     with sync_redis_client(hub.url) as client:
-        bless(client, settings.key_tag)
+        if hub.bless:
+            bless(client, settings.key_tag)
+        else:
+            assume_full(client, settings.key_tag, starts=settings.profile.starts, tokens=settings.profile.tokens)
 
 
 def _remove_if_empty(*directories: Path) -> None:

@@ -47,6 +47,8 @@ class Hub:
         self.bless = False
         """The server that this process started knows all there is to know, since nobody alive used an earlier one:
         admission need not wait for others to come back with their leases."""
+        self.forgot = False
+        """It could not read its data: what was started in the last window is not known."""
 
     @property
     def url(self) -> str:
@@ -192,7 +194,7 @@ class Hub:
         info = read_hub(self._directory)
         if info is None:
             raise FleetError(f"the local hub ended as soon as it was up (see {self._directory}/keeper.log)")
-        self.bless = bool(answer["bless"])
+        self.bless, self.forgot = bool(answer["bless"]), bool(answer["forgot"])
         return info
 
 
