@@ -144,6 +144,33 @@ def test_report_on_what_is_no_run(command: Command, tmp_path: Path) -> None:
         assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("field", "told_by"),
+    [("text", "report"), ("usage", "report"), ("usage", "run"), ("line", "run"), ("provider_s", "report")],
+)
+def test_a_spoilt_record_is_named(command: Command, tmp_path: Path, field: str, told_by: str) -> None:
+    path, out = write_lines(tmp_path / "in.jsonl", [GOOD]), tmp_path / "out.jsonl"
+    record = {"id": "1", "line": 1, "prompt_index": 0, "choice_index": 0, "of": 2, "text": "a", "finish_reason": "stop"}
+    record |= {"usage": None, "model": "m", "attempts": 1, "request_id": "r", "packed": 1, "started_at": 5.0}
+    record |= {"ended_at": 6.0, "waited_s": 0.0, "provider_s": 1.0, "retrying_s": 0.0}
+    write_lines(out, [record, {**record, field: ["spoilt"]}])
+    done = command("report", out) if told_by == "report" else command("run", path, "-o", out)
+    assert done.returncode == 2, done.stderr
+    assert f"{out}:2: is no record of a run" in done.stderr
+
+
+@pytest.mark.parametrize("spoilt", [{"limits": 5}, {"bad_lines": [[1]]}, {"tries": [1]}, {"run": None}, {"more": 1}])
+def test_a_spoilt_run_file_is_named(command: Command, tmp_path: Path, spoilt: dict[str, object]) -> None:
+    path, out = write_lines(tmp_path / "in.jsonl", [GOOD]), tmp_path / "out.jsonl"
+    write_lines(out, [])
+    file = tmp_path / "out.jsonl.run.json"
+    file.write_text(json.dumps({"version": 1, "run": "r", "parameters": {}, **spoilt}))
+    for done in (command("report", out), command("run", path, "-o", out)):
+        assert done.returncode == 2
+        assert f"{file}: cannot be read" in done.stderr
+        assert "--fresh" in done.stderr
+
+
 def test_the_help_needs_no_worker_code() -> None:
     code = (
         "import sys; from brimful.cli import run_command; run_command(['run', '--help']);"

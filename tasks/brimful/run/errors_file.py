@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -9,7 +10,7 @@ from array import array
 from pathlib import Path
 from typing import Any
 
-from brimful.errors import FleetError
+from brimful.errors import FleetError, InputError
 from brimful.run.output import LedgerFile, mend, scan
 from brimful.run.read import BadLine
 from brimful.run.records import load_line
@@ -113,7 +114,12 @@ class ErrorsFile:
             for place in range(len(offsets) - 1, -1, -1):
                 file.seek(offsets[place])
                 record = load_line(file.readline(), f"{self.path}:{place + 1}")
-                keep[place] = _stays(record, tally, newer, whole)
+                try:
+                    keep[place] = _stays(record, tally, newer, whole)
+                except (TypeError, ValueError):
+                    raise InputError(
+                        f"{self.path}:{place + 1}: is no record of a failure; mend or remove that line"
+                    ) from None
             if all(keep):
                 return
             self._rewrite(file, offsets, keep)
@@ -131,6 +137,8 @@ class ErrorsFile:
                         out.write(file.readline())
             os.replace(new, self.path)
         except OSError as error:
+            with contextlib.suppress(OSError):
+                new.unlink()  # a full disk leaves an empty one
             raise FleetError(f"cannot write {self.path}: {error.strerror or error}") from None
 
 

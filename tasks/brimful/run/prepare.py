@@ -206,11 +206,11 @@ def _scan(ledger: Path, tally: Tally, counts: Counts, notes: list[str]) -> None:
             new = tally.add(
                 int(record["line"]), int(record["prompt_index"]), int(record["choice_index"]), record["of"] or 1 << 60
             )
-        except (KeyError, TypeError, ValueError):
+            counts.add(record)
+        except (AttributeError, KeyError, TypeError, ValueError):
             raise InputError(
                 f"{ledger}:{number}: is no record of a run, nothing is added to it; name another output with -o"
             ) from None
-        counts.add(record)
         twice += not new
     if twice:
         notes.append(f"{ledger} holds {twice:,} rollouts twice (were files joined?); they are left as they are")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import math
 import os
@@ -84,7 +85,7 @@ def read_run(output: Path) -> RunFigures:
             _add(figures, record, requests)
             longest.add(len(record["text"]), number, record)
             slowest.add(float(record["provider_s"] or 0), number, record)
-        except (KeyError, TypeError, ValueError):
+        except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
             raise InputError(f"{paths.ledger}:{number}: is no record of a run; name the output of one") from None
     for record in _records(paths.error_ledger):
         _count(figures.causes, str(record.get("cause")))
@@ -108,6 +109,8 @@ def write_report(output: Path, page: Path | None = None) -> Path:
         new.write_bytes(text.encode("utf-8", "backslashreplace"))
         os.replace(new, page)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            new.unlink()  # a full disk leaves an empty one
         raise FleetError(f"cannot write {page}: {error.strerror or error}") from None
     return page
 
@@ -130,6 +133,8 @@ class _Top:
 
 
 def _add(figures: RunFigures, record: dict[str, Any], requests: Recent) -> None:
+    if not isinstance(record["text"], str):
+        raise TypeError("text")
     figures.counts.add(record)
     _count(figures.finish_reasons, str(record["finish_reason"]))
     _count(figures.models, str(record["model"]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -39,13 +40,27 @@ class Sidecar:
             raw = json.loads(path.read_text("utf-8"))
             if raw.pop("version") != _VERSION:
                 raise ValueError("another version")
-            return cls(**raw)
+            found = cls(**raw)
+            found._check()
+            return found
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise UsageError(
                 f"{path}: cannot be read ({error}); remove it to resume from the output, or use --fresh"
             ) from None
+
+    def _check(self) -> None:
+        """Somebody may have edited it. Raises TypeError."""
+        for name, kind in (("run", str), ("parameters", dict), ("limits", dict), ("bad_lines", list), ("tries", list)):
+            if not isinstance(getattr(self, name), kind):
+                raise TypeError(f"its {name} is no {kind.__name__}")
+        numbers = [value for value in self.limits.values() if value is not None]
+        ranges = [line for pair in self.bad_lines for line in (pair if len(pair) == 2 else [None])]
+        if not all(isinstance(value, int | float) for value in numbers + ranges):
+            raise TypeError("its limits or bad_lines are no numbers")
+        if not all(isinstance(each, dict) for each in self.tries):
+            raise TypeError("its tries are no objects")
 
     def store(self, path: Path) -> None:
         """Atomic. Raises FleetError."""
@@ -56,6 +71,8 @@ class Sidecar:
             new.write_text(text + "\n", "utf-8")
             os.replace(new, path)
         except OSError as error:
+            with contextlib.suppress(OSError):
+                new.unlink()  # a full disk leaves an empty one
             raise FleetError(f"cannot write {path}: {error.strerror or error}") from None
 
     def changes(self, parameters: dict[str, Any]) -> list[str]:
