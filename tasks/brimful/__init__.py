@@ -1,15 +1,20 @@
 """brimful: a fleet of Celery workers that samples LLM completions with one API key.
 
-This package is what a service imports; it knows nothing of workers, aiohttp or Lua.
+This package is what a service imports; it knows nothing of workers, aiohttp or Lua. Its names are loaded when first
+used, so that commands which need few of them start at once.
 """
 
-from brimful.celery import app
-from brimful.errors import BrimfulError
-from brimful.fleet import AsyncFleet, Fleet
-from brimful.mapping import Sampled
-from brimful.outcome import Outcome, Rollout
-from brimful.request import Request
-from brimful.tasks import sample, shard
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from brimful.celery import app
+    from brimful.errors import BrimfulError
+    from brimful.fleet import AsyncFleet, Fleet
+    from brimful.mapping import Sampled
+    from brimful.outcome import Outcome, Rollout
+    from brimful.request import Request
+    from brimful.tasks import sample, shard
 
 __all__ = [
     "AsyncFleet",
@@ -24,3 +29,28 @@ __all__ = [
     "shard",
 ]
 __version__ = "0.1.0"
+
+_HOMES = {
+    "AsyncFleet": "fleet",
+    "BrimfulError": "errors",
+    "Fleet": "fleet",
+    "Outcome": "outcome",
+    "Request": "request",
+    "Rollout": "outcome",
+    "Sampled": "mapping",
+    "app": "tasks",  # with the tasks that it is asked for
+    "sample": "tasks",
+    "shard": "tasks",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

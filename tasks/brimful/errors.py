@@ -13,7 +13,8 @@ BrimfulError
 │   ├── BudgetExhausted     exit 4   the key's tokens are at their end
 │   └── KeyRefused          exit 5   401 or 403
 └── FleetError              exit 1   Redis, the workers or the embedded server
-    ├── RedisUnreachable    exit 2
+    ├── RedisUnreachable    exit 2   nothing answers there, or it refuses this user
+    ├── RedisRefused                 it answers, and takes nothing: its disk or memory is full, it is read-only
     └── NoWorker                     a task body was called outside a worker
 
 Every error is built from plain strings, so that it survives Celery's JSON result backend unchanged.
@@ -102,6 +103,10 @@ class FleetError(BrimfulError):
 
 class RedisUnreachable(FleetError):
     exit_code = ExitCode.USAGE
+
+
+class RedisRefused(FleetError):
+    """Redis answers, and refuses what it is asked for; tried on for a while."""
 
 
 class NoWorker(FleetError):

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from brimful.interrupt import unwinding
+
 
 def report(
     output: Annotated[Path, typer.Argument(metavar="OUT", help="The output of a run, as given with -o.")],
@@ -15,4 +17,6 @@ def report(
     """Make one self-contained HTML page of a run: it works offline and shows what was sampled, when, and how well."""
     from brimful.run.report import write_report
 
-    print(write_report(output, page))
+    with unwinding():
+        made = write_report(output, page)
+    print(made)

@@ -13,6 +13,7 @@ import typer
 
 from brimful.cli.style import coloured, paint
 from brimful.config import Settings
+from brimful.interrupt import unwinding
 from brimful.names import QUEUES
 from brimful.queues import Queues, read_queues
 from brimful.status import Status, known_tags, read_status
@@ -35,7 +36,7 @@ def status(
     """
     settings = Settings.load()
     place = find_redis(settings)
-    with connect(place) as client, contextlib.suppress(KeyboardInterrupt):
+    with connect(place) as client, contextlib.suppress(KeyboardInterrupt), unwinding():
         while True:
             try:
                 _look(place, client, settings, tag, as_json=as_json, clear=watch)

@@ -22,7 +22,7 @@ from celery import Celery
 
 from brimful.aio import end
 from brimful.celery import app_for
-from brimful.errors import RequestTooLarge
+from brimful.errors import FleetError, RequestTooLarge
 from brimful.names import Workload
 from brimful.packing import Packed, even_chunks
 from brimful.profile import Profile
@@ -52,6 +52,9 @@ _STALLED_S = 0.05
 _IDLE_S = 1.0
 """Nor one that trickles while slots are idle."""
 _TOUCH_S = 3600.0
+_DRAIN_S = 15.0
+"""Redis may take so long to hear that the run stops; what is on the wire may then take what it needs."""
+_AT_ONCE_S = 1.0
 _LIMITS_S = 5.0
 _SHARDS_AT_ONCE = 64
 
@@ -160,11 +163,18 @@ class Driver:
             return
         self._begin_stop("drain" if drain else "stop")
         if drain:
-            await self._withdraw_unbegun()
+            try:
+                async with asyncio.timeout(_DRAIN_S):
+                    await self._withdraw_unbegun()
+            except (TimeoutError, FleetError) as error:
+                why = "does not answer" if isinstance(error, TimeoutError) else f"takes no word of it: {error}"
+                log.warning("brimful: stopped without waiting for what is on the wire: Redis %s", why)
+                self._over.set()
         else:
             self._over.set()
-            with contextlib.suppress(*AWAY):
-                await self._ledger.withdraw(list(self._out.shards))
+            with contextlib.suppress(*AWAY, TimeoutError):
+                async with asyncio.timeout(_AT_ONCE_S):
+                    await self._ledger.withdraw(list(self._out.shards))
 
     def snapshot(self) -> DriveStatus:
         status = self._status

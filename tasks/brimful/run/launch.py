@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from brimful.config import Settings
-from brimful.errors import ExitCode, UsageError
+from brimful.errors import ExitCode, RedisRefused, UsageError
+from brimful.interrupt import unwinding
 from brimful.run.display import Display, Quiet, make_display
 from brimful.run.fleet_gauges import FleetGauges
 from brimful.run.gauges import GaugeReader, Gauges
@@ -22,10 +23,10 @@ from brimful.run.options import RunOptions
 from brimful.run.prepare import Prepared, prepare
 from brimful.run.reach import check_provider, check_redis
 from brimful.run.session import DriverLike, Session
+from brimful.run.signals import Signals
 from brimful.run.summary import Summary
 from brimful.worker_side import LocalFleet, local_fleet
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _WORKER_PATIENCE_S = 8
 
 MakeDriver = Callable[[str, Prepared], DriverLike]
@@ -48,12 +49,14 @@ def run_to_end(
     if options.to_stdout and showing.json:
         raise UsageError("--json and -o - would both write standard output: name an output file")
     local = options.rehearse or settings.redis_url is None
-    prepared = prepare(options, settings.profile, Quiet().say if showing.progress else lambda text: None)
+    with unwinding():
+        prepared = prepare(options, settings.profile, Quiet().say if showing.progress else lambda text: None)
     try:
         if local and not options.rehearse and not prepared.complete:
             _ = settings.api_base, settings.api_key  # raises where one is missing
         launch = _Launch(prepared, settings, showing, make_driver or partial(_driver, settings.timeout_s))
-        return asyncio.run(launch.run(local))
+        with launch.signals:
+            return asyncio.run(launch.run(local))
     finally:
         prepared.close()
 
@@ -71,13 +74,10 @@ class _Launch:
         self._fleet_gauges: FleetGauges | None = None
         self._fleet_stopping = False
         self._interrupted = False
+        self.signals = Signals(self._interrupt, self._kill_workers)
 
     async def run(self, local: bool) -> ExitCode:
-        loop = asyncio.get_running_loop()
-        # One that is ignored stays so: nohup, and background jobs of a shell.
-        heard = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-        for number in heard:
-            loop.add_signal_handler(number, self._interrupt)
+        self.signals.attach(asyncio.get_running_loop())
         try:
             for note in self._prepared.notes:
                 self._display.say(note)
@@ -91,8 +91,6 @@ class _Launch:
             return await self._conduct(self._settings)
         finally:
             self._display.close()
-            for number in heard:
-                loop.remove_signal_handler(number)
 
     async def _on_local_fleet(self) -> ExitCode:
         options, settings = self._prepared.options, self._settings
@@ -100,17 +98,21 @@ class _Launch:
             await asyncio.to_thread(check_provider, settings)
         workers = options.workers or settings.workers
         fleet = local_fleet(settings, workers=workers, rehearse=options.rehearse)
+        hurry = False
         try:
             await asyncio.to_thread(fleet.start)
             self._fleet = fleet
             if fleet.notice:
                 self._display.say(fleet.notice)
             where = "a rehearsal against the stand-in gateway" if options.rehearse else settings.api_base
-            self._display.say(f"{workers} workers on this machine, {where}")
+            self._display.say(f"{workers} worker{'s' if workers > 1 else ''} on this machine, {where}")
             return await self._conduct(fleet.settings)
+        except RedisRefused:
+            hurry = True  # the workers could store no outcome of what they have on the wire
+            raise
         finally:
             self._fleet, self._fleet_stopping = fleet, True
-            if self._session is not None and self._session.interrupts > 1:
+            if hurry or (self._session is not None and self._session.interrupts > 1):
                 await asyncio.to_thread(fleet.kill)
             else:
                 await asyncio.to_thread(fleet.stop)
@@ -143,14 +145,17 @@ class _Launch:
         return ExitCode(summary.exit_code)
 
     def _interrupt(self) -> None:
-        if self._fleet_stopping and self._fleet is not None:
-            for pid in self._fleet.worker_pids:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        if self._fleet_stopping:
+            self._kill_workers()
         elif self._session is not None:
             self._session.interrupt()
         else:
             self._interrupted = True  # while the fleet starts: it is ended as soon as it can be
+
+    def _kill_workers(self) -> None:
+        for pid in self._fleet.worker_pids if self._fleet is not None else ():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def _next(self, summary: Summary) -> str | None:
         if self._prepared.paths is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,11 +12,9 @@ from typing import Any
 
 from celery import Celery
 from kombu.exceptions import OperationalError
-from redis import RedisError
 
 from brimful.names import TASK_SHARD
-
-log = logging.getLogger(__name__)
+from brimful.run.insist import AWAY, Patience
 
 _PAUSE_S = 0.5
 
@@ -42,7 +39,10 @@ class Publisher:
         self._producer: Any = None
 
     async def send(self, messages: Sequence[ShardMessage]) -> None:
-        """Returns when the queues have all of them, however long Redis is away; at once when closed meanwhile."""
+        """Returns when the queues have all of them, however long Redis is away; at once when closed meanwhile.
+
+        Raises FleetError when Redis is there and refuses.
+        """
         await asyncio.get_running_loop().run_in_executor(self._thread, self._send, list(messages))
 
     def close(self) -> None:
@@ -55,15 +55,13 @@ class Publisher:
         self._thread.shutdown(wait=False)
 
     def _send(self, messages: list[ShardMessage]) -> None:
-        warned = False
+        patience = Patience()
         while messages and not self._closing.is_set():
             try:
                 self._publish(messages[0])
-            except (OperationalError, RedisError, OSError) as error:
-                if not warned:
-                    log.warning("cannot enqueue: %s; trying on", type(error).__name__)
-                warned = True
+            except (OperationalError, *AWAY) as error:
                 self._disconnect()
+                patience.bear(error)
                 self._closing.wait(_PAUSE_S)
             else:
                 messages.pop(0)

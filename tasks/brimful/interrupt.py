@@ -1,0 +1,47 @@
+"""Ctrl-C while a command starts, and while it takes its leave. Imports next to nothing."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+_INTERRUPTED = 130
+
+
+def take() -> None:
+    """From here on SIGINT and SIGTERM end the process at once with exit 130, until something else takes them.
+
+    Also where SIGINT is ignored: a script's background jobs are born so, and ``kill -INT`` is to end them too.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _leave)
+    atexit.register(_ignore)
+
+
+@contextmanager
+def unwinding() -> Iterator[None]:
+    """Ctrl-C is a KeyboardInterrupt in here: there is something to clear up."""
+    if signal.getsignal(signal.SIGINT) is not _leave:
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, _leave)
+
+
+def _leave(*_: Any) -> None:
+    """In the midst of imports an exception could surface anywhere, and there is nothing to clear up."""
+    os.write(2, b"brimful: interrupted\n")
+    os._exit(_INTERRUPTED)
+
+
+def _ignore() -> None:
+    """The interpreter takes itself apart, and the exit code is settled."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
