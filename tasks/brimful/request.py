@@ -131,6 +131,8 @@ class Request:
             raise BadRequest("stream: answers are taken whole; leave it out")
         if "model" in self.fields and not isinstance(self.fields["model"], str):
             raise BadRequest("model: must be a string")
+        if "model" in self.fields and not self.fields["model"].strip():
+            raise BadRequest("model: is empty; name one, or leave it out (--model)")
         if profile.model is None and "model" not in self.fields:
             raise BadRequest(f"model: {profile.name} has no default model; name one (--model)")
         self._check_size(profile)

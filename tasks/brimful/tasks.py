@@ -22,12 +22,13 @@ class CoroutineTask(Task):  # type: ignore[misc]  # celery ships no types
 
 
 @app.task(base=CoroutineTask, name=TASK_SAMPLE, shared=False, throws=(SampleError, BadRequest))  # type: ignore[untyped-decorator]
-async def sample(request: Any = None, /, **fields: Any) -> dict[str, Any]:
+async def sample(request: Any = None, **fields: Any) -> dict[str, Any]:
     """One request; the provider's Completion is the result, with what it took under ``brimful``.
 
     ``sample.delay("The sky is", max_tokens=8)``, ``sample.delay({"prompt": …})`` and
-    ``send_task("brimful.sample", kwargs={"prompt": …})`` are the same. ``fields`` are any of the provider's, and
-    ``mode``, ``workload``, ``system``. Raises brimful.errors.SampleError and BadRequest.
+    ``send_task("brimful.sample", kwargs={"prompt": …})`` are the same, as is ``kwargs={"request": {"prompt": …}}``.
+    ``fields`` are any of the provider's, and ``mode``, ``workload``, ``system``. Raises brimful.errors.SampleError and
+    BadRequest.
     """
     outcome = await port().sample(port().parse(request, fields))
     if outcome.failure is not None:

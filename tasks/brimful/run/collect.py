@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
 from brimful.outcome import Cause, Outcome
 from brimful.run.feed import Feed
+from brimful.run.outcomes import attempts_since
 from brimful.run.prepare import Prepared
 from brimful.run.read import BadLine
 from brimful.run.records import rollout_records
@@ -24,6 +26,7 @@ class Collector:
         self._on_end = on_end
         self._outcomes = Recent()
         self._unrecorded = 0
+        self._began = time.time()
         self.waiting_s, self.provider_s, self.retrying_s = Histogram(), Histogram(), Histogram()
         self.provider_sum_s = 0.0
         self.attempts = 0
@@ -37,19 +40,26 @@ class Collector:
         errors = self._prepared.errors
         return len(errors.lines) if errors is not None else self._unrecorded
 
-    def take(self, batch: Sequence[Delivered | Failed], feed: Feed) -> None:
-        """All of it is on disk when this returns. Raises FleetError when it cannot be written."""
+    def take(self, batch: Sequence[Delivered | Failed], feed: Feed, *, earlier: bool = False) -> None:
+        """All of it is on disk when this returns. Raises FleetError when it cannot be written, and counts none of it.
+
+        ``earlier``: outcomes of an earlier try, which this one only writes down.
+        """
         tally, records = self._prepared.tally, []
+        new: dict[tuple[int, int, int], int] = {}
         for item in batch:
-            self._count(item.outcome, item.packed if isinstance(item, Delivered) else 1)
+            if not earlier:
+                self._count(item.outcome, item.packed if isinstance(item, Delivered) else 1)
             if isinstance(item, Delivered):
                 of = feed.rollouts_of(item.line)
-                records += [
-                    record
-                    for record in rollout_records(item, of)
-                    if tally.add(item.line, record["prompt_index"], record["choice_index"], of or _UNKNOWN)
-                ]
+                for record in rollout_records(item, of):
+                    place = (item.line, record["prompt_index"], record["choice_index"])
+                    if place not in new and not tally.has(*place):
+                        new[place] = of or _UNKNOWN
+                        records.append(record)
         self._prepared.sink.write(records)
+        for place, of in new.items():
+            tally.add(*place, of)
         for record in records:
             self._prepared.counts.add(record)
         feed.spent(self._prepared.counts.tokens)
@@ -82,7 +92,7 @@ class Collector:
     def _count(self, outcome: Outcome, packed: int) -> None:
         if not self._outcomes.add(outcome.id):
             return
-        self.attempts += outcome.attempts
+        self.attempts += attempts_since(outcome, self._began)
         self.rate_limited += outcome.rate_limited
         self.packed += packed > 1
         for cause, count in outcome.retries.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 from brimful.outcome import Cause, Failure, Outcome
@@ -14,6 +15,18 @@ STOPS = (Cause.KEY_REFUSED, Cause.BUDGET)
 """Failures after which nothing more is worth asking."""
 
 
+def attempts_since(outcome: Outcome, began: float) -> int:
+    """Its attempts that began after that Unix time, as far as an outcome tells: it knows when its first one began.
+
+    A request taken over from an earlier try had its first attempt, or all of them, in that try.
+    """
+    if outcome.started_at is None or outcome.started_at >= began:
+        return outcome.attempts
+    if outcome.ended_at is not None and outcome.ended_at < began:
+        return 0
+    return max(0, outcome.attempts - 1)
+
+
 class Outcomes:
     """Keeps the status, teaches the tuner, and gives parts of failed packs back to the planner."""
 
@@ -21,6 +34,7 @@ class Outcomes:
         self._planner = planner
         self._tuner = tuner
         self._status = status
+        self._began = time.time()
 
     def records(self, packed: Packed, outcome: Outcome, *, known_lines: bool) -> list[Delivered | Failed]:
         """Empty where it is asked anew, or was only stopped. ``known_lines``: the parts hold their lines' own
@@ -76,7 +90,7 @@ class Outcomes:
         status = self._status
         status.requests += 1
         status.packed += packed.lines > 1
-        status.attempts += outcome.attempts
+        status.attempts += attempts_since(outcome, self._began)
         status.rate_limited += outcome.rate_limited
         for cause, count in outcome.retries.items():
             status.retries[cause] = status.retries.get(cause, 0) + count

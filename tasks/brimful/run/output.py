@@ -60,9 +60,11 @@ class StandardOutput:
         try:
             sys.stdout.buffer.write(b"".join(map(dump_line, records)))
             sys.stdout.buffer.flush()
-        except BrokenPipeError:
+        except OSError as error:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else the interpreter complains again at its end
-            raise FleetError("standard output was closed by its reader; nothing more was asked") from None
+            if isinstance(error, BrokenPipeError):
+                raise FleetError("standard output was closed") from None
+            raise FleetError(f"cannot write standard output: {error.strerror or error}") from None
 
     def close(self) -> None: ...
 

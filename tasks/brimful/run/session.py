@@ -18,7 +18,7 @@ from brimful.run.units import Delivered, DriveStatus, Failed, Recovered, Unit
 
 _LARGE = 100 << 20  # bytes of a ledger that take a while
 _TICK_S = 0.5
-_STOP_S = 3.0
+_STOP_S = 1.0
 _REFUSED_S = 10.0
 
 
@@ -86,10 +86,10 @@ class Session:
         finally:
             for stop in self._stops:
                 stop.cancel()
-        self.summary = summary = self._finish()
         if self._error is None:
             self._error = self._feed.fault or self._feed.nothing_usable()
             self._prepared.unused = self._feed.unused
+        self.summary = summary = self._finish()
         if self._error is not None:
             raise self._error
         return summary
@@ -166,7 +166,7 @@ class Session:
     async def _drive(self, driver: DriverLike) -> None:
         prepared = self._prepared
         recovered = await driver.recover()
-        self._collector.take(recovered.delivered, self._feed)
+        self._collector.take(recovered.delivered, self._feed, earlier=True)
         self._resumed = prepared.counts.rollouts
         stopped = self._feed.stopped
         self._feed = prepared.feed(recovered.outstanding, self._collector.take_bad)
@@ -251,7 +251,7 @@ class Session:
             },
             output=str(paths.output) if paths else "-",
             errors=str(paths.errors) if paths and paths.errors.exists() else None,
-            exit_code=int(exit_code_of(self._ended, took.failed)),
+            exit_code=int(self._error.exit_code if self._error else exit_code_of(self._ended, took.failed)),
             ended=self._ended,
         )
 

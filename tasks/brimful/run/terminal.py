@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from typing import Literal
+
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -17,7 +20,9 @@ class Terminal:
     """One block at the bottom of the terminal, drawn anew with each :meth:`show`; lines said stay above it."""
 
     def __init__(self, gauges: ReadGauges, *, table: bool = True, console: Console | None = None) -> None:
-        self.console = console or Console(stderr=True, highlight=False)
+        # rich's own reading of NO_COLOR leaves bold and dim.
+        colours: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
+        self.console = console or Console(stderr=True, highlight=False, color_system=colours)
         self._gauges = gauges
         self._table = table
         self._rate = Rate()

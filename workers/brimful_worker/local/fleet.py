@@ -24,6 +24,7 @@ from brimful.redis_url import sync_redis_client
 from brimful_worker.local.environment import worker_environment
 from brimful_worker.local.flower import FlowerChild, check_port
 from brimful_worker.local.hub import Hub
+from brimful_worker.local.logs import KEPT, clear_logs
 from brimful_worker.local.processes import Child, Lifeline, stop_all
 from brimful_worker.local.standin import StandIn
 from brimful_worker.local.supervisor import Supervisor
@@ -187,6 +188,7 @@ class LocalFleet:
             _bless(self._hub, settings)
         else:
             redis_url = settings.redis_url
+        clear_logs(directory / "logs")
         self._logs = directory / "logs" / f"{os.getpid()}-{secrets.token_hex(3)}"
         self._logs.mkdir(mode=0o700, parents=True)
         self._lifeline = Lifeline()
@@ -227,7 +229,9 @@ class LocalFleet:
             self._lifeline.close()
             self._lifeline = None
         if self._logs is not None:
-            if self._supervisor is None or self._supervisor.failure is None:
+            if self._supervisor is not None and self._supervisor.failure is not None:
+                (self._logs / KEPT).touch()
+            else:
                 shutil.rmtree(self._logs, ignore_errors=True)
                 _remove_if_empty(self._logs.parent, self._logs.parent.parent)
             self._logs = None
