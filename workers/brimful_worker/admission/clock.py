@@ -11,9 +11,10 @@ import time
 from collections import deque
 
 _KEPT = 16
-_SLACK_S = 0.5
-"""How far the clock may run ahead of this process's before it is called a step."""
-_SLACK_SHARE = 0.01
+_SLACK_S = 0.25
+"""How far the clock may run ahead of this process's before it is called a step: less than the network's part of the
+guard. A turn that takes so much longer than the slowest of those kept looks like a step, and the clock waits for it."""
+_SLACK_SHARE = 0.005
 
 
 def _steady_clock() -> int | None:
@@ -36,16 +37,15 @@ class RedisClock:
 
     def __init__(self) -> None:
         self._offsets: deque[float] = deque(maxlen=_KEPT)
-        self._last: tuple[float, float, float] | None = None
+        self._last_sent = 0.0
 
     def reset(self) -> None:
         self._offsets.clear()
-        self._last = None
 
-    def note(self, sent: float, received: float, now_ms: float) -> None:
-        """A turn sent and answered at these steady times showed ``now_ms``."""
+    def note(self, sent: float, now_ms: float) -> None:
+        """A turn sent at this steady time showed ``now_ms``."""
         self._offsets.append(sent - now_ms / 1000)
-        self._last = (sent, received, now_ms)
+        self._last_sent = sent
 
     def not_after(self, at_ms: float) -> float:
         """A steady time that is not later than when the clock showed ``at_ms``."""
@@ -53,9 +53,7 @@ class RedisClock:
 
     def bound_ms(self, sent: float) -> int | None:
         """The furthest the clock can be when a turn sent now is carried out, unless it was stepped forward."""
-        if self._last is None:
+        if not self._offsets:
             return None
-        last_sent, last_received, now_ms = self._last
-        elapsed = sent - last_sent
-        slack = _SLACK_S + _SLACK_SHARE * elapsed + 2 * (last_received - last_sent)
-        return int(now_ms + (elapsed + slack) * 1000)
+        slack = _SLACK_S + _SLACK_SHARE * (sent - self._last_sent)
+        return int((sent - min(self._offsets) + slack) * 1000)

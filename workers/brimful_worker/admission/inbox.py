@@ -20,9 +20,9 @@ class Inbox:
         """A grant is missing ahead of one that came: the next turn brings it."""
         return bool(self._early)
 
-    def restart(self) -> None:
-        """A new epoch numbers from one."""
-        self.seen = 0
+    def restart(self, base: int = 0) -> None:
+        """A new epoch numbers from one; who joins again while it lasts goes on above ``base``."""
+        self.seen = base
         self._early.clear()
 
     def knows(self, number: int) -> bool:

@@ -211,7 +211,7 @@ class Speaker:
         if reply["epoch"] != self._epoch:
             self._clock.reset()
             self._epoch = reply["epoch"]
-        self._clock.note(sent, received, now_ms)
+        self._clock.note(sent, now_ms)
         self._last_turn = sent
         if limits := reply.get("limits"):
             self._rev = reply["rev"]
@@ -226,9 +226,11 @@ class Speaker:
                 "admission: this process's limits differ from the others', which stay in force: %s", holdings.rules
             )
         if "alive" in reply:  # not while all is being rebuilt: what was known before is worth more then
-            self._alive, self._used, self._used_at = reply["alive"], reply["used"], received
+            self._alive, self._used = reply["alive"], reply["used"]
+            self._used_at = self._clock.not_after(now_ms)
         self._spent = reply.get("spent", self._spent)
         if "join" in message:
+            self._inbox.restart(reply["base"])
             holdings.rejoined([lease[0] for lease in message["join"]["leases"]], answer.first_sent, received)
         else:
             holdings.renewed(message.get("renew") or (), sent)

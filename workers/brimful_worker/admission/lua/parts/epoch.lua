@@ -24,6 +24,7 @@ end
 -- Registers what the process holds and what it started.
 local function join(told)
   redis.call('HDEL', inbox_key, me) -- what it has not taken yet it asks anew
+  redis.call('HSET', commands_key, me .. ' seen', redis.call('HGET', pushed_key, me) or 0)
   if told.overrides and redis.call('EXISTS', limits_key) == 0 then
     for field, value in pairs(told.overrides) do redis.call('HSET', limits_key, field, value) end
   end
