@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from dotenv import dotenv_values
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from brimful.errors import SettingError
 from brimful.profile import Profile, get_profile
 
 _DOTENV = ".env"
+_REDIS_SCHEMES = ("redis://", "rediss://", "unix://", "sentinel://")
 
 
 class Settings(BaseSettings):
@@ -54,6 +55,12 @@ class Settings(BaseSettings):
     lease_s: float = Field(8.0, gt=0.5, le=60)
     cooloff_s: float = Field(1.0, ge=0)
     """How long a slot rests after its request was aborted: the provider may go on for a moment."""
+    settle_s: float = Field(0.02, ge=0, le=1)
+    """The most by which a slot is kept back after its request has ended: the provider may count it out a moment after
+    its answer is here. 1 % of the request's time, at least 5 ms; 0 = none."""
+    guardian: bool = True
+    """A tiny process beside each worker ends it when it stands still (stopped, frozen) so long that its slots would go
+    to others while its requests are still open."""
     reserve_slots: int = Field(0, ge=0)
     """Slots that batch leaves to interactive."""
     reserve_starts: int = Field(0, ge=0)
@@ -103,6 +110,13 @@ class Settings(BaseSettings):
     """Prometheus metrics on this port, the next free one for each further worker process; None = none."""
     metrics_address: str = "127.0.0.1"
 
+    @field_validator("redis_url")
+    @classmethod
+    def _known_scheme(cls, url: str | None) -> str | None:
+        if url and not url.startswith(_REDIS_SCHEMES):
+            raise ValueError(f"must begin with {', '.join(_REDIS_SCHEMES[:-1])} or {_REDIS_SCHEMES[-1]}")
+        return url
+
     @classmethod
     def load(cls, **flags: Any) -> Settings:
         """From flags (None = not given), the environment and ``.env``. Raises SettingError naming the setting."""
@@ -110,7 +124,7 @@ class Settings(BaseSettings):
             return cls(**{name: value for name, value in flags.items() if value is not None})
         except ValidationError as error:
             faults = "; ".join(
-                f"BRIMFUL_{'_'.join(map(str, fault['loc'])).upper()}: {fault['msg']}"
+                f"BRIMFUL_{'_'.join(map(str, fault['loc'])).upper()}: {fault['msg'].removeprefix('Value error, ')}"
                 for fault in error.errors(include_input=False)
             )
             raise SettingError(faults) from None

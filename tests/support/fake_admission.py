@@ -36,7 +36,14 @@ class FakeLease:
     def watch(self, transport: asyncio.Transport) -> None:
         self.transport = transport
 
-    def report(self, *, ok: bool | None, tokens_used: int | None = None, cooloff_s: float | None = None) -> None:
+    def report(
+        self,
+        *,
+        ok: bool | None,
+        tokens_used: int | None = None,
+        cooloff_s: float | None = None,
+        settle_s: float = 0.0,
+    ) -> None:
         self.reports.append({"ok": ok, "tokens_used": tokens_used})
         self.cooloff_s = cooloff_s
 

@@ -1,0 +1,24 @@
+"""A provider that counts a request out a moment after its client has the answer never sees one more than the slots."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.fleets import fleet
+from support.threaded_gateway import threaded_gateway
+
+_SLOTS = 4
+_LEAST_S = 0.005
+
+
+def test_a_slot_is_handed_on_after_the_server_has_counted_its_request_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        threaded_gateway(0.03) as gateway,
+        fleet(monkeypatch, gateway, workers=3, slots=_SLOTS, starts=0) as running,  # type: ignore[arg-type]
+    ):
+        tasks = running.sample_many(400)
+        for task in tasks:
+            assert task.get(timeout=60)["choices"]
+    assert len(gateway.seen) == 400
+    # Not gateway.peak: how late a thread of a busy machine comes to its counting is nobody's promise.
+    assert gateway.peak_with(_LEAST_S) == _SLOTS
