@@ -21,6 +21,7 @@ from brimful_worker import garbage, metrics
 from brimful_worker.admission import Admission
 from brimful_worker.jobs import run_coroutine
 from brimful_worker.provider import GIVE_BACK, Provider
+from brimful_worker.pulse import Pulse
 from brimful_worker.requests import lost_too_often
 from brimful_worker.sampler import Sampler
 from brimful_worker.shard import ShardRunner
@@ -51,6 +52,10 @@ class WorkerPort:
         """Raises redis.RedisError or OSError while Redis is away, and leaves nothing open then."""
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._provider)
+            if self._settings.guardian:
+                pulse = Pulse(lambda: self._admission.patience_s)
+                pulse.start()
+                stack.push_async_callback(asyncio.to_thread, pulse.stop)
             await stack.enter_async_context(self._admission)
             await stack.enter_async_context(self._shards)
             if metrics.serving():
