@@ -97,6 +97,7 @@ async def test_who_joins_again_owes_no_confirmation_and_loses_no_grant(valkey: V
         for _ in range(5):
             await (await hold(one)).end()
         speaker = one._speak()
+        await wait_until_async(lambda: client.hlen(KEYS["inbox"]) == 0, "all is confirmed")
         speaker._epoch = ""
         speaker._speak_soon()
         await wait_until_async(lambda: speaker._epoch != "", "it has joined again")
