@@ -5,12 +5,15 @@ Nothing is read from the environment at import: Celery asks :func:`configuration
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from celery import Celery
+from celery.signals import worker_init
 from kombu import Queue  # type: ignore[attr-defined]
 
 from brimful.config import Settings
+from brimful.errors import ExitCode
 from brimful.names import APP, QUEUES, TASK_SAMPLE, TASK_SHARD, Workload
 from brimful.redis_url import broker_options, broker_url
 
@@ -67,6 +70,27 @@ def configuration(redis_url: str | None = None) -> dict[str, Any]:
 
 
 app.add_defaults(configuration)
+
+
+@worker_init.connect  # type: ignore[untyped-decorator]
+def require_pool(sender: Any, **_: Any) -> None:
+    """A worker with another pool than ours would take requests and fail every one of them: it does not start. Other
+    apps' workers are none of our business. Exits with 2."""
+    if TASK_SAMPLE not in sender.app.tasks:
+        return
+    from celery import concurrency  # it reads CELERY_CUSTOM_WORKER_POOL when it is imported, so not too soon
+
+    pool = concurrency.get_implementation(sender.pool_cls)
+    names = [f"{base.__module__}:{base.__qualname__}" for base in getattr(pool, "__mro__", ())]
+    if POOL in names:
+        return
+    print(
+        f"brimful worker: the pool {names[0] if names else pool} cannot run brimful's tasks. Leave -P away "
+        "(`celery -A brimful worker`), or start `brimful worker`.",
+        file=sys.__stderr__,
+        flush=True,
+    )
+    raise SystemExit(int(ExitCode.USAGE))
 
 
 def app_for(redis_url: str | None) -> Celery:

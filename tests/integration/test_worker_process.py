@@ -92,6 +92,17 @@ def test_plain_celery_says_the_same(flags: tuple[str, ...]) -> None:
     assert "Traceback" not in ended.stderr
 
 
+@pytest.mark.parametrize("pool", ["solo", "threads"])
+def test_a_pool_that_would_fail_every_request_does_not_start(pool: str) -> None:
+    arguments = [sys.executable, "-m", "celery", "-A", "brimful", "worker", "-P", pool]
+    env = environment(ACS_API_BASE="http://h/v1", ACS_API_KEY=KEY, BRIMFUL_REDIS_URL="redis://127.0.0.1:1/0")
+    ended = subprocess.run(arguments, env=env, capture_output=True, text=True)
+    assert ended.returncode == 2
+    assert "celery.concurrency." in ended.stderr
+    assert "`celery -A brimful worker`" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
 def test_plain_celery_serves_over_a_unix_socket(server: Valkey, gateway: GatewayProcess, worker: Background) -> None:
     url = f"unix://:{PASSWORD}@{server.directory / 'valkey.sock'}?db=1"
     env = {"ACS_API_BASE": gateway.url, "ACS_API_KEY": KEY, "BRIMFUL_REDIS_URL": url, **QUICK, **CUSTOM}
@@ -224,6 +235,7 @@ def test_nobody_who_watches_sees_a_prompt(stranger: Celery, server: Valkey, work
     received = [event for event in seen if event["type"] == "task-received" and event["uuid"] == good.id]
     assert received[0]["args"] == "(<1 request, 1 prompt>,)"
     assert active["one@test"][0]["args"] == "(<1 request, 1 prompt>,)"
+    assert active["one@test"][0]["worker_pid"] == worker.process.pid
     with redis.Redis.from_url(server.url, decode_responses=True) as store:
         wait_until(lambda: settled(store), "all to be acknowledged")
         assert not store.llen("batch")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from billiard.einfo import ExceptionInfo
@@ -37,7 +38,10 @@ class WorkerRequest(Request):  # type: ignore[misc]  # celery ships no types
     def info(self, safe: bool = False) -> Any:
         """For ``inspect``: our own tasks' arguments only as their description."""
         discreet = describe(self._type, self._args, self._kwargs) is not None
-        return super().info(safe=safe or discreet)
+        told: dict[str, Any] = super().info(safe=safe or discreet)
+        if told["worker_pid"] is not None:  # what the pool calls its jobs by, one number each
+            told["worker_pid"] = os.getpid()
+        return told
 
     def revoked(self) -> bool:
         """Celery's last question before a task goes to the pool; here it also ends a poisonous one."""
