@@ -106,3 +106,7 @@ def limiters(options: argparse.Namespace) -> None:
     print(growth_table(grown))
     for note in notes:
         print(f"note: {note}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
