@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
@@ -76,3 +77,15 @@ def test_a_client_of_ours_stays_within_the_limit(bench: dict[str, ModuleType], v
     assert len(events) == 24
     assert bench["arithmetic"].peak(events) <= 2
     assert all(result["commands"] > 0 for result in results)
+
+
+def test_the_bench_is_a_command(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, BENCH, "--only", "nobody", "--out", tmp_path], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2
+    assert "'brimful'" in done.stderr
+    done = subprocess.run([sys.executable, BENCH, "--help"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0
+    for part in ("limiters", "packing", "thousands", "million"):
+        assert part in done.stdout
