@@ -1,4 +1,4 @@
-"""Outcomes on their way to the run's ledger: many in one MULTI, kept here for as long as Redis is away."""
+"""Outcomes on their way to the run's ledger: many in one step, kept here for as long as Redis is away."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections import defaultdict, deque
+import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import resources
 from typing import Any
 
 import orjson
@@ -21,9 +23,13 @@ from brimful.run.ledger import TTL_S, Keys, result_fields
 
 log = logging.getLogger(__name__)
 
+_STORE = resources.files("brimful_worker").joinpath("store.lua").read_text("utf-8")
+
 _MOST = 128
-"""Outcomes in one MULTI at most, and _MOST_BYTES of them: Redis serves nobody else meanwhile."""
+"""Outcomes in one step at most, and _MOST_BYTES of them: Redis serves nobody else meanwhile."""
 _MOST_BYTES = 2 * 1024 * 1024
+_GATHER_S = 0.05
+"""Steps are begun so far apart, unless a full batch waits: a step costs as much as ten outcomes in it."""
 _PAUSE_S = (0.1, 2.0)
 """First and longest pause between tries while Redis is away."""
 
@@ -48,14 +54,22 @@ class _Item:
     def size(self) -> int:
         return len(self.fields["outcome"]) + len(self.fields["units"])
 
+    @property
+    def arguments(self) -> tuple[Any, Any, Any]:
+        return self.fields["id"], self.fields["units"], self.fields["outcome"]
+
 
 class Store:
     """One writer for all shards of a process, on the loop on which :meth:`start` was called."""
 
     def __init__(self, client: Redis) -> None:
         self._redis = client
+        self._script = client.register_script(_STORE)
         self._items: deque[_Item] = deque()
         self._some = asyncio.Event()
+        self._full = asyncio.Event()
+        """A batch is full, or the store closes: more are not waited for."""
+        self._closing = False
         self._writer: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -75,12 +89,16 @@ class Store:
         stored = asyncio.get_running_loop().create_future()
         self._items.append(_Item(keys, shard, id, result_fields(id, units, outcome, _encode), last, stored))
         self._some.set()
+        if len(self._items) >= _MOST:
+            self._full.set()
         await stored
 
     async def aclose(self, grace_s: float) -> None:
         """Waits ``grace_s`` seconds at most for what is not stored yet."""
         if self._writer is None:
             return
+        self._closing = True
+        self._full.set()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
                 while self._items:
@@ -92,9 +110,11 @@ class Store:
             item.stored.cancel()
 
     async def _write(self) -> None:
-        pause = _PAUSE_S[0]
+        pause, next_at = _PAUSE_S[0], 0.0
         while True:
             await self._some.wait()
+            await self._gather(next_at - time.monotonic())
+            next_at = time.monotonic() + _GATHER_S
             batch = self._batch()
             if not batch:
                 self._some.clear()
@@ -111,6 +131,15 @@ class Store:
                 self._items.popleft()
             await self._end(batch)
 
+    async def _gather(self, seconds: float) -> None:
+        """Lets outcomes come together for so long at most."""
+        if len(self._items) >= _MOST or self._closing or seconds <= 0:
+            return
+        self._full.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._full.wait()
+
     def _batch(self) -> list[_Item]:
         """The oldest items, all of one run: only a run's own keys are sure to be in one slot of a Redis Cluster."""
         batch: list[_Item] = []
@@ -126,15 +155,11 @@ class Store:
 
     async def _send(self, batch: list[_Item]) -> None:
         keys = batch[0].keys
-        async with self._redis.pipeline(transaction=True) as pipe:
-            ended: defaultdict[str, list[str]] = defaultdict(list)
-            for item in batch:
-                pipe.xadd(keys.results, item.fields)
-                ended[item.shard].append(item.id)
-            for shard, ids in ended.items():
-                pipe.hdel(keys.shard(shard), *ids)
-            pipe.expire(keys.results, TTL_S)
-            await pipe.execute()
+        hashes = {shard: place for place, shard in enumerate(dict.fromkeys(item.shard for item in batch), start=2)}
+        arguments: list[Any] = [TTL_S]
+        for item in batch:
+            arguments += (hashes[item.shard], *item.arguments)
+        await self._script(keys=[keys.results, *map(keys.shard, hashes)], args=arguments)
 
     async def _end(self, batch: list[_Item]) -> None:
         """The shards that ended are struck off. Should that fail, the submitter's sweep does it."""
