@@ -2,7 +2,7 @@
 
 Exactly once rests on three things. A *claim* (a key with a TTL, renewed every second) keeps a second delivery of the
 same message waiting while the first lives. A request's outcome and its removal from the shard's HASH go to Redis in
-one MULTI, so that whoever begins the shard again asks only for what has no outcome. And the submitter drops what comes
+one step, so that whoever begins the shard again asks only for what has no outcome. And the submitter drops what comes
 twice all the same, as when a claim was lost to an outage.
 
 When Redis is away, outcomes are kept here until it is back; nothing that was sampled is thrown away for it.
@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from importlib import resources
 from typing import Any, Protocol
 
 from celery.exceptions import Reject
@@ -33,6 +34,7 @@ from brimful_worker.store import Store
 
 log = logging.getLogger(__name__)
 
+_CLAIMS = resources.files("brimful_worker").joinpath("claims.lua").read_text("utf-8")
 _CHECK_S = 1.0
 _WAIT_S = 0.5
 _AWAY = (RedisError, OSError)
@@ -108,6 +110,7 @@ class ShardRunner:
         self._parse = parse or _as_it_is
         self._ttl_ms = int(claim_ttl_s * 1000)
         self._check_s = check_s
+        self._claims = self._redis.register_script(_CLAIMS)
         self._store = Store(self._redis)
         self._jobs: set[_Job] = set()
         self._background: list[asyncio.Task[None]] = []
@@ -285,28 +288,21 @@ class ShardRunner:
                 log.debug("claims not renewed: %s", error)
 
     async def _check(self, jobs: list[_Job]) -> None:
-        if not jobs:
-            return
-        async with self._redis.pipeline(transaction=False) as pipe:
-            for job in jobs:
-                claim = job.keys.claim(job.shard)
-                pipe.set(claim, job.token, nx=True, px=self._ttl_ms)  # it ran out while Redis was away
-                pipe.get(claim)
-                pipe.pexpire(claim, self._ttl_ms)
-                pipe.exists(job.keys.shard(job.shard))
-                pipe.exists(job.keys.drain)
-            answers = await pipe.execute()
-        for place, job in enumerate(jobs):
-            _, holder, _, recorded, drain = answers[5 * place : 5 * place + 5]
+        for run in {job.run for job in jobs}:
+            await self._renew([job for job in jobs if job.run == run])
+
+    async def _renew(self, jobs: list[_Job]) -> None:
+        """The claims of one run's jobs: only a run's own keys are sure to be in one slot of a Redis Cluster."""
+        keys = jobs[0].keys
+        names = [keys.drain, *(name for job in jobs for name in (keys.claim(job.shard), keys.shard(job.shard)))]
+        answers = await self._claims(keys=names, args=[self._ttl_ms, *(job.token for job in jobs)])
+        for job, told in zip(jobs, answers, strict=True):
             if job not in self._jobs or job.left == 0:
                 continue
-            if holder != job.token:
-                job.stopped = "lost"
+            if told in ("lost", "withdrawn"):
+                job.stopped = told
                 job.stop_all()
-            elif not recorded:
-                job.stopped = "withdrawn"
-                job.stop_all()
-            elif drain:
+            elif told == "drains":
                 job.drained = True
                 job.stop_unsent()
 
