@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import sys
 import time
@@ -20,7 +19,7 @@ from kombu.utils.imports import symbol_by_name
 from brimful.errors import BrimfulError
 from brimful.names import TASK_SAMPLE
 from brimful.port import Port, bind
-from brimful_worker import broker, hello, logs
+from brimful_worker import broker, garbage, hello, logs
 from brimful_worker.loop import LoopThread
 from brimful_worker.recovery import Renewal
 from brimful_worker.shares import shares
@@ -70,7 +69,7 @@ class Process:
                 raise _refused(error) from None
         bind(self._port)
         self._renewal.start()
-        _spare_the_collector()
+        garbage.settle()
 
     def resize(self, places: int) -> None:
         """How many tasks run at once from now on."""
@@ -111,15 +110,6 @@ def prepare(app: Celery, node: str) -> Process:
 def _refused(error: BrimfulError) -> SystemExit:
     print(f"brimful worker: {error}", file=sys.__stderr__, flush=True)
     return SystemExit(int(error.exit_code))
-
-
-def _spare_the_collector() -> None:
-    """Thousands of waiting coroutines are no garbage, and looking through all of them for some at Python's usual pace
-    takes a sixth of a busy worker's time. What is there at the start stays for good, and is not looked through at all.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(10_000, 20, 50)
 
 
 def _wait(future: Future[None]) -> None:
