@@ -337,8 +337,8 @@ class TestHoldings:
         assert holdings.to_renew(steady()) == [late.id]
 
     async def test_its_end_is_not_overlooked(self, holdings: Holdings) -> None:
-        late = await self.granted(holdings, steady() - 6.7)
         young = await self.granted(holdings, steady())
+        late = await self.granted(holdings, steady() - 6.7)
         holdings.held.move_to_end(late.id)
         holdings.plan_aborts()
         await wait_until_async(lambda: late.lost, "it is ended")

@@ -12,7 +12,8 @@ Redis, without Celery::
             lease.report(ok=response.status_code < 500)
 
 To be exact to the millisecond, tell the lease when the bytes go out (``lease.sent()``), and let it shut the connection
-of a request whose slot cannot be kept (``lease.watch(transport)``).
+of a request whose slot cannot be kept (``lease.watch(transport)``). A request that counts as a start but holds no slot
+of its own, as a poll of a Job, asks with ``admission.start_only()``.
 
 What it promises: never more than ``slots`` leases and never more than ``starts`` grants in any window, across every
 process, through deaths, restarts and lost memory of Redis; first come, first served across the fleet, interactive

@@ -142,10 +142,12 @@ class Holdings:
             self._speak_soon()
 
     def _hold(self, lease: Lease) -> None:
+        last = next(reversed(self.held.values()), None)
         self.held[lease.id] = lease
-        if steady() - lease.renewed > self.rules.renew_after_s:  # it was long on its way: renewed first, and now
-            self.held.move_to_end(lease.id, last=False)
+        if last is not None and lease.renewed < last.renewed:
             self._soonest = min(self._soonest, lease.deadline)
+        if steady() - lease.renewed > self.rules.heartbeat_s / 2:  # it was long on its way: renewed first, and now
+            self.held.move_to_end(lease.id, last=False)
             self._speak_soon()
 
     def obey(self, rules: Rules) -> None:

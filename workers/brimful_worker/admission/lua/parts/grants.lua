@@ -44,8 +44,11 @@ local function grant_all(rules)
   local outcome = {granted = {}, refused = {}, used = 0}
   local free = rules.slots - redis.call('ZCARD', slots_key)
   if rules.starts > 0 then
-    -- kept at least a minute, so that a window made longer while it runs knows what it held
-    redis.call('ZREMRANGEBYSCORE', starts_key, '-inf', now - math.max(window, LOG_LEAST_MS))
+    -- kept at least a minute, so that a window made longer while it runs knows what it held; and all that is told while
+    -- an epoch is being opened, so that an older look at the window can be recounted
+    if not state.opens_at then
+      redis.call('ZREMRANGEBYSCORE', starts_key, '-inf', now - math.max(window, LOG_LEAST_MS))
+    end
     outcome.used = redis.call('ZCOUNT', starts_key, '(' .. (now - window), '+inf')
   end
   if grant_starts(rules, outcome, window) then return outcome end
