@@ -129,8 +129,8 @@ class Rules:
 
     @property
     def renew_after_s(self) -> float:
-        """A lease younger than this is not renewed with a turn that happens anyway: early enough to save the turn of its
-        own that it would need, and no earlier, as a busy process holds thousands and has a turn every few ms."""
+        """A lease younger than this is not renewed with a turn that happens anyway: it is old enough to save a turn of
+        its own soon, and no younger, as a busy process holds thousands and has a turn every few milliseconds."""
         return 0.75 * self.heartbeat_s
 
 
