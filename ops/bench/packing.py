@@ -143,7 +143,7 @@ def main(quick: bool = False) -> dict[str, Any]:
     off = next(figure.per_minute for figure in sizes if figure.case.pack == "off")
     rows = [
         f"| {figure.case.pack} | {figure.case.lines:,} | {figure.requests:,} | {figure.seconds} "
-        f"| {figure.per_minute:,} | {figure.per_minute / best:.0%} | {figure.per_minute / off:.1f} |"
+        f"| {figure.per_minute:,} | {figure.per_minute / best:.1%} | {figure.per_minute / off:.1f} |"
         for figure in sizes
     ]
     half = len(rest) // 2
