@@ -35,7 +35,8 @@ def main() -> int:
     with LocalFleet(settings, workers=WORKERS, flower=True, rehearse=True) as fleet:
         assert fleet.gateway_url is not None
         say(f"a fleet of {WORKERS} workers against the stand-in gateway at {fleet.gateway_url}")
-        say(f"Flower watches at {fleet.flower_url}")
+        user, password = fleet.flower_login or ("", "")
+        say(f"Flower watches at {fleet.flower_url} (user {user}, password {password})")
         out = DEMO / "rollouts.jsonl"
         code = run(fleet.redis_url, out, "--pack", "off")
         ledger = read_ledger(fleet.gateway_url)
