@@ -209,6 +209,21 @@ async def test_the_breaker_probes_one_at_a_time(valkey: Valkey, client: redis.Re
                 await holding.end()
 
 
+async def test_a_probe_whose_process_died_is_followed_by_another(valkey: Valkey, client: redis.Redis) -> None:
+    async with admissions(valkey.url, 2, slots=4, breaker=1, ramp_s=0, lease_s=1.5) as (one, two):
+        await (await hold(one)).end(ok=False)
+        await wait_until_async(lambda: read_status(client, TAG).breaker == "open", "the breaker is open")
+        waiting = [Holding(two) for _ in range(2)]
+        await wait_until_async(lambda: any(holding.granted.is_set() for holding in waiting), "a probe goes out")
+        probe = next(holding for holding in waiting if holding.granted.is_set())
+        client.zrem(KEYS["slots"], probe.lease.id)  # its lease ended, and nobody reported anything
+        await wait_until_async(lambda: all(holding.granted.is_set() for holding in waiting), "another one goes out")
+        (other,) = (holding for holding in waiting if holding is not probe)
+        await other.end(ok=True)
+        await wait_until_async(lambda: read_status(client, TAG).breaker == "closed", "it is closed again")
+        await asyncio.gather(probe.task, return_exceptions=True)
+
+
 async def test_limits_change_while_it_runs(valkey: Valkey, client: redis.Redis) -> None:
     async with admissions(valkey.url, 2, slots=1) as (one, two):
         held = [await hold(one)]

@@ -160,3 +160,17 @@ async def test_a_window_that_nobody_knows_counts_as_full(valkey: Valkey, client:
         assert (status.starts_used, status.tokens_used) == (5, 50)
         for holding in held:
             await holding.end(tokens_used=10)
+
+
+async def test_a_pause_survives_lost_memory(valkey: Valkey, client: redis.Redis) -> None:
+    async with admissions(valkey.url, 2) as (one, two):
+        await one.pause(30, "Retry-After")
+        waiting = Holding(two)
+        await wait_until_async(lambda: client.zcard(KEYS["batch"]) == 1, "one waits for its end")
+        client.flushall()
+        await wait_until_async(lambda: client.zcard(KEYS["batch"]) == 1, "it waits again")
+        status = read_status(client, TAG)
+        assert 25 < status.pause_s <= 30.1
+        assert status.pause_reason == "Retry-After"
+        assert not waiting.granted.is_set()
+        await waiting.cancel()

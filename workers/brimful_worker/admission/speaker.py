@@ -60,6 +60,7 @@ class Speaker:
         self._rev = ""
         self._overrides: dict[str, int] | None = None
         self._alive, self._used, self._used_at, self._spent = 0, 0, 0.0, 0
+        self._paused_until, self._pause_reason = 0.0, ""
         self._last_turn = steady()
         self._worker_text = ""
         self._leaving = False
@@ -157,6 +158,8 @@ class Speaker:
         if not self._epoch:
             self._inbox.restart()
             message["join"] = self._join(now, taken)
+            if (left := self._paused_until - now) > 0:  # a server that lost its memory lost the pause too
+                taken.hold((round(left * 1000), self._pause_reason))
             fresh = list(holdings.waiting.registered())
             self._worker_text = ""
         else:
@@ -228,6 +231,8 @@ class Speaker:
         if "alive" in reply:  # not while all is being rebuilt: what was known before is worth more then
             self._alive, self._used = reply["alive"], reply["used"]
             self._used_at = self._clock.not_after(now_ms)
+        if pause := reply.get("pause"):
+            self._paused_until, self._pause_reason = received + pause[0] / 1000, pause[1]
         self._spent = reply.get("spent", self._spent)
         if "join" in message:
             self._inbox.restart(reply["base"])

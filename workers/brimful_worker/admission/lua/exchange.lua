@@ -45,6 +45,7 @@
 --    at           optional: come again at this time
 --    used, alive  starts in the window; processes heard of within a lease. Not while an epoch is not open yet
 --    spent        optional: of the budget
+--    pause        optional [milliseconds, reason]: what is left of a pause
 --    base         when it joins: its next grant's number is above this
 --    rev          the limits' revision
 --    limits, overrides  optional, when the process knows another revision or joins: the limits in force; of these, those
@@ -121,6 +122,7 @@ reply.at = come_again(outcome)
 if #lost > 0 then reply.lost = lost end
 if #outcome.refused > 0 then reply.refused = outcome.refused end
 if not state.opens_at then reply.used, reply.alive = outcome.used, alive(rules) end
+if now < number('pause_until') then reply.pause = {number('pause_until') - now, state.pause_reason} end
 if rules.budget > 0 then reply.spent = number('spent') end
 reply.rev = rules.rev
 if message.join then reply.base = tonumber(redis.call('HGET', commands_key, me .. ' seen') or 0) end
