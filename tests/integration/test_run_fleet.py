@@ -130,7 +130,7 @@ def test_failures_are_recorded_and_retried(tmp_path: Path, refusing: str) -> Non
     assert sorted(error["id"] for error in errors) == sorted(f"p{line}" for line in range(12))
     assert all(error["cause"] == "bad_request" and error["request"]["prompt"] for error in errors)
     assert (summary["failed"], summary["failed_by_cause"]) == (12, {"bad_request": 12})
-    assert summary["next"].endswith("--retry-errors")
+    assert summary["next"] is None  # a 400 does not pass by itself
     with StrictGatewayProcess() as gateway:
         env = {"ACS_API_BASE": gateway.url, "ACS_API_KEY": KEY}
         again = brimful(*_arguments(source, out, "--json", "--pack", "off"), **env)

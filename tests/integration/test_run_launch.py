@@ -45,13 +45,28 @@ def test_json_and_the_next_command(tmp_path: Path, valkey: Valkey, capfd: pytest
         3,
         3,
     )
-    assert found["next"] == f"brimful run {source} -o 'out put.jsonl' --retry-errors"
+    assert found["next"] is None  # asking the same again will not help
+    assert (found["failed_passing"], found["failure_messages"]) == (0, {"content_filter": "400: no"})
     assert found["errors"] == f"{out}.errors.jsonl"
     # Nothing is left to ask: no driver, and no Redis, is needed.
     asked = options(source, out=out)
     again = run_to_end(asked, Settings.load(redis_url="redis://127.0.0.1:9/0"), Showing(progress=False))
     assert again is ExitCode.FAILURES
-    assert "3: 2 sampled, 1 failed" in capfd.readouterr().err
+    assert "3: 2 sampled, 1 failed" in (told := capfd.readouterr().err)
+    assert "1: content_filter 1 – 400: no" in told
+    assert f"correct the lines ({out.name}.errors.jsonl names them), then type the command again" in told
+    assert "next " not in told
+
+
+def test_what_may_pass_is_offered_again(tmp_path: Path, valkey: Valkey, capfd: pytest.CaptureFixture[str]) -> None:
+    source, out = write_lines(tmp_path / "in.txt", ["a", "b"]), tmp_path / "out.jsonl"
+    showing = Showing(progress=False, command=("brimful", "run", str(source), "-o", "out put.jsonl", "--fresh"))
+    driver = FakeDriver(lambda unit, *_: Failure(Cause.SERVER_ERROR, "503: away", 503) if unit.line == 2 else "ok")
+    settings = Settings.load(redis_url=valkey.url)
+    assert run_to_end(options(source, out=out), settings, showing, _with(driver)) is ExitCode.FAILURES
+    told = capfd.readouterr().err
+    assert f"brimful run {source} -o 'out put.jsonl' --retry-errors" in told
+    assert "to do" not in told
 
 
 def test_rollouts_to_standard_output(tmp_path: Path, valkey: Valkey, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
@@ -104,7 +119,7 @@ async def test_the_live_display_draws_itself() -> None:
     live = Terminal(gauges, console=console)
     await live.show(Progress(10, 100, 100, 40, 2, 80, 80, 1234))
     live.say("a word [in brackets]")
-    live.end(Summary(requests=100, rollouts=80, succeeded=40, output="out.jsonl"))
+    live.end(Summary(requests=100, rollouts=80, succeeded=40, output="-", next="brimful run -o out.jsonl"))
     drawn = console.file.getvalue()  # type: ignore[attr-defined]
     for words in ("42/100 requests", "slots 16/16", "window 583/600", "a word [in brackets]", "out.jsonl"):
         assert words in drawn

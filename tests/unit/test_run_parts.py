@@ -230,5 +230,6 @@ def test_the_rate_is_of_the_last_half_minute() -> None:
 
 
 def test_the_end_table_leaves_out_what_did_not_happen() -> None:
-    labels = [label for label, _ in Summary(requests=1, rollouts=1, succeeded=1, output="o").rows()]
+    labels = [label for label, _ in Summary(requests=1, rollouts=1, succeeded=1, output=__file__).rows()]
     assert labels == ["requests", "rollouts", "tokens", "attempts", "took", "output"]
+    assert "output" not in dict(Summary(requests=1, output=f"{__file__}.no").rows())

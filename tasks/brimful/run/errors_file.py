@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import time
 from array import array
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,9 @@ from brimful.run.units import Failed
 BAD_INPUT = "bad_input"
 """The cause of a line that no request could be made of; every other cause is a :class:`brimful.outcome.Cause`."""
 _SHOWN = 10_000  # characters of a bad line that are kept
+_KINDS = 64  # messages of a cause that are counted
+_PLACE = re.compile(r"^.*?:\d+: ")
+_MESSAGE = 160  # characters of one that are told
 
 
 class ErrorsFile:
@@ -34,6 +39,10 @@ class ErrorsFile:
         """Those of them that were bad input."""
         self.causes: dict[str, int] = {}
         """Lines by cause."""
+        self.messages: dict[str, Counter[str]] = {}
+        """What was said with them, by cause; so many kinds of each, cut short."""
+        self.passing = 0
+        """Lines that failed of what may pass."""
 
     def load(self, tally: Tally) -> None:
         """Read what earlier tries recorded, after dropping what has succeeded since. Raises InputError."""
@@ -41,9 +50,10 @@ class ErrorsFile:
         mend(self.path)
         self._compact(tally)
         self.lines, self.bad, self.causes = LineSet(), LineSet(), {}
+        self.messages, self.passing = {}, 0
         if self.path.exists():
             for record, _ in scan(self.path):
-                self._count(int(record.get("line") or 0), str(record.get("cause")))
+                self._count(record)
 
     def write_bad(self, bad: BadLine) -> None:
         text = bad.data[:_SHOWN].decode("utf-8", "replace")
@@ -84,6 +94,15 @@ class ErrorsFile:
             }
         )
 
+    def commonest(self) -> dict[str, str]:
+        """The message told most often, by cause."""
+        return {cause: said.most_common(1)[0][0] for cause, said in self.messages.items()}
+
+    def discard(self) -> None:
+        """Nothing of it holds any more."""
+        self.close()
+        self.path.unlink(missing_ok=True)
+
     def finish(self, tally: Tally) -> None:
         """Drop the records of what has succeeded, and older ones of what failed again; count what is left."""
         self.load(tally)
@@ -93,13 +112,23 @@ class ErrorsFile:
 
     def _write(self, record: dict[str, Any]) -> None:
         self._file.write([record])
-        self._count(record["line"], record["cause"])
+        self._count(record)
 
-    def _count(self, line: int, cause: str) -> None:
+    def _count(self, record: dict[str, Any]) -> None:
+        line, cause = int(record.get("line") or 0), str(record.get("cause"))
         if cause == BAD_INPUT:
             self.bad.add(line)
-        if self.lines.add(line):
-            self.causes[cause] = self.causes.get(cause, 0) + 1
+        if not self.lines.add(line):
+            return
+        self.causes[cause] = self.causes.get(cause, 0) + 1
+        self.passing += cause != BAD_INPUT and not record.get("permanent")
+        said = self.messages.setdefault(cause, Counter())
+        message = str(record.get("message") or "")
+        if cause == BAD_INPUT:
+            message = _PLACE.sub("", message, count=1)
+        message = _short(message)
+        if message in said or len(said) < _KINDS:
+            said[message] += 1
 
     def _compact(self, tally: Tally) -> None:
         if not self.path.exists():
@@ -140,6 +169,12 @@ class ErrorsFile:
             with contextlib.suppress(OSError):
                 new.unlink()  # a full disk leaves an empty one
             raise FleetError(f"cannot write {self.path}: {error.strerror or error}") from None
+
+
+def _short(message: str) -> str:
+    """On one line."""
+    text = " ".join(message.split())
+    return text if len(text) <= _MESSAGE else text[: _MESSAGE - 1] + "…"
 
 
 def _stays(record: dict[str, Any], tally: Tally, newer: Tally, whole: LineSet) -> bool:

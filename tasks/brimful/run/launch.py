@@ -165,7 +165,7 @@ class _Launch:
             if summary.ended == "budget" and self._prepared.options.budget_tokens is not None:
                 return f"{shlex.join(words)}   # with more --budget-tokens"
             return shlex.join(words)
-        if summary.failed:
+        if summary.failed_passing:
             return shlex.join([*words, *([] if "--retry-errors" in words else ["--retry-errors"])])
         return None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from brimful.errors import InputError, UsageError
@@ -49,6 +49,8 @@ class Prepared:
     """Requests that this try is to ask, where the input could be looked through."""
     notes: list[str] = field(default_factory=list)
     """What the user should know."""
+    anew: bool = False
+    """The failures on record are of other parameters, with which nothing was sampled."""
     unused: bool = False
     """The input turned out to be empty: nothing is kept of the try."""
 
@@ -80,6 +82,8 @@ class Prepared:
         profile = self.profile
         self.sidecar.limits = {"slots": profile.slots, "starts": profile.starts, "window_s": profile.window_s}
         self.sidecar.tries.append({"started": round(time.time(), 3)})
+        if self.anew and self.errors is not None:
+            self.errors.discard()
         self.digests.store()
         self.sidecar.store(self.paths.sidecar)
 
@@ -136,13 +140,16 @@ def _resumed(
     sidecar = Sidecar.load(paths.sidecar)
     results = (paths.output, paths.ledger, paths.errors, paths.error_ledger)
     sampled = any(path.exists() for path in results)
+    anew = False
     if sidecar is None:
         _check_foreign(paths, notes)
         sidecar = Sidecar.new(parameters)
-    elif (changes := sidecar.changes(parameters)) and not sampled:
-        # Nothing is there that could be mixed with the new.
+    elif (changes := sidecar.changes(parameters)) and not any(map(_holds, (paths.output, paths.ledger))):
+        # Nothing is there that could be mixed with the new; what failed is asked again.
         sidecar = Sidecar.new(parameters)
         digests.forget()
+        anew, sampled = paths.error_ledger.exists(), False
+        options = replace(options, retry_errors=False)
     elif changes:
         raise UsageError(
             f"{paths.output} was sampled with other parameters: {'; '.join(changes)}. Ask as before, name another "
@@ -153,7 +160,8 @@ def _resumed(
     tally, counts = Tally(), Counts()
     _scan(paths.ledger, tally, counts, notes)
     errors = ErrorsFile(paths.error_ledger)
-    errors.load(tally)
+    if not anew:
+        errors.load(tally)
     edits = Edits(digests, Ranges(sidecar.bad_lines), errors, tally)
     found, left = None, 0
     if options.read.repeatable:
@@ -194,7 +202,12 @@ def _resumed(
         found,
         left,
         notes,
+        anew=anew,
     )
+
+
+def _holds(path: Path) -> bool:
+    return path.exists() and path.stat().st_size > 0
 
 
 def _scan(ledger: Path, tally: Tally, counts: Counts, notes: list[str]) -> None:

@@ -226,6 +226,8 @@ class Session:
             filtered=counts.filtered,
             empty=counts.empty,
             failed_by_cause=dict(prepared.errors.causes) if prepared.errors else {},
+            failure_messages=prepared.errors.commonest() if prepared.errors else {},
+            failed_passing=prepared.errors.passing if prepared.errors else 0,
             tokens=counts.tokens,
             prompt_tokens=counts.prompt_tokens,
             completion_tokens=counts.completion_tokens,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from brimful.errors import ExitCode
@@ -28,6 +29,10 @@ class Summary:
     filtered: int = 0
     empty: int = 0
     failed_by_cause: dict[str, int] = field(default_factory=dict)
+    failure_messages: dict[str, str] = field(default_factory=dict)
+    """By cause: what was said most often."""
+    failed_passing: int = 0
+    """Requests that failed of what may pass: worth asking again as they are."""
     tokens: int = 0
     """Prompt and completion tokens of the records in the output."""
     prompt_tokens: int = 0
@@ -69,8 +74,11 @@ class Summary:
         """For the end table: label and value, the uninteresting ones left out."""
         rows = [("requests", self._requests()), ("rollouts", self._rollouts())]
         if self.failed:
-            causes = ", ".join(f"{cause} {count:,}" for cause, count in sorted(self.failed_by_cause.items()))
-            rows.append(("failed", f"{self.failed:,}: {causes}"))
+            causes = sorted(self.failed_by_cause.items(), key=lambda pair: (-pair[1], pair[0]))
+            told = [f"{cause} {count:,}{self._why(cause)}" for cause, count in causes]
+            first, *rest = told or [""]
+            rows.append(("failed", f"{self.failed:,}: {first}"))
+            rows += [("", f"{' ' * len(f'{self.failed:,}')}  {line}") for line in rest]
         odd = [(self.truncated, "truncated"), (self.filtered, "filtered"), (self.empty, "empty")]
         if any(count for count, _ in odd):
             rows.append(("of these", ", ".join(f"{count:,} {word}" for count, word in odd if count)))
@@ -79,12 +87,21 @@ class Summary:
         if self.attempts:
             rows += [("p50 / p95", self._percentiles()), ("achieved", self._achieved())]
         rows.append(("took", duration(self.seconds)))
-        rows.append(("output", self.output))
+        if self.output == "-" or Path(self.output).exists():
+            rows.append(("output", self.output))
         if self.errors:
             rows.append(("errors", self.errors))
         if self.next:
             rows.append(("next", self.next))
+        if self.errors and self.failed > self.failed_passing:
+            what = "" if self.rollouts else ", or the command's options"
+            names = Path(self.errors).name
+            rows.append(("to do", f"correct the lines ({names} names them){what}, then type the command again"))
         return rows
+
+    def _why(self, cause: str) -> str:
+        message = self.failure_messages.get(cause)
+        return f" – {message}" if message else ""
 
     def _requests(self) -> str:
         left = "" if not self.left else f", {self.left:,} left"

@@ -1,0 +1,67 @@
+"""What is told of failures, and what may be corrected after them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from brimful.errors import UsageError
+from brimful.outcome import Cause, Failure
+from brimful.run.errors_file import ErrorsFile
+from brimful.run.tally import Tally
+from support.fake_driver import FakeDriver
+from support.runs import options, records, run, write_lines
+
+NO_MODEL = Failure(Cause.BAD_REQUEST, "HTTP 404: The model 'nosuch' does not exist", 404, permanent=True)
+
+
+def test_the_end_table_says_why(tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    source = write_lines(tmp_path / "in.jsonl", [{"prompt": f"{line}"} for line in range(6)] + ["{", "{"])
+    away = Failure(Cause.SERVER_ERROR, "503:\n away", 503)
+    driver = FakeDriver(lambda unit, *_: NO_MODEL if unit.line < 4 else away if unit.line == 4 else "ok")
+    summary = run(options(source, out=out), driver)
+    assert summary is not None
+    rows = summary.rows()
+    place = [label for label, _ in rows].index("failed")
+    assert [value.strip() for _, value in rows[place : place + 3]] == [
+        "6: bad_request 3 – HTTP 404: The model 'nosuch' does not exist",
+        "bad_input 2 – is not JSON by itself; each line must be a whole object: jq -c . FILE > FILE.jsonl",
+        "server_error 1 – 503: away",
+    ]
+    assert summary.failed_passing == 1
+    assert dict(rows)["to do"].startswith("correct the lines (out.jsonl.errors.jsonl names them), then")
+
+
+def test_messages_are_kept_in_bounds(tmp_path: Path) -> None:
+    errors = ErrorsFile(tmp_path / "errors.jsonl")
+    with errors.path.open("w") as file:
+        for line in range(1, 1001):
+            text = "often" if line % 2 else f"once {line} " + "x" * 500
+            file.write(f'{{"line": {line}, "cause": "timeout", "message": "{text}"}}\n')
+    errors.load(Tally())
+    assert errors.commonest() == {"timeout": "often"}
+    assert len(errors.messages["timeout"]) <= 64
+    assert max(map(len, errors.messages["timeout"])) <= 160
+    assert errors.passing == 1000
+
+
+@pytest.mark.parametrize("retry_errors", [False, True])
+def test_where_all_failed_the_parameters_may_be_corrected(tmp_path: Path, retry_errors: bool) -> None:
+    out, errors = tmp_path / "out.jsonl", tmp_path / "out.jsonl.errors.jsonl"
+    source = write_lines(tmp_path / "in.jsonl", [{"prompt": f"{line}"} for line in range(3)] + ["{"])
+    wrong = {"defaults": {"max_tokens": 8, "model": "nosuch"}}
+    summary = run(options(source, out=out, read=wrong), FakeDriver(lambda *_: NO_MODEL))
+    assert summary is not None
+    assert (summary.failed, summary.rollouts, len(records(errors))) == (4, 0, 4)
+    assert "or the command's options" in dict(summary.rows())["to do"]
+    right = {"defaults": {"max_tokens": 8, "model": "llama-8b"}}
+    driver = FakeDriver()
+    summary = run(options(source, out=out, read=right, retry_errors=retry_errors), driver)
+    assert summary is not None
+    assert [unit.request.fields["model"] for unit in driver.asked] == ["llama-8b"] * 3
+    assert (summary.succeeded, summary.failed) == (3, 1)
+    assert [record["cause"] for record in records(errors)] == ["bad_input"]
+    with pytest.raises(UsageError, match="other parameters"):
+        run(options(source, out=out, read=wrong))
