@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from brimful.errors import UsageError
-from brimful.outcome import Cause, Failure
+from brimful.outcome import Cause, Failure, Outcome
+from brimful.packing import Packed, parts_of
+from brimful.request import Request
+from brimful.run.display import Quiet
 from brimful.run.errors_file import ErrorsFile
+from brimful.run.outcomes import Outcomes
+from brimful.run.pace import Limits, Pace
+from brimful.run.plan import Planner
+from brimful.run.prepare import prepare
+from brimful.run.session import Session
 from brimful.run.tally import Tally
+from brimful.run.tune import Tuner
+from brimful.run.units import DriveStatus, Unit
 from support.fake_driver import FakeDriver
-from support.runs import options, records, run, write_lines
+from support.runs import PROFILE, options, records, run, write_lines
 
 NO_MODEL = Failure(Cause.BAD_REQUEST, "HTTP 404: The model 'nosuch' does not exist", 404, permanent=True)
 
@@ -65,3 +76,46 @@ def test_where_all_failed_the_parameters_may_be_corrected(tmp_path: Path, retry_
     assert [record["cause"] for record in records(errors)] == ["bad_input"]
     with pytest.raises(UsageError, match="other parameters"):
         run(options(source, out=out, read=wrong))
+
+
+def test_attempts_of_packs_that_were_parted_count(tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "in.jsonl", [{"prompt": "a"}, {"prompt": "b"}])
+    driver = FakeDriver()
+    driver.status = DriveStatus(attempts=3, retries={"bad_request": 3}, packed=3, parted=3)
+    summary = run(options(source, out=tmp_path / "out.jsonl"), driver)
+    assert summary is not None
+    assert (summary.attempts, summary.starts, summary.retries, summary.parted) == (5, 5, {"bad_request": 3}, 3)
+    assert dict(summary.rows())["attempts"] == (
+        "5 requests on the wire, 3 failed (bad_request 3), 3 carried several lines, "
+        "3 of those failed and were asked anew in smaller ones"
+    )
+
+
+def test_a_refused_pack_counts_as_parted() -> None:
+    profile, status = PROFILE, DriveStatus()
+    tuner = Tuner(Limits(16, 600, 60.0), 120.0)
+    planner = Planner(profile, "auto", tuner, Pace(Limits(16, 600, 60.0)))
+    units = [Unit(line, str(line), Request.parse({"prompt": "a", "max_tokens": 8}, profile)) for line in (1, 2)]
+    pairs = [pair for unit in units for pair in parts_of(unit, profile)]
+    packed = Packed("r", pairs[0][0], tuple(part for _, part in pairs))
+    failure = Failure(Cause.BAD_REQUEST, "400: no", 400, permanent=True)
+    outcome = Outcome("r", failure=failure, attempts=1, retries={"bad_request": 1}, started_at=None)
+    assert Outcomes(planner, tuner, status).records(packed, outcome, known_lines=True) == []
+    assert (status.parted, status.packed, status.attempts, status.retries) == (1, 1, 1, {"bad_request": 1})
+
+
+async def test_interrupted_after_the_last_one_is_done(tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "in.jsonl", [{"prompt": f"{line}"} for line in range(8)])
+    prepared = prepare(options(source, out=tmp_path / "out.jsonl"), PROFILE)
+    session: Session
+
+    def answer(unit: Unit, *_: int) -> str:
+        if unit.line == 8:
+            asyncio.get_running_loop().call_soon(session.interrupt)
+        return "ok"
+
+    session = Session(prepared, Quiet(table=False))
+    summary = await session.run(FakeDriver(answer))
+    prepared.close()
+    assert session.interrupts == 1
+    assert (summary.exit_code, summary.ended, summary.left) == (0, "done", 0)

@@ -80,6 +80,7 @@ class Outcomes:
         smaller = narrow(packed, failure)
         if not smaller:
             return False
+        self._status.parted += 1
         if failure.cause is Cause.BUDGET:
             self._tuner.most = max(1, len(packed.parts) // 2)
         if not stopping:

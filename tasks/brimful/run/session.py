@@ -206,6 +206,18 @@ class Session:
     def _requests(self) -> int:
         return self._prepared.survey.requests if self._prepared.survey else self._feed.requests
 
+    @property
+    def _left(self) -> int:
+        return max(0, self._requests - self._prepared.tally.lines - self._collector.failed)
+
+    @property
+    def _retrying(self) -> bool:
+        return self._prepared.options.retry_errors
+
+    def _retries(self, drive: DriveStatus) -> dict[str, int]:
+        took = self._collector.retries
+        return {str(cause): max(took.get(cause, 0), drive.retries.get(cause, 0)) for cause in {**took, **drive.retries}}
+
     def _snapshot(self) -> DriveStatus:
         return self._driver.snapshot() if self._driver else DriveStatus()
 
@@ -214,13 +226,17 @@ class Session:
         paths, profile = prepared.paths, prepared.profile
         seconds = max(1e-9, self._clock() - self._began)
         seen = prepared.survey is not None or self._feed.at_end
-        starts = max(self._snapshot().attempts, took.attempts)
+        # Of packs that were parted nothing is delivered: the driver alone knows of their attempts.
+        drive = self._snapshot()
+        starts = max(drive.attempts, took.attempts)
+        if self._ended == "interrupted" and seen and not self._left and not (took.failed and self._retrying):
+            self._ended = "done"
         return Summary(
             requests=self._requests,
             rollouts=counts.rollouts,
             succeeded=prepared.tally.lines,
             failed=took.failed,
-            left=max(0, self._requests - prepared.tally.lines - took.failed) if seen else None,
+            left=self._left if seen else None,
             resumed=self._resumed,
             truncated=counts.truncated,
             filtered=counts.filtered,
@@ -232,10 +248,11 @@ class Session:
             prompt_tokens=counts.prompt_tokens,
             completion_tokens=counts.completion_tokens,
             starts=starts,
-            attempts=took.attempts,
-            rate_limited=took.rate_limited,
-            retries=took.retries,
-            packed_requests=took.packed,
+            attempts=starts,
+            rate_limited=max(drive.rate_limited, took.rate_limited),
+            retries=self._retries(drive),
+            packed_requests=max(drive.packed, took.packed),
+            parted=drive.parted,
             seconds=round(seconds, 3),
             waiting_s=took.waiting_s.summary(),
             provider_s=took.provider_s.summary(),
@@ -269,7 +286,7 @@ class Session:
             new_rollouts=counts.rollouts - self._resumed,
             tokens=counts.tokens,
             budget=prepared.options.budget_tokens,
-            retries=dict(self._collector.retries),
+            retries=self._retries(self._snapshot()),
             rate_limited=self._collector.rate_limited,
             drive=self._snapshot(),
             stopping=self._interrupts > 0,

@@ -40,13 +40,15 @@ class Summary:
     starts: int = 0
     """Requests that reached the provider in this try."""
     attempts: int = 0
-    """The same, as its answers tell them: several per request where some were tried again."""
+    """The same: several per request where some were tried again, those of parted packs too."""
     rate_limited: int = 0
     """429s."""
     retries: dict[str, int] = field(default_factory=dict)
     """Failed attempts by cause."""
     packed_requests: int = 0
     """Requests that carried more than one line."""
+    parted: int = 0
+    """Those of them that failed and were asked anew in smaller ones."""
     seconds: float = 0.0
     waiting_s: dict[str, float | None] = field(default_factory=dict)
     """p50 and p95 per request: waiting for a slot and a start, …"""
@@ -111,10 +113,14 @@ class Summary:
         return f"{self.rollouts:,}" + (f" ({self.resumed:,} from before)" if self.resumed else "")
 
     def _attempts(self) -> str:
-        words = [f"{self.attempts:,}", f"{self.rate_limited:,} × 429"]
+        words = [f"{self.attempts:,} requests on the wire" if self.attempts != 1 else "1 request on the wire"]
+        if failed := {cause: count for cause, count in self.retries.items() if count}:
+            causes = ", ".join(f"{cause} {count:,}" for cause, count in sorted(failed.items()))
+            words.append(f"{sum(failed.values()):,} failed ({causes})")
         if self.packed_requests:
-            words.append(f"{self.packed_requests:,} packed requests")
-        words += [f"{count:,} × {cause}" for cause, count in sorted(self.retries.items()) if "_" not in cause or count]
+            words.append(f"{self.packed_requests:,} carried several lines")
+        if self.parted:
+            words.append(f"{self.parted:,} of those failed and were asked anew in smaller ones")
         return ", ".join(words)
 
     def _percentiles(self) -> str:

@@ -132,6 +132,8 @@ class DriveStatus:
     """Rollouts delivered."""
     failures: int = 0
     """Failed records delivered."""
+    parted: int = 0
+    """Packed requests that failed and were asked anew in smaller ones."""
     attempts: int = 0
     """Requests that reached the wire: the starts that were used."""
     rate_limited: int = 0
