@@ -13,8 +13,10 @@ from brimful.errors import FleetError, InputError, UsageError
 from brimful.outcome import Cause, Failure, Outcome, Rollout
 from brimful.run.display import Quiet
 from brimful.run.options import Order
+from brimful.run.outcomes import attempts_since
 from brimful.run.prepare import prepare
 from brimful.run.session import Session
+from brimful.run.sidecar import Sidecar
 from brimful.run.units import Delivered, Recovered, Unit
 from support.fake_driver import FakeDriver
 from support.runs import PROFILE, options, records, run, write_lines
@@ -103,7 +105,34 @@ def test_what_was_recovered_is_written_and_what_is_outstanding_is_not_asked(tmp_
     assert sorted(_identities(out)) == sorted((f"p{line}", 0, choice) for line in range(4) for choice in range(2))
     assert summary is not None
     assert (summary.resumed, summary.succeeded) == (3, 4)
+    assert (summary.starts, summary.attempts) == (2, 2)  # those that this try asked
     assert run(options(source, out=out), FakeDriver()).succeeded == 4  # type: ignore[union-attr]
+
+
+def test_attempts_of_an_earlier_try_are_not_counted_as_this_ones() -> None:
+    began = 1000.0
+    for started, ended, attempts, counted in (
+        (1001.0, 1002.0, 3, 3),
+        (990.0, 999.0, 3, 0),
+        (990.0, 1002.0, 1, 0),
+        (990.0, 1002.0, 3, 2),
+        (None, None, 0, 0),
+    ):
+        outcome = Outcome("r", attempts=attempts, started_at=started, ended_at=ended)
+        assert attempts_since(outcome, began) == counted
+
+
+def test_nothing_empty_stays_of_a_file_that_a_full_disk_did_not_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: Path, text: str, encoding: str) -> int:
+        self.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(FleetError, match=r"cannot write .*out\.run\.json: No space left on device"):
+        Sidecar.new({}).store(tmp_path / "out.run.json")
+    assert not list(tmp_path.iterdir())
 
 
 TEXTS = [
@@ -328,6 +357,8 @@ def test_a_full_disk_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.Monk
         with pytest.raises(FleetError, match=r"cannot write .*out.jsonl: No space left"):
             run(options(source, out=out))
     assert len(records(out)) == 3
+    told = json.loads((tmp_path / "out.jsonl.run.json").read_text())["tries"][-1]["summary"]
+    assert (told["rollouts"], told["succeeded"], told["left"], told["exit_code"]) == (3, 3, 6, 1)
     assert run(options(source, out=out)).rollouts == 9  # type: ignore[union-attr]
 
 

@@ -27,7 +27,7 @@ from brimful.names import Workload
 from brimful.packing import Packed, even_chunks
 from brimful.profile import Profile
 from brimful.redis_url import redis_client
-from brimful.run.insist import AWAY, insist
+from brimful.run.insist import AWAY, insist, refused_lately
 from brimful.run.ledger import Ledger, Result
 from brimful.run.live import live_limits
 from brimful.run.outcomes import STOPS, Outcomes
@@ -162,13 +162,15 @@ class Driver:
         if self._closed:
             return
         self._begin_stop("drain" if drain else "stop")
+        if drain and self._over.is_set():
+            return  # nothing is outstanding
         if drain:
             try:
                 async with asyncio.timeout(_DRAIN_S):
                     await self._withdraw_unbegun()
             except (TimeoutError, FleetError) as error:
-                why = "does not answer" if isinstance(error, TimeoutError) else f"takes no word of it: {error}"
-                log.warning("brimful: stopped without waiting for what is on the wire: Redis %s", why)
+                why = str(refused_lately() or error) or "Redis does not answer"
+                log.warning("brimful: stopped without waiting for what is on the wire: %s", why)
                 self._over.set()
         else:
             self._over.set()

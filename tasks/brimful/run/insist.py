@@ -30,6 +30,7 @@ REFUSED_S = 30.0
 """A refusal that lasts so long ends the run."""
 _PAUSE_S = 0.5
 _SAID_AGAIN_S = 60.0
+_LATELY_S = 30.0
 _WORDS: dict[type[RedisError], str] = {OutOfMemoryError: "OOM", ReadOnlyError: "READONLY", NoPermissionError: "NOPERM"}
 """Which redis-py cuts off."""
 _WAYS_OUT = {
@@ -61,12 +62,18 @@ class Patience:
         now = self._clock()
         if self._refused_at is None:
             self._refused_at = now
+        refused = RedisRefused(
+            f"Redis refuses to go on: {text}. {_way_out(text)}, then type the same command again: it goes on from here"
+        )
+        _last[:] = [(time.monotonic(), refused)]
         if now - self._refused_at >= REFUSED_S:
-            raise RedisRefused(
-                f"Redis refuses to go on: {text}. {_way_out(text)}, then type the same command again: "
-                "it goes on from here"
-            ) from None
+            raise refused from None
         _say_once(f"Redis refuses: {text}; trying on for {REFUSED_S:.0f} s")
+
+
+def refused_lately() -> RedisRefused | None:
+    """What Redis has refused within the last seconds: workers that die meanwhile die of the same."""
+    return next((refused for at, refused in _last if time.monotonic() - at < _LATELY_S), None)
 
 
 async def insist(call: Callable[[], Awaitable[_T]]) -> _T:
@@ -93,7 +100,8 @@ def _refusal(error: BaseException | None) -> RedisError | None:
 
 def _text(refusal: RedisError) -> str:
     """Without the command that redis-py puts before a pipeline's error."""
-    text = str(refusal).rpartition(" caused error: ")[2].strip().rstrip(".")
+    _, pipeline, text = str(refusal).rpartition(" caused error: ")
+    text = (text.strip("(,')") if pipeline else text).strip().rstrip(".")  # it puts a tuple there
     word = _WORDS.get(type(refusal), "")
     return text if text.startswith(word) else f"{word} {text}"
 
@@ -103,6 +111,7 @@ def _way_out(text: str) -> str:
     return way[0].upper() + way[1:]
 
 
+_last: list[tuple[float, RedisRefused]] = []
 _said: dict[str, float] = {}
 
 

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from brimful.config import Settings
-from brimful.errors import ExitCode, RedisRefused, UsageError
+from brimful.errors import BrimfulError, ExitCode, UsageError
 from brimful.interrupt import unwinding
 from brimful.run.display import Display, Quiet, make_display
 from brimful.run.fleet_gauges import FleetGauges
 from brimful.run.gauges import GaugeReader, Gauges
+from brimful.run.insist import refused_lately
 from brimful.run.options import RunOptions
 from brimful.run.prepare import Prepared, prepare
 from brimful.run.reach import check_provider, check_redis
@@ -98,7 +99,6 @@ class _Launch:
             await asyncio.to_thread(check_provider, settings)
         workers = options.workers or settings.workers
         fleet = local_fleet(settings, workers=workers, rehearse=options.rehearse)
-        hurry = False
         try:
             await asyncio.to_thread(fleet.start)
             self._fleet = fleet
@@ -107,12 +107,10 @@ class _Launch:
             where = "a rehearsal against the stand-in gateway" if options.rehearse else settings.api_base
             self._display.say(f"{workers} worker{'s' if workers > 1 else ''} on this machine, {where}")
             return await self._conduct(fleet.settings)
-        except RedisRefused:
-            hurry = True  # the workers could store no outcome of what they have on the wire
-            raise
         finally:
             self._fleet, self._fleet_stopping = fleet, True
-            if hurry or (self._session is not None and self._session.interrupts > 1):
+            # Workers could store no outcome of what they have on the wire, where Redis takes nothing.
+            if refused_lately() or (self._session is not None and self._session.interrupts > 1):
                 await asyncio.to_thread(fleet.kill)
             else:
                 await asyncio.to_thread(fleet.stop)
@@ -122,8 +120,7 @@ class _Launch:
         if self._interrupted:
             self._display.say("interrupted before anything was asked")
             return ExitCode.INTERRUPTED
-        check = self._fleet.check if self._fleet is not None else lambda: None
-        self._session = session = Session(self._prepared, self._display, check_fleet=check)
+        self._session = session = Session(self._prepared, self._display, check_fleet=self._check_fleet)
         driver = None
         if settings is not None:
             assert settings.redis_url is not None
@@ -151,6 +148,13 @@ class _Launch:
             self._session.interrupt()
         else:
             self._interrupted = True  # while the fleet starts: it is ended as soon as it can be
+
+    def _check_fleet(self) -> None:
+        try:
+            if self._fleet is not None:
+                self._fleet.check()
+        except BrimfulError as error:
+            raise refused_lately() or error from None
 
     def _kill_workers(self) -> None:
         for pid in self._fleet.worker_pids if self._fleet is not None else ():

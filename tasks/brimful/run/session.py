@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, Protocol
 
-from brimful.errors import BrimfulError
+from brimful.errors import BrimfulError, FleetError
 from brimful.run.collect import Collector
 from brimful.run.convert import convert
 from brimful.run.display import Display, Progress
@@ -199,7 +199,11 @@ class Session:
         if paths is not None:
             figures = {name: value for name, value in summary.as_json().items() if name not in ("next", "output")}
             prepared.sidecar.tries[-1] |= {"ended": round(time.time(), 3), "summary": figures}
-            prepared.sidecar.store(paths.sidecar)
+            try:
+                prepared.sidecar.store(paths.sidecar)
+            except FleetError:
+                if self._error is None:  # else it is the same full disk
+                    raise
         return summary
 
     @property

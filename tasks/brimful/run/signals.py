@@ -28,6 +28,7 @@ class Signals:
         self._on_last_resort = on_last_resort
         self._loop: asyncio.AbstractEventLoop | None = None
         self._count = 0
+        self._over = False
         self._before: dict[int, Any] = {}
         self._timer: threading.Timer | None = None
 
@@ -46,8 +47,8 @@ class Signals:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        # The timer goes on: a thread may still hang in a connection when all else is done.
+        self._over = True
         for number, handler in self._before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
@@ -62,5 +63,6 @@ class Signals:
 
     def _end(self) -> None:
         self._on_last_resort()
-        os.write(2, b"brimful: ended at once; the same command goes on from here\n")
+        if not self._over:
+            os.write(2, b"brimful: ended at once; the same command goes on from here\n")
         os._exit(ExitCode.INTERRUPTED)

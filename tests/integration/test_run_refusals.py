@@ -1,0 +1,158 @@
+"""A run on a Redis that is there and refuses, or that stands still; and signals that come then."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from brimful.config import Settings
+from brimful.errors import RedisRefused, RedisUnreachable
+from brimful.packing import line_profile
+from brimful.profile import get_profile
+from brimful.request import Request
+from brimful.run import insist
+from brimful.run.drive import Driver
+from brimful.run.launch import Showing, run_to_end
+from brimful.run.units import Unit
+from brimful_worker.local.valkey import Valkey
+from support.commands import command, environment, write_prompts
+from support.fake_driver import FakeDriver
+from support.runs import options, write_lines
+from support.waiting import wait_until, wait_until_async
+
+
+@pytest.fixture(autouse=True)
+def _brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(insist, "REFUSED_S", 1.0)
+    monkeypatch.setattr(insist, "_said", {})
+    monkeypatch.setattr(insist, "_last", [])
+
+
+def _admin(valkey: Valkey, *words: Any) -> None:
+    with redis.Redis.from_url(valkey.url) as client:
+        client.execute_command(*words)
+
+
+def test_a_redis_that_takes_nothing_ends_the_run_which_then_goes_on(
+    tmp_path: Path, valkey: Valkey, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source, out = write_lines(tmp_path / "in.txt", ["a", "b"]), tmp_path / "out.jsonl"
+    settings, asked = Settings.load(redis_url=valkey.url), options(source, out=out)
+    _admin(valkey, "CONFIG", "SET", "maxmemory", "1")
+    with pytest.raises(RedisRefused, match=r"OOM.*maxmemory.*goes on from here"):
+        run_to_end(asked, settings, Showing(progress=False))
+    assert "2 left" in capfd.readouterr().err
+    _admin(valkey, "CONFIG", "SET", "maxmemory", "0")
+    assert run_to_end(asked, settings, Showing(progress=False), lambda *_: FakeDriver()) == 0
+
+
+def test_a_user_without_rights_is_told_at_once(tmp_path: Path, valkey: Valkey) -> None:
+    source = write_lines(tmp_path / "in.txt", ["a"])
+    _admin(valkey, "ACL", "SETUSER", "reader", "on", ">pw", "~*", "&*", "+@read", "+@connection")
+    url = f"redis://reader:pw@127.0.0.1:{valkey.port}/0"
+    with pytest.raises(RedisUnreachable, match=r"NOPERM.*BRIMFUL_REDIS_URL") as told:
+        run_to_end(options(source, out=tmp_path / "out.jsonl"), Settings.load(redis_url=url), Showing(progress=False))
+    assert "pw@" not in str(told.value)
+
+
+async def test_draining_ends_though_redis_takes_no_mark(valkey: Valkey, caplog: pytest.LogCaptureFixture) -> None:
+    profile = get_profile("acs")
+    driver = Driver(valkey.url, "r", profile)
+    units = [Unit(1, "1", Request.parse({"prompt": "a"}, line_profile(profile)))]
+
+    async def all_of_it() -> list[Any]:
+        return [batch async for batch in driver.deliveries(iter(units), total=1)]
+
+    running = asyncio.create_task(all_of_it())
+    with redis.Redis.from_url(valkey.url) as client:
+        await wait_until_async(lambda: bool(client.llen("batch")), "the request to be enqueued")
+    _admin(valkey, "CONFIG", "SET", "maxmemory", "1")
+    async with asyncio.timeout(20):
+        await driver.stop(drain=True)
+        assert await running == []
+    assert "stopped without waiting for what is on the wire: Redis refuses to go on: OOM" in caplog.text
+
+
+_RUN = ("--max-tokens", "8", "--no-progress", "--pack", "off")
+
+
+def test_a_second_signal_ends_a_run_whose_redis_stands_still(tmp_path: Path, valkey: Valkey) -> None:
+    source, out = write_prompts(tmp_path / "in.jsonl", 5), tmp_path / "out.jsonl"
+    env = environment(BRIMFUL_REDIS_URL=valkey.url, ACS_API_BASE="http://127.0.0.1:9/v1", ACS_API_KEY="k")
+    with redis.Redis.from_url(valkey.url, decode_responses=True) as client:
+        # As a script's background job: with SIGINT ignored.
+        process = subprocess.Popen(
+            command("run", source, "-o", out, *_RUN),
+            env=env,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+        )
+        try:
+            wait_until(lambda: client.llen("batch") > 0, "the requests to be enqueued", timeout=30)
+            os.kill(valkey.pid, signal.SIGSTOP)
+            process.send_signal(signal.SIGINT)
+            assert process.stderr is not None
+            for line in process.stderr:
+                if "stopping" in line:
+                    break
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=20)
+        finally:
+            os.kill(valkey.pid, signal.SIGCONT)
+            process.kill()
+            process.wait()
+    assert process.returncode == 130, said
+    assert "Traceback" not in said
+
+
+_INTERRUPTED = """
+import os, signal, sys
+from brimful.cli import main
+module, sys.argv = sys.argv[1], ["brimful", *sys.argv[2:]]
+class Interrupts:
+    def find_spec(self, name, *more):
+        if name == module:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupts())
+main()
+"""
+"""Ctrl-C while that module is imported."""
+
+
+@pytest.mark.parametrize("module", ["typer", "brimful.cli.commands", "brimful.config", "redis"])
+@pytest.mark.parametrize("arguments", [("run", "in.jsonl", "-o", "out.jsonl", "--rehearse"), ("up", "--rehearse")])
+def test_ctrl_c_during_imports_is_no_traceback(tmp_path: Path, module: str, arguments: tuple[str, ...]) -> None:
+    write_prompts(tmp_path / "in.jsonl", 1)
+    code = [sys.executable, "-c", _INTERRUPTED, module, *arguments]
+    done = subprocess.run(code, env=environment(), capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    assert (done.returncode, done.stderr) == (130, "brimful: interrupted\n")
+
+
+def test_ctrl_c_at_the_very_end_changes_nothing() -> None:
+    code = (
+        "import atexit, os, signal, sys; atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT));"
+        "from brimful.cli import main; sys.argv = ['brimful', '--help']; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(("reader", "says"), [("head -c 100", "standard output was closed"), ("", "No space left")])
+def test_standard_output_that_ends(tmp_path: Path, reader: str, says: str) -> None:
+    source = write_prompts(tmp_path / "in.jsonl", 300)
+    words = " ".join(command("run", source, "-o", "-", "--rehearse", "--workers", "1", *_RUN))
+    line = f"set -o pipefail; {words} | {reader}" if reader else f"{words} > /dev/full"
+    done = subprocess.run(["bash", "-c", line], env=environment(), capture_output=True, text=True, timeout=90)
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.splitlines()[-1].startswith("brimful: ")
+    assert says in done.stderr.splitlines()[-1]
+    assert "internal error" not in done.stderr
