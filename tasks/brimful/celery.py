@@ -1,36 +1,50 @@
 """The Celery app, where ``celery -A brimful`` finds it. JSON only.
 
 Nothing is read from the environment at import: Celery asks :func:`configuration` when it first needs its settings.
+Without BRIMFUL_REDIS_URL (or Celery's own ``-b`` and CELERY_BROKER_URL) all works that needs no Redis; the first
+connection raises SettingError, where Celery itself would look for a broker on this machine.
 """
 
 from __future__ import annotations
 
+import os
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 from celery import Celery
-from celery.signals import worker_init
+from celery.signals import celeryd_init, worker_init
 from kombu import Queue  # type: ignore[attr-defined]
 
 from brimful.config import Settings
-from brimful.errors import ExitCode
+from brimful.errors import ExitCode, SettingError
 from brimful.names import APP, QUEUES, TASK_SAMPLE, TASK_SHARD, Workload
-from brimful.redis_url import broker_options, broker_url
+from brimful.redis_url import NOT_SET, broker_options, broker_url
 
 POOL = "brimful_worker.pool:TaskPool"
 """By name: clients must not import it. ``celery -A brimful worker`` finds it here; ``-P custom`` means the same with
 ``CELERY_CUSTOM_WORKER_POOL`` set to it, which Celery reads before it looks at any app."""
 
-app = Celery(APP, set_as_current=False, include=["brimful.tasks"], amqp="brimful.discreet:DiscreetAMQP")
+
+class App(Celery):  # type: ignore[misc]  # celery ships no types
+    """Celery that guesses no broker."""
+
+    def _connection(self, url: str | None, *more: Any, **options: Any) -> Any:
+        """Raises SettingError. All of Celery's connections are made here."""
+        if not url:
+            raise SettingError(NOT_SET)
+        return super()._connection(url, *more, **options)
+
+
+app = App(APP, set_as_current=False, include=["brimful.tasks"], amqp="brimful.discreet:DiscreetAMQP")
 
 
 def configuration(redis_url: str | None = None) -> dict[str, Any]:
     """Celery's settings, from ours; ``redis_url`` beats the environment's."""
     settings = Settings.load(redis_url=redis_url)
-    url = broker_url(settings.redis_url)
+    url = broker_url(settings.redis_url) if settings.redis_url else None
     return {
         "broker_url": url,
-        "result_backend": url,
+        "result_backend": url or _celerys_own(),
         # JSON and nothing else: a worker with a paid key unpickles nobody's bytes.
         "accept_content": ["json"],
         "task_serializer": "json",
@@ -69,7 +83,20 @@ def configuration(redis_url: str | None = None) -> dict[str, Any]:
     }
 
 
+def _celerys_own() -> str | None:
+    """Celery's own broker URL serves for the results too, where nothing else is said and it can."""
+    url = os.environ.get("CELERY_BROKER_URL", "")
+    return url if url.startswith(("redis", "sentinel://")) else None
+
+
 app.add_defaults(configuration)
+
+
+@celeryd_init.connect  # type: ignore[untyped-decorator]
+def require_redis(instance: Any, **_: Any) -> None:
+    """A worker needs more of Redis than a broker. Exits with 2."""
+    if TASK_SAMPLE in instance.app.tasks and not Settings.load().redis_url:
+        _refuse(NOT_SET)
 
 
 @worker_init.connect  # type: ignore[untyped-decorator]
@@ -84,19 +111,21 @@ def require_pool(sender: Any, **_: Any) -> None:
     names = [f"{base.__module__}:{base.__qualname__}" for base in getattr(pool, "__mro__", ())]
     if POOL in names:
         return
-    print(
-        f"brimful worker: the pool {names[0] if names else pool} cannot run brimful's tasks. Leave -P away "
-        "(`celery -A brimful worker`), or start `brimful worker`.",
-        file=sys.__stderr__,
-        flush=True,
+    _refuse(
+        f"the pool {names[0] if names else pool} cannot run brimful's tasks. Leave -P away "
+        "(`celery -A brimful worker`), or start `brimful worker`."
     )
+
+
+def _refuse(why: str) -> NoReturn:
+    print(f"brimful worker: {why}", file=sys.__stderr__, flush=True)
     raise SystemExit(int(ExitCode.USAGE))
 
 
 def app_for(redis_url: str | None) -> Celery:
     """An app of its own that publishes there, whatever BRIMFUL_REDIS_URL says; it has no tasks and makes no events of
     what it sends."""
-    publisher = Celery(APP, set_as_current=False, amqp="brimful.discreet:DiscreetAMQP")
+    publisher = App(APP, set_as_current=False, amqp="brimful.discreet:DiscreetAMQP")
     publisher.add_defaults(lambda: {**configuration(redis_url), "task_send_sent_event": False})
     # Celery reads its settings when first asked, which is no affair for several threads at once.
     publisher.finalize()

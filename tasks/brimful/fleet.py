@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterable, AsyncIterator, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
@@ -27,13 +27,13 @@ from celery.result import AsyncResult
 from kombu.exceptions import OperationalError
 from redis import RedisError
 
-from brimful.aio import end
+from brimful.aio import Held, end
 from brimful.celery import app_for
 from brimful.config import Settings
 from brimful.errors import Cancelled, RedisUnreachable
 from brimful.mapping import Asked, MapRun, Sampled
 from brimful.names import TASK_SAMPLE, Workload
-from brimful.redis_url import DEFAULT_URL, redis_client
+from brimful.redis_url import redis_client, required, without_password
 from brimful.request import Request
 from brimful.run.units import PackOption, parse_pack
 
@@ -48,7 +48,8 @@ class _Client:
     def __init__(self, redis_url: str | None = None) -> None:
         """``redis_url`` None: BRIMFUL_REDIS_URL. Nothing is connected before it is used. Raises SettingError."""
         self._settings = Settings.load(redis_url=redis_url)
-        self._app = app_for(self._settings.redis_url)
+        self._url = required(self._settings.redis_url)
+        self._app = app_for(self._url)
         self._reached = False
 
     def _send(self, request: Asked, workload: Workload | str | None, fields: Mapping[str, Any]) -> AsyncResult[Any]:
@@ -61,7 +62,7 @@ class _Client:
             sent = self._app.send_task(TASK_SAMPLE, args=[raw], kwargs={**fields, "workload": queue}, queue=queue)
         except (OperationalError, RedisError, OSError, RuntimeError) as error:  # RuntimeError: celery's result backend
             raise RedisUnreachable(
-                f"cannot enqueue at {_place(self._settings)}: {error}; is BRIMFUL_REDIS_URL right, and Redis up?"
+                f"cannot enqueue at {without_password(self._url)}: {error}; is BRIMFUL_REDIS_URL right, and Redis up?"
             ) from None
         return sent
 
@@ -141,7 +142,8 @@ class Fleet(_Client):
 
         ``requests`` may be endless: it is read (in another thread) as there is room, and results are held only where
         an earlier one is still awaited. Leaving the loop cancels what is under way. A failed request is a Sampled
-        with a ``failure``; nothing is raised for it.
+        with a ``failure`` (``ok`` is False): the loop goes on, and only its ``texts``, ``text`` and ``check()`` raise.
+        Raises RedisUnreachable where Redis does not answer from the beginning.
         """
         return self._iterate(self._map_run, requests, True, pack, workload, fields)
 
@@ -157,7 +159,8 @@ class Fleet(_Client):
         return self._iterate(self._map_run, requests, False, pack, workload, fields)
 
     def close(self) -> None:
-        """Ends what is left of maps that were not read to their end. Idempotent."""
+        """Ends what is left of maps that were not read to their end, also of one that an exception still holds.
+        Idempotent."""
         with self._lock:
             loop, self._loop = self._loop, None
         if loop is not None:
@@ -176,15 +179,13 @@ class Fleet(_Client):
                 self._loop = _LoopThread()
             loop = self._loop
 
-        async def begin() -> AsyncIterator[list[Sampled]]:
-            return make(*arguments).batches()  # type: ignore[no-any-return]
-
-        batches: Any = loop.run(begin())
+        map = _Map(partial(make, *arguments))
+        loop.maps.add(map)
         try:
-            while (batch := loop.run(_next(batches))) is not None:
+            while (batch := loop.run(map.next())) is not None:
                 yield from batch
         finally:
-            loop.run(batches.aclose())
+            loop.end(map)
 
 
 class AsyncFleet(_Client):
@@ -193,10 +194,11 @@ class AsyncFleet(_Client):
     def __init__(self, redis_url: str | None = None) -> None:
         super().__init__(redis_url)
         self._threads = ThreadPoolExecutor(4, thread_name_prefix="brimful-fleet")
-        self._redis = redis_client(self._settings.redis_url or DEFAULT_URL, decode_responses=False)
+        self._redis = redis_client(self._url, decode_responses=False)
         self._awaited: dict[str, asyncio.Future[Any]] = {}
         self._poller: asyncio.Task[None] | None = None
         self._new = asyncio.Event()
+        self._maps: set[Held[list[Sampled]]] = set()
 
     async def sample(
         self, request: Asked, *, timeout: float | None = None, workload: Workload | str | None = None, **fields: Any
@@ -239,7 +241,7 @@ class AsyncFleet(_Client):
         **fields: Any,
     ) -> AsyncIterator[Sampled]:
         """As :meth:`Fleet.map`; ``requests`` may be an async iterable. Close it (``aclose``) to cancel early."""
-        return _flat(self._map_run(requests, True, pack, workload, fields))
+        return self._flat(self._map_run(requests, True, pack, workload, fields))
 
     def as_completed(
         self,
@@ -250,9 +252,12 @@ class AsyncFleet(_Client):
         **fields: Any,
     ) -> AsyncIterator[Sampled]:
         """As :meth:`map`, but each as soon as it is there."""
-        return _flat(self._map_run(requests, False, pack, workload, fields))
+        return self._flat(self._map_run(requests, False, pack, workload, fields))
 
     async def aclose(self) -> None:
+        """Ends what is left of maps that were not read to their end."""
+        for batches in [one for one in self._maps if not one.running]:
+            await batches.aclose()
         if self._poller is not None:
             await end([self._poller])
         for future in self._awaited.values():
@@ -266,6 +271,17 @@ class AsyncFleet(_Client):
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
+
+    async def _flat(self, run: MapRun) -> AsyncIterator[Sampled]:
+        batches = Held(run.batches())
+        self._maps.add(batches)
+        try:
+            async for batch in batches:
+                for one in batch:
+                    yield one
+        finally:
+            await batches.aclose()
+            self._maps.discard(batches)
 
     async def _in_thread(self, call: Any, *arguments: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._threads, partial(call, *arguments))
@@ -312,31 +328,35 @@ def _completion(meta: Mapping[str, Any]) -> dict[str, Any]:
     raise result
 
 
-async def _next(batches: AsyncIterator[list[Sampled]]) -> list[Sampled] | None:
-    return await anext(batches, None)
+class _Map:
+    """One map of a Fleet, on its loop."""
 
+    def __init__(self, make: Callable[[], MapRun]) -> None:
+        self._make = make
+        self._batches: Held[list[Sampled]] | None = None
+        self._reading: asyncio.Task[Any] | None = None
 
-async def _flat(run: MapRun) -> AsyncIterator[Sampled]:
-    batches = run.batches()
-    try:
-        async for batch in batches:
-            for one in batch:
-                yield one
-    finally:
-        await batches.aclose()  # type: ignore[attr-defined]  # it is a generator
+    async def next(self) -> list[Sampled] | None:
+        if self._batches is None:
+            self._batches = Held(self._make().batches())
+        self._reading = asyncio.current_task()
+        try:
+            return await anext(self._batches, None)
+        finally:
+            self._reading = None
 
-
-def _place(settings: Settings) -> str:
-    """The URL without its password."""
-    url = settings.redis_url or DEFAULT_URL
-    scheme, _, rest = url.partition("://")
-    return f"{scheme}://{rest.rpartition('@')[2]}"
+    async def aclose(self) -> None:
+        if self._reading is not None:  # in another thread of the caller's
+            await end([self._reading])
+        if self._batches is not None:
+            await self._batches.aclose()
 
 
 class _LoopThread:
     """An event loop for code that has none."""
 
     def __init__(self) -> None:
+        self.maps: set[_Map] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="brimful-map", daemon=True)
         self._thread.start()
@@ -347,8 +367,16 @@ class _LoopThread:
             raise RuntimeError("the fleet was closed")
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
+    def end(self, map: _Map) -> None:
+        """A map that :meth:`close` has ended already needs nothing."""
+        if map in self.maps:
+            self.maps.discard(map)
+            self.run(map.aclose())
+
     def close(self) -> None:
         async def rest() -> None:
+            while self.maps:
+                await self.maps.pop().aclose()
             mine = asyncio.current_task()
             await end([task for task in asyncio.all_tasks() if task is not mine])
             await self._loop.shutdown_asyncgens()

@@ -6,20 +6,25 @@ Requests go the way of a run: packed, in shards, bounded, each exactly once; not
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sized
 from dataclasses import dataclass, field
 from typing import Any
 
+from redis import RedisError
+
+from brimful.aio import Held
 from brimful.config import Settings
-from brimful.errors import BadRequest
+from brimful.errors import BadRequest, RedisUnreachable
 from brimful.names import Workload
 from brimful.outcome import Cause, Failure, Rollout
 from brimful.packing import check_line, line_profile
-from brimful.redis_url import DEFAULT_URL
+from brimful.redis_url import redis_client, required, without_password
 from brimful.request import Request
 from brimful.run.drive import Driver
+from brimful.run.insist import Patience
 from brimful.run.threaded import threaded
 from brimful.run.units import Delivered, Failed, PackOption, Unit
 
@@ -28,11 +33,14 @@ Asked = Request | Mapping[str, Any] | str | list[Any]
 
 _WINDOW = 20_000
 """Requests that may be ahead of the one that an ordered map waits for."""
+REACH_S = 15.0
+"""A Redis that was never reached is given up after it; one that was is waited for."""
+_PAUSE_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """What became of one request of a map."""
+    """What became of one request of a map. Where it failed, ``texts`` and ``text`` raise what ``failure`` says."""
 
     index: int
     """Its place among the requests, from 0."""
@@ -52,7 +60,8 @@ class Sampled:
 
     @property
     def texts(self) -> list[str]:
-        """The rollouts' texts. Raises the SampleError that says why there are none."""
+        """The rollouts' texts. Raises the failure's SampleError where the request failed (``ok`` is False); what came
+        all the same is in ``rollouts``."""
         self.check()
         return [rollout.text for rollout in self.rollouts]
 
@@ -99,8 +108,9 @@ class MapRun:
         self._workload = workload
         self._ordered = ordered
         self._fields = dict(fields)
+        self._url = required(settings.redis_url)
         self._driver = Driver(
-            settings.redis_url or DEFAULT_URL,
+            self._url,
             f"map-{uuid.uuid4().hex}",
             settings.profile,
             pack=pack,
@@ -115,10 +125,11 @@ class MapRun:
         self._moved = asyncio.Event()
 
     async def batches(self) -> AsyncIterator[list[Sampled]]:
-        """Ends everything of it when closed."""
+        """Ends everything of it when closed. Raises RedisUnreachable where nothing answers from the beginning."""
         total = len(self._requests) if isinstance(self._requests, Sized) else None
-        deliveries = self._driver.deliveries(self._units(), total=total)
+        deliveries = Held(self._driver.deliveries(self._units(), total=total))
         try:
+            await _reach(self._url)
             async for batch in deliveries:
                 for item in batch:
                     self._take(item)
@@ -127,7 +138,8 @@ class MapRun:
             if ready := self._flush():
                 yield ready
         finally:
-            await deliveries.aclose()  # type: ignore[attr-defined]  # it is a generator
+            await deliveries.aclose()
+            await self._driver.aclose()  # where it was not begun
 
     async def _units(self) -> AsyncIterator[Unit]:
         source = self._requests
@@ -201,6 +213,27 @@ class MapRun:
         self._open.clear()
         self._held.clear()
         return sorted(rest, key=lambda one: one.index)
+
+
+async def _reach(url: str) -> None:
+    """Raises RedisUnreachable after :data:`REACH_S`, or at once where this user is refused."""
+    client = redis_client(url, socket_connect_timeout=3, socket_timeout=3)
+    patience, end = Patience(), time.monotonic() + REACH_S
+    try:
+        while True:
+            try:
+                await client.ping()
+                return
+            except (RedisError, OSError) as error:
+                if time.monotonic() > end:
+                    raise RedisUnreachable(
+                        f"no Redis at {without_password(url)}, tried for {REACH_S:g} s ({type(error).__name__}): check "
+                        "BRIMFUL_REDIS_URL, and that the server runs"
+                    ) from None
+                patience.bear(error)
+            await asyncio.sleep(_PAUSE_S)
+    finally:
+        await client.aclose()
 
 
 def _sum(one: dict[str, Any] | None, other: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -13,13 +13,21 @@ import redis
 from redis.asyncio import Redis
 from redis.asyncio.sentinel import Sentinel
 
-DEFAULT_URL = "redis://127.0.0.1:6379/0"
-"""Only for plain Celery commands; ``brimful run`` and ``up`` bring a server of their own where no URL is set."""
+from brimful.errors import SettingError
+
+NOT_SET = "BRIMFUL_REDIS_URL is not set: it names the fleet's Redis (`brimful up` prints it)"
+
+
+def required(url: str | None) -> str:
+    """The URL. Raises SettingError where there is none: a Redis that nobody named is never guessed."""
+    if not url:
+        raise SettingError(NOT_SET)
+    return url
 
 
 def broker_url(url: str | None) -> str:
-    """The URL for Celery's broker and result backend."""
-    url = url or DEFAULT_URL
+    """The URL for Celery's broker and result backend. Raises SettingError where there is none."""
+    url = required(url)
     if url.startswith("unix://"):
         parts = urlsplit(url)
         db = parse_qs(parts.query).get("db", ["0"])[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -15,37 +14,8 @@ from brimful.outcome import Cause, Failure
 from brimful.redis_url import redis_client
 from brimful.request import Request
 from brimful_worker.local.valkey import Valkey
-from support.stub_fleet import StubSampler, stub_fleet
+from support.stub_fleet import Background, StubSampler, refuse_thirteen, stub_fleet
 from support.waiting import wait_until, wait_until_async
-
-
-async def refuse_thirteen(request: Request) -> Failure | None:
-    if "p13" in request.prompts:
-        return Failure(Cause.CONTENT_FILTER, "no", 400, permanent=True)
-    return None
-
-
-class Background:
-    """Stub workers on a loop of their own, for clients that block."""
-
-    def __init__(self, url: str, sampler: StubSampler) -> None:
-        self._url, self._sampler = url, sampler
-        self._ready, self._over = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._main()))
-
-    async def _main(self) -> None:
-        async with stub_fleet(self._url, self._sampler):
-            self._ready.set()
-            await asyncio.to_thread(self._over.wait)
-
-    def __enter__(self) -> StubSampler:
-        self._thread.start()
-        assert self._ready.wait(10)
-        return self._sampler
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
 
 
 def test_a_map_keeps_the_order_and_says_what_failed(valkey: Valkey) -> None:

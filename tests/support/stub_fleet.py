@@ -6,6 +6,7 @@ import asyncio
 import base64
 import contextlib
 import json
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from redis import RedisError
 
 from brimful.aio import end
 from brimful.names import QUEUES
-from brimful.outcome import Failure, Outcome
+from brimful.outcome import Cause, Failure, Outcome
 from brimful.redis_url import redis_client
 from brimful.request import Request
 from brimful.run.queued import parse_message
@@ -139,3 +140,32 @@ async def stub_fleet(url: str, sampler: Any, workers: int = 2) -> AsyncIterator[
         yield fleet
     finally:
         await fleet.aclose()
+
+
+async def refuse_thirteen(request: Request) -> Failure | None:
+    if "p13" in request.prompts:
+        return Failure(Cause.CONTENT_FILTER, "no", 400, permanent=True)
+    return None
+
+
+class Background:
+    """Stub workers on a loop of their own, for clients that block."""
+
+    def __init__(self, url: str, sampler: StubSampler) -> None:
+        self._url, self._sampler = url, sampler
+        self._ready, self._over = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._main()))
+
+    async def _main(self) -> None:
+        async with stub_fleet(self._url, self._sampler):
+            self._ready.set()
+            await asyncio.to_thread(self._over.wait)
+
+    def __enter__(self) -> StubSampler:
+        self._thread.start()
+        assert self._ready.wait(10)
+        return self._sampler
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()

@@ -15,7 +15,7 @@ from redis import RedisError
 from brimful.config import Settings
 from brimful.names import Workload
 from brimful.outcome import Outcome
-from brimful.redis_url import DEFAULT_URL
+from brimful.redis_url import required
 from brimful.request import Request
 from brimful_worker import garbage, metrics
 from brimful_worker.admission import Admission
@@ -44,7 +44,7 @@ class WorkerPort:
         self._provider = Provider(settings)
         self._sampler = Sampler(settings, self._admission, self._provider, stopping=self.stopping.is_set)
         self._shards = ShardRunner(
-            self._sampler, settings.redis_url or DEFAULT_URL, name, self.stopping, parse=self._parse_one
+            self._sampler, required(settings.redis_url), name, self.stopping, parse=self._parse_one
         )
         self._open: AsyncExitStack | None = None
 
