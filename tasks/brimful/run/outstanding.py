@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -75,7 +75,8 @@ class Outstanding:
     def add(self, made: Iterable[Packed]) -> None:
         """Divides new (announced) requests into shards, which wait in ``unsent``."""
         now = self._clock()
-        limit = max(self._pace.limits.slots // _SHARDS, int(self._pace.rate(now) / _SHARDS_A_SECOND), 1)
+        made = list(made)
+        limit = max(self._pace.limits.slots // _SHARDS, int(self._rate(made, now) / _SHARDS_A_SECOND), 1)
         limit = min(limit, _SHARD_MOST)
         current: dict[str, tuple[Shard, int]] = {}
         for packed in made:
@@ -120,6 +121,13 @@ class Outstanding:
                 fields["workload"] = self._workload.value
             requests.append({"id": id, "units": manifest_message(packed.manifest), "request": fields})
         return ShardMessage(run, shard.id, shard.queue, requests)
+
+    def _rate(self, made: Sequence[Packed], now: float) -> float:
+        """Requests a second: as they ended of late, or as the limits would allow. Shards that are too small for it cost
+        the workers so much that it is never reached."""
+        measured, seconds = self._pace.rate(now), self._seconds(made[0]) if made else 0.0
+        limits = self._pace.limits
+        return max(measured, min(limits.start_rate, limits.slots / seconds)) if seconds else measured
 
     def _put(self, shard: Shard, packed: Packed) -> None:
         shard.requests[packed.id] = packed
