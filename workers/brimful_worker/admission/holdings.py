@@ -18,7 +18,7 @@ from brimful_worker.admission.history import History
 from brimful_worker.admission.lease import Lease
 from brimful_worker.admission.outbox import Outbox
 from brimful_worker.admission.policy import Limits, Rules, abort_margin, wire_lag
-from brimful_worker.admission.tickets import Queue, Ticket, Waiting
+from brimful_worker.admission.tickets import Queue, Ticket, Waiting, is_start_only
 from brimful_worker.admission.watchdog import NAP_S, Watchdog
 
 log = logging.getLogger(__name__)
@@ -121,7 +121,7 @@ class Holdings:
         """A grant has come. Nobody wants it any more: it is given back."""
         ticket = self.waiting.pop(ticket_id)
         granted = self._clock.not_after(granted_ms)
-        start_only = Queue.of(ticket_id) is Queue.START_ONLY
+        start_only = is_start_only(ticket_id)
         deadline = math.inf if start_only else granted + self._lease_s()
         timed = bool(self.rules.guard_s and (self.rules.starts or self.rules.tokens))
         wire = min(deadline, granted + wire_lag(self.rules.guard_s)) if timed else deadline

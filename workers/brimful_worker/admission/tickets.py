@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterator
-from enum import Enum
+from enum import Enum, StrEnum
 
 from brimful.names import Workload
 from brimful_worker.admission.clock import steady
 from brimful_worker.admission.lease import Lease
 
 
-class Queue(Enum):
+class Queue(StrEnum):
     """What is waited for, and in which of Redis's queues; the value is part of the ticket's id."""
 
     START_ONLY = "s"
@@ -20,10 +20,10 @@ class Queue(Enum):
     INTERACTIVE = "i"
     BATCH = "b"
 
-    @classmethod
-    def of(cls, ticket: str) -> Queue:
-        """The queue of a ticket's id."""
-        return cls(ticket.split(".", 2)[1])
+
+def is_start_only(ticket: str) -> bool:
+    """Of a ticket's id."""
+    return ticket.split(".", 2)[1] == Queue.START_ONLY
 
 
 WORKLOADS = {Workload.INTERACTIVE: Queue.INTERACTIVE, Workload.BATCH: Queue.BATCH}
