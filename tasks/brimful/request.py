@@ -42,10 +42,13 @@ class Request:
         """A request from a prompt or a mapping of fields; ``more`` holds fields that beat ``raw``'s.
 
         ``mode`` defaults to chat where there are ``messages``, else to the profile's first; a prompt string asked as
-        chat becomes one user message, after ``system`` if that is given.
+        chat becomes one user message, after ``system`` if that is given. Only one of the two may hold the prompt.
         Raises BadRequest (RequestTooLarge) naming the field and the way out.
         """
         merged: dict[str, Any] = dict(raw) if isinstance(raw, Mapping) else {"prompt": raw}
+        for name in ("prompt", "messages"):
+            if more.get(name) is not None and any(merged.get(other) is not None for other in ("prompt", "messages")):
+                raise BadRequest(f"{name}: is given twice, by itself and as {name}=…; give one of them")
         merged.update(more)
         fields = {name: value for name, value in merged.items() if name not in CONTROL_FIELDS and value is not None}
         mode = _mode(merged.get("mode"), fields, profile)

@@ -13,20 +13,26 @@ if TYPE_CHECKING:
 
 def run(
     inputs: Annotated[
-        list[str], typer.Argument(metavar="INPUT…", help="JSONL, OpenAI Batch or text, also .gz, .zst; - is stdin.")
+        list[str],
+        typer.Argument(metavar="INPUT…", help="JSONL, OpenAI Batch or text, also .gz, .zst; - is standard input."),
     ],
-    output: Annotated[str, typer.Option("--output", "-o", metavar="OUT", help=".jsonl or .parquet; - is stdout.")],
+    output: Annotated[
+        str,
+        typer.Option(
+            "--output", "-o", metavar="OUT", help="Where rollouts go: .jsonl or .parquet; - is standard output."
+        ),
+    ],
     model: Annotated[str | None, typer.Option(help="Where a line names none.")] = None,
     n: Annotated[int | None, typer.Option(help="Rollouts of each prompt.")] = None,
     max_tokens: Annotated[int | None, typer.Option(help="Of one rollout.")] = None,
-    temperature: Annotated[float | None, typer.Option()] = None,
-    seed: Annotated[int | None, typer.Option()] = None,
+    temperature: Annotated[float | None, typer.Option(help="0 is greedy; the provider's own otherwise.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the sampling, for the same texts again.")] = None,
     param: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="Any other field, as top_p=0.9.")
     ] = None,
     system: Annotated[str | None, typer.Option(help="A system prompt, for chat.")] = None,
     chat: Annotated[bool, typer.Option("--chat", help="Ask the chat endpoint.")] = False,
-    job: Annotated[bool, typer.Option("--job", help="Ask as Jobs.")] = False,
+    job: Annotated[bool, typer.Option("--job", help="Ask as Jobs: submit, then fetch the result.")] = False,
     input_format: Annotated[str, typer.Option(help="auto, jsonl or text (a prompt a line).")] = "auto",
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first of them.")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Stop at the first bad line.")] = False,
@@ -36,7 +42,7 @@ def run(
     fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew; the old files get other names.")] = False,
     budget_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens that the whole run may use.")] = None,
     pack: Annotated[str, typer.Option(help="Prompts that share a request: auto, off, or a number.")] = "auto",
-    workload: Annotated[str, typer.Option(help="batch or interactive.")] = "batch",
+    workload: Annotated[str, typer.Option(help="batch, or interactive: served before batch.")] = "batch",
     workers: Annotated[int | None, typer.Option(min=1, help="Processes of a fleet on this machine.")] = None,
     provider: Annotated[str | None, typer.Option(help="acs, kios, openai or your own.")] = None,
     rehearse: Annotated[bool, typer.Option("--rehearse", help="Against the stand-in gateway, without a key.")] = False,

@@ -12,12 +12,12 @@ def validate(
     model: Annotated[str | None, typer.Option(help="Where a line names none.")] = None,
     n: Annotated[int | None, typer.Option(help="Rollouts of each prompt.")] = None,
     max_tokens: Annotated[int | None, typer.Option(help="Of one rollout.")] = None,
-    temperature: Annotated[float | None, typer.Option()] = None,
-    seed: Annotated[int | None, typer.Option()] = None,
+    temperature: Annotated[float | None, typer.Option(help="0 is greedy; the provider's own otherwise.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the sampling, for the same texts again.")] = None,
     param: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Any other field.")] = None,
     system: Annotated[str | None, typer.Option(help="A system prompt, for chat.")] = None,
     chat: Annotated[bool, typer.Option("--chat", help="Ask the chat endpoint.")] = False,
-    job: Annotated[bool, typer.Option("--job", help="Ask as Jobs.")] = False,
+    job: Annotated[bool, typer.Option("--job", help="Ask as Jobs: submit, then fetch the result.")] = False,
     pack: Annotated[str, typer.Option(help="auto, off, or a number.")] = "auto",
     input_format: Annotated[str, typer.Option(help="auto, jsonl or text (a prompt a line).")] = "auto",
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first of them.")] = None,
@@ -63,6 +63,8 @@ def _print(found: object) -> None:
         print(f"brimful: {fault}", file=sys.stderr)
     if found.bad > len(found.faults):
         print(f"brimful: and {found.bad - len(found.faults):,} more bad lines", file=sys.stderr)
+    for note in found.notes:
+        print(f"brimful: {note}", file=sys.stderr)
     print(plain_table(found.rows()))
     if found.first is not None:
         print(f"\nthe first request:\n{shown_body(found.first)}")

@@ -14,10 +14,12 @@ from typing import Any, NoReturn
 from brimful.errors import InputError
 from brimful.names import Mode
 from brimful.run.sources import Source
+from brimful.run.unknown import likely
 
 _LIKELY_PROMPTS = ("text", "input", "question", "instruction", "query", "content", "user", "message")
 _URLS = {"/completions": Mode.COMPLETION, "/chat/completions": Mode.CHAT, "/completion-jobs": Mode.JOB}
 _ID_LENGTH = 512
+_LOOKED_AT = 32  # names of a line without a prompt
 
 
 class InputFormat(StrEnum):
@@ -110,8 +112,11 @@ def _id(value: Any, name: str) -> str:
 
 
 def _no_prompt(line: dict[str, Any]) -> NoReturn:
-    likely = [name for name in _LIKELY_PROMPTS if name in line]
-    hint = f"; it has {likely[0]!r}: rename that to prompt" if likely else ""
+    found = [name for name in _LIKELY_PROMPTS if name in line]
+    hint = f"; it has {found[0]!r}: rename that to prompt" if found else ""
+    near = [] if found else [name for name in list(line)[:_LOOKED_AT] if likely(name) in ("prompt", "messages")]
+    if near:
+        hint = f"; it has {near[0][:60]!r}: did you mean {likely(near[0])}?"
     raise InputError(f"has no prompt (nor messages){hint}")
 
 

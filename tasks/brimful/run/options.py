@@ -47,6 +47,13 @@ class ReadOptions:
         """All of it can be read twice: it is looked through before anything is sampled."""
         return all(source.regular for source in self.sources)
 
+    def to_blame(self, message: str) -> bool:
+        """Whether a bad line's fault (``FIELD: …``) is one of these settings, not of the line alone."""
+        name = message.partition(":")[0]
+        if name == "model":
+            return "model" in self.defaults or "--model" in message
+        return name in self.defaults or (name == "system" and self.system is not None)
+
     def check(self) -> None:
         """Raises UsageError for an input that cannot be one."""
         if not self.sources:

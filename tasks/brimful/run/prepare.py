@@ -184,8 +184,10 @@ def _resumed(
         if edits.added:
             notes.append(f"{edits.added:,} lines came to the end of the input since the last try")
         notes.extend(f"{fault} (goes to {paths.errors})" for fault in found.faults[:3] if found.bad)
-        if found.bad > 3:
-            notes.append(f"and {found.bad - 3:,} more bad lines: see {paths.errors}")
+        if found.bad > len(found.faults[:3]):
+            notes.append(f"and {found.bad - len(found.faults[:3]):,} more bad lines: see {paths.errors}")
+        if unknown := found.unknown.notes(3):
+            notes.append("; ".join(unknown))
     if options.retry_errors and not len(errors.lines):
         notes.append(f"--retry-errors: no failures are recorded in {paths.error_ledger}")
     return Prepared(

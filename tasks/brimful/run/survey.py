@@ -11,8 +11,10 @@ from brimful.run.options import ReadOptions
 from brimful.run.read import BadLine, Entry, Reader, is_duplicate
 from brimful.run.sidecar import Ranges
 from brimful.run.units import Unit
+from brimful.run.unknown import UnknownFields
 
-_KEPT = 20  # faults that are told in words
+_KEPT = 20  # faults that are kept
+_SHOWN = 10  # and told in words
 
 
 @dataclass
@@ -27,6 +29,9 @@ class Survey:
     faults: list[BadLine] = field(default_factory=list)
     """The first ones."""
     duplicates: list[BadLine] = field(default_factory=list)
+    unknown: UnknownFields = field(default_factory=UnknownFields)
+    of_settings: set[str] = field(default_factory=set)
+    """Faults of the command's own settings, which spoil line after line: each is listed once."""
     rollouts: int = 0
     at_end: bool = True
     """False when ``--limit`` ended it."""
@@ -40,21 +45,29 @@ class Survey:
         if not self.requests:
             raise InputError("the input holds no requests, only blank lines; write a request or a prompt on each line")
         if self.duplicates:
-            raise InputError(_listed(self.duplicates, "have ids that are taken"))
+            listed = {fault.line: fault for fault in self.faults + self.duplicates[:_SHOWN]}
+            raise InputError(_listed([listed[line] for line in sorted(listed)], self.bad))
         if self.bad and (strict or not self.good):
-            raise InputError(_listed(self.faults, "cannot be used", self.bad))
+            if not self.good and len(self.faults) == 1 and (message := self.faults[0].message) in self.of_settings:
+                raise InputError(message + (f" (so it is for all {self.bad:,} lines)" if self.bad > 1 else ""))
+            raise InputError(_listed(self.faults, self.bad))
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: Entry, options: ReadOptions | None = None) -> None:
         self.lines = entry.line
         item = entry.item
         if isinstance(item, Unit):
             self.requests += 1
             self.rollouts += item.request.choices
+            self.unknown.add(item.request.fields)
         elif item is not None:
             self.requests += 1
             self.bad += 1
             self.bad_lines.add(item.line)
-            if len(self.faults) < _KEPT:
+            if options is not None and options.to_blame(item.message):
+                if item.message not in self.of_settings and len(self.of_settings) < _KEPT:
+                    self.of_settings.add(item.message)
+                    self.faults.append(item)
+            elif len(self.faults) < _KEPT:
                 self.faults.append(item)
             if is_duplicate(item) and len(self.duplicates) < _KEPT:
                 self.duplicates.append(item)
@@ -71,7 +84,7 @@ def survey(
     found = Survey()
     reader = Reader(options, profile)
     for entry in reader.entries():
-        found.add(entry)
+        found.add(entry, options)
         if note is not None:
             note(entry)
         if strict and found.bad:
@@ -80,10 +93,9 @@ def survey(
     return found
 
 
-def _listed(faults: list[BadLine], what: str, count: int | None = None) -> str:
-    count = len(faults) if count is None else count
+def _listed(faults: list[BadLine], count: int) -> str:
     if count == 1:
         return str(faults[0])
-    shown = "\n  ".join(str(fault) for fault in faults[:5])
-    more = f"\n  and {count - 5:,} more" if count > 5 else ""
-    return f"{count:,} lines {what}:\n  {shown}{more}"
+    shown = faults[:_SHOWN]
+    more = f"\n  and {count - len(shown):,} more" if count > len(shown) else ""
+    return f"{count:,} lines cannot be used:\n  " + "\n  ".join(map(str, shown)) + more

@@ -11,7 +11,7 @@ from brimful.errors import RequestTooLarge
 from brimful.packing import parts_of
 from brimful.profile import Profile
 from brimful.run.options import ReadOptions
-from brimful.run.read import BadLine, Entry
+from brimful.run.read import Entry
 from brimful.run.summary import duration
 from brimful.run.survey import Survey, survey
 from brimful.run.units import PackOption, Unit
@@ -57,24 +57,31 @@ class Validation:
     first: dict[str, Any] | None = None
     """The first request's body."""
     faults: list[str] = field(default_factory=list)
-    """The first bad lines."""
+    """The first bad lines; what is the fault of the command's settings but once."""
+    unknown_fields: list[dict[str, Any]] = field(default_factory=list)
+    """name, lines, varies (so that they do not pack), likely (the known field that it nearly is)."""
+    notes: list[str] = field(default_factory=list)
+    """The same in words."""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
 
     def rows(self) -> list[tuple[str, str]]:
         """For people."""
-        at_most = "not bounded (no max_tokens)" if self.tokens_at_most is None else f"{self.tokens_at_most:,}"
+        unbound = "without a bound, since some lines set no max_tokens (--max-tokens)"
+        at_most = unbound if self.tokens_at_most is None else f"at most {self.tokens_at_most:,} sampled"
+        each = f"up to {self.prompts_per_call:,} prompts" if self.prompts_per_call > 1 else "one prompt"
+        kinds = f" ({self.shapes:,} kinds, which do not mix)" if self.shapes > 1 else ""
         rows = [
             ("input", f"{self.lines:,} lines, {self.requests:,} requests, {self.bad:,} bad"),
             ("rollouts", f"{self.rollouts:,}"),
-            ("tokens", f"{at_most} sampled at most"),
+            ("tokens", at_most),
             ("models", ", ".join(f"{name} {count:,}" for name, count in sorted(self.models.items())) or "–"),
-            ("pack off", f"{self.calls_off:,} requests, {duration(self.seconds_off)} at best"),
+            ("pack off", f"{_requests(self.calls_off)}, {duration(self.seconds_off)} at best"),
             (
                 "packed",
-                f"from {self.calls_packed:,} requests (up to {self.prompts_per_call:,} prompts each, "
-                f"{self.shapes:,} kind{'s' if self.shapes != 1 else ''}), {duration(self.seconds_packed)} at best",
+                f"at least {_requests(self.calls_packed)} of {each} each{kinds}, "
+                f"{duration(self.seconds_packed)} at best",
             ),
             ("limits", self._limits()),
         ]
@@ -122,11 +129,12 @@ def validate(
     def note(entry: Entry) -> None:
         if isinstance(entry.item, Unit):
             _add(found, shapes, entry.item, profile, pack)
-        elif isinstance(entry.item, BadLine) and len(found.faults) < _SHOWN:
-            found.faults.append(str(entry.item))
 
     looked = survey(options, profile, strict=strict, note=note)
     looked.check(strict)
+    found.faults = [str(fault) for fault in looked.faults[:_SHOWN]]
+    found.unknown_fields = [field.as_json() for field in looked.unknown]
+    found.notes = looked.unknown.notes(_SHOWN)
     _reckon(found, shapes, looked, profile)
     return found
 
@@ -151,6 +159,10 @@ def _add(found: Validation, shapes: _Shapes, unit: Unit, profile: Profile, pack:
     whole = _fits(unit, profile)
     found.split += not whole
     found.calls_off += 1 if whole else parts
+
+
+def _requests(count: int) -> str:
+    return f"{count:,} request{'s' if count != 1 else ''}"
 
 
 def _fits(unit: Unit, profile: Profile) -> bool:

@@ -1,0 +1,104 @@
+"""Fields that may be misspelt, and faults that are told once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brimful.errors import BadRequest, InputError
+from brimful.request import Request
+from brimful.run.options import ReadOptions
+from brimful.run.prepare import prepare
+from brimful.run.sources import Source
+from brimful.run.unknown import UnknownFields, likely
+from brimful.run.validate import Validation, validate
+from support.runs import PROFILE, options, write_lines
+
+
+def _validate(path: Path, **more: Any) -> Validation:
+    return validate(ReadOptions((Source(str(path)),), **{"defaults": {"max_tokens": 8}, **more}), PROFILE)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("max_token", "max_tokens"), ("temprature", "temperature"), ("promt", "prompt"), ("top-p", "top_p"),
+     ("meta", None), ("colour", None)],
+)  # fmt: skip
+def test_near_misses(name: str, meant: str | None) -> None:
+    assert likely(name) == meant
+
+
+def test_unknown_fields_are_pointed_out(tmp_path: Path) -> None:
+    lines = [{"prompt": "a", "id": f"p{line}", "meta": {"line": line}, "top_k": 5} for line in range(4)]
+    path = write_lines(tmp_path / "in.jsonl", [*lines, {"prompt": "b", "max_token": 7}])
+    found = _validate(path)
+    assert found.notes == [
+        "field 'meta' is not one brimful knows; it is sent as it is (4 lines); "
+        "its value differs from line to line, so that those lines cannot share a request",
+        "field 'max_token' is not one brimful knows; it is sent as it is (1 line); did you mean max_tokens?",
+    ]
+    assert found.unknown_fields[1] == {"name": "max_token", "lines": 1, "varies": False, "likely": "max_tokens"}
+    prepared = prepare(options(path, out=tmp_path / "out.jsonl"), PROFILE)
+    assert prepared.notes == ["; ".join(found.notes)]
+    prepared.close()
+
+
+def test_so_many_names_and_no_more() -> None:
+    unknown = UnknownFields()
+    for place in range(1000):
+        unknown.add({"prompt": "a", f"x{place}": 1})
+    assert len(list(unknown)) == 50
+    assert unknown.notes(10)[-1] == "and 40 such fields more, or yet more"
+
+
+def test_a_misspelt_prompt(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r":1: has no prompt.*it has 'promt': did you mean prompt\?"):
+        _validate(write_lines(tmp_path / "in.jsonl", [{"promt": "a"}]))
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"system": "x"}, "system: a system prompt needs the chat endpoint"),
+        ({"defaults": {"max_tokens": "x"}}, "max_tokens: must be a whole number of at least 1, not 'x'"),
+        ({"defaults": {"model": ""}}, "model: is empty"),
+    ],
+)
+def test_a_setting_that_spoils_every_line_is_told_once(tmp_path: Path, more: dict[str, Any], said: str) -> None:
+    path = write_lines(tmp_path / "in.jsonl", [{"prompt": "a"}] * 30)
+    with pytest.raises(InputError) as caught:
+        _validate(path, **more)
+    text = str(caught.value)
+    assert text.startswith(said)
+    assert text.endswith("(so it is for all 30 lines)")
+    assert text.count(said) == 1
+
+
+def test_other_bad_lines_are_listed_beside_a_duplicate(tmp_path: Path) -> None:
+    good = {"prompt": "a", "id": "x"}
+    path = write_lines(tmp_path / "in.jsonl", [good, good, "{", *({"prompt": "a", "n": 0} for _ in range(20)), good])
+    with pytest.raises(InputError) as caught:
+        _validate(path)
+    told = str(caught.value).splitlines()
+    assert told[0] == "23 lines cannot be used:"
+    assert ":2: the id 'x' is that of line 1" in told[1]
+    assert ":3: is not JSON" in told[2]
+    assert len(told) == 12
+    assert told[-1] == "  and 13 more"
+
+
+def test_two_prompts_in_conflict() -> None:
+    for raw, more in (("x", {"prompt": "other"}), ({"prompt": "x"}, {"prompt": "y"}), ("x", {"messages": [{}]})):
+        with pytest.raises(BadRequest, match="is given twice"):
+            Request.parse(raw, PROFILE, **more)
+    assert Request.parse({}, PROFILE, prompt="x").prompts == ["x"]
+
+
+def test_the_figures_read_as_sentences(tmp_path: Path) -> None:
+    found = _validate(write_lines(tmp_path / "in.txt", ["a"]), defaults={})
+    rows = dict(found.rows())
+    assert rows["tokens"] == "without a bound, since some lines set no max_tokens (--max-tokens)"
+    assert rows["pack off"].startswith("1 request, ")
+    assert rows["packed"].startswith("at least 1 request of one prompt each, ")
