@@ -19,6 +19,7 @@ from brimful.config import Settings
 from brimful.errors import ExitCode, SettingError
 from brimful.names import APP, QUEUES, TASK_SAMPLE, TASK_SHARD, Workload
 from brimful.redis_url import NOT_SET, broker_options, broker_url
+from brimful.worker_side import missing, needs
 
 POOL = "brimful_worker.pool:TaskPool"
 """By name: clients must not import it. ``celery -A brimful worker`` finds it here; ``-P custom`` means the same with
@@ -60,7 +61,8 @@ def configuration(redis_url: str | None = None) -> dict[str, Any]:
         "task_track_started": True,
         # A task that was done, but whose worker died before it could say so, is not done again.
         "worker_deduplicate_successful_tasks": True,
-        "worker_pool": POOL,
+        # Without its parts Celery could not even load it, before require_parts can say what is missing.
+        "worker_pool": "solo" if missing() else POOL,
         "worker_concurrency": settings.concurrency,
         "worker_prefetch_multiplier": 1,
         # How many tasks with a countdown a worker may hold beside the running ones.
@@ -93,9 +95,13 @@ app.add_defaults(configuration)
 
 
 @celeryd_init.connect  # type: ignore[untyped-decorator]
-def require_redis(instance: Any, **_: Any) -> None:
-    """A worker needs more of Redis than a broker. Exits with 2."""
-    if TASK_SAMPLE in instance.app.tasks and not Settings.load().redis_url:
+def require_parts(instance: Any, **_: Any) -> None:
+    """A worker needs what a plain install does not have, and more of Redis than a broker. Exits with 2."""
+    if TASK_SAMPLE not in instance.app.tasks:
+        return
+    if absent := missing():
+        _refuse(needs("a worker", absent))
+    if not Settings.load().redis_url:
         _refuse(NOT_SET)
 
 

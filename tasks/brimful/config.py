@@ -7,6 +7,7 @@ provider's session.
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import os
 from functools import cached_property
@@ -21,6 +22,7 @@ from brimful.errors import SettingError
 from brimful.profile import Profile, get_profile
 
 _DOTENV = ".env"
+_REHEARSE = "`brimful up --rehearse` needs none"
 _REDIS_SCHEMES = ("redis://", "rediss://", "unix://", "sentinel://")
 
 
@@ -123,11 +125,19 @@ class Settings(BaseSettings):
         try:
             return cls(**{name: value for name, value in flags.items() if value is not None})
         except ValidationError as error:
-            faults = "; ".join(
-                f"BRIMFUL_{'_'.join(map(str, fault['loc'])).upper()}: {fault['msg'].removeprefix('Value error, ')}"
-                for fault in error.errors(include_input=False)
-            )
+            faults = "; ".join(map(_fault, error.errors(include_url=False)))
             raise SettingError(faults) from None
+
+    @classmethod
+    def unknown_variables(cls) -> dict[str, str | None]:
+        """``BRIMFUL_*`` variables, of the environment and ``.env``, that mean nothing here; with the known name that is
+        nearest, if one is near."""
+        known = {f"BRIMFUL_{name.upper()}" for name in cls.model_fields} | _OTHER_VARIABLES
+        stated = {
+            name.upper() for name in (*os.environ, *dotenv_values(_DOTENV)) if name.upper().startswith("BRIMFUL_")
+        }
+        near = {name: difflib.get_close_matches(name, known, 1, 0.8) for name in sorted(stated - known)}
+        return {name: next(iter(found), None) for name, found in near.items()}
 
     @cached_property
     def profile(self) -> Profile:
@@ -147,7 +157,7 @@ class Settings(BaseSettings):
         """The provider's base URL without a trailing slash. Raises SettingError naming the variables."""
         base = _first_set(self.profile.base_env) or self.profile.base_url
         if not base:
-            raise SettingError(f"no provider URL: set {self.profile.base_env[0]} (for instance in .env), or --rehearse")
+            raise SettingError(f"no provider URL: set {self.profile.base_env[0]}, for instance in .env ({_REHEARSE})")
         if not base.startswith(("http://", "https://")):
             raise SettingError(f"{self.profile.base_env[0]}: {base!r} must begin with http:// or https://")
         return base.rstrip("/")
@@ -157,7 +167,7 @@ class Settings(BaseSettings):
         """The one key. Raises SettingError naming the variables."""
         key = _first_set(self.profile.key_env)
         if not key or not key.strip():
-            raise SettingError(f"no API key: set {self.profile.key_env[0]} (for instance in .env), or --rehearse")
+            raise SettingError(f"no API key: set {self.profile.key_env[0]}, for instance in .env ({_REHEARSE})")
         return SecretStr(key.strip())
 
     @cached_property
@@ -180,6 +190,34 @@ class Settings(BaseSettings):
     def guard(self) -> float:
         """Seconds by which the window is widened (DESIGN: jitter between grant and arrival)."""
         return self.guard_s if self.guard_s is not None else 0.2 + 0.01 * self.profile.window_s
+
+
+_OTHER_VARIABLES = {
+    *("BRIMFUL_DEBUG", "BRIMFUL_GATEWAY_KEYS", "BRIMFUL_GATEWAY_PORT", "BRIMFUL_CHAOS"),
+    *("BRIMFUL_IMAGE", "BRIMFUL_UID", "BRIMFUL_GID", "BRIMFUL_REDIS_PASSWORD"),  # of the Compose file
+}
+_EXPECTED = {"int": "is not a whole number", "float": "is not a number", "bool": "is neither true nor false"}
+_BOUNDS = {
+    "greater_than_equal": ("ge", "at least"),
+    "less_than_equal": ("le", "at most"),
+    "greater_than": ("gt", "more than"),
+    "less_than": ("lt", "less than"),
+}
+_SHOWN = 40
+
+
+def _fault(fault: Any) -> str:
+    """One of pydantic's, in words that name the variable. A value is shown only where a number or a yes is meant: what
+    a secret should hold is never repeated."""
+    name = f"BRIMFUL_{'_'.join(map(str, fault['loc'])).upper()}"
+    kind = str(fault["type"])
+    if kind in _BOUNDS:
+        bound, words = _BOUNDS[kind]
+        return f"{name}: must be {words} {fault['ctx'][bound]:g}"
+    meant, _, rest = kind.partition("_")
+    if meant in _EXPECTED and rest in ("parsing", "type", "from_float"):
+        return f"{name}: {str(fault['input'])[:_SHOWN]!r} {_EXPECTED[meant]}"
+    return f"{name}: {str(fault['msg']).removeprefix('Value error, ')}"
 
 
 def _first_set(names: tuple[str, ...]) -> str | None:

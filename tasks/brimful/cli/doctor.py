@@ -22,8 +22,9 @@ from brimful.doctor import (
     machine_checks,
     provider_checks,
     server_checks,
+    variable_checks,
 )
-from brimful.errors import ExitCode, RedisUnreachable, UsageError
+from brimful.errors import ExitCode, RedisUnreachable, SettingError, UsageError
 from brimful.where import connect, find_redis
 
 _COLOURS = {Level.OK: "green", Level.NOTE: "blue", Level.WARN: "yellow", Level.FAIL: "red"}
@@ -36,9 +37,8 @@ def doctor(
 
     It asks the provider for its list of models once, and samples nothing: no tokens are spent.
     """
-    settings = Settings.load()
     checks = []
-    for check in _checks(settings):
+    for check in _checks():
         checks.append(check)
         if not as_json:
             _print(check)
@@ -47,14 +47,26 @@ def doctor(
     raise typer.Exit(ExitCode.USAGE if failed(checks) else ExitCode.OK)
 
 
-def _checks(settings: Settings) -> Iterator[Check]:
-    yield from machine_checks(settings)
+def _checks() -> Iterator[Check]:
+    yield from variable_checks()
+    try:
+        settings = Settings.load()
+    except SettingError as error:
+        yield Check("settings", Level.FAIL, str(error), "correct it; the rest is looked at then")
+        return
+    try:
+        profile = settings.profile
+    except SettingError as error:
+        yield Check("provider", Level.FAIL, str(error), "correct BRIMFUL_PROVIDER; what needs no provider follows")
+        profile = None
+    yield from machine_checks(profile)
     place, missing = None, ""
     try:
         place = find_redis(settings)
     except UsageError as error:
         missing = str(error)
-    yield from provider_checks(settings, client_only=place is not None)
+    if profile is not None:
+        yield from provider_checks(settings, client_only=place is not None)
     if place is None:
         yield Check(
             "Redis",
@@ -66,7 +78,8 @@ def _checks(settings: Settings) -> Iterator[Check]:
     try:
         with connect(place) as client:
             yield from server_checks(place, client)
-            yield from limit_checks(place, client, settings)
+            if profile is not None:
+                yield from limit_checks(place, client, settings)
             yield from fleet_checks(place, client, settings)
     except RedisUnreachable as error:
         yield Check("Redis", Level.FAIL, str(error), "start it, or correct BRIMFUL_REDIS_URL")

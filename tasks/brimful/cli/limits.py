@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated
 
 import redis
@@ -34,9 +36,10 @@ def limits_show(tag: _Tag = None, as_json: _Json = False) -> None:
     place = find_redis(settings := Settings.load())
     with connect(place) as client:
         try:
-            _show(read_status(client, find_tag(place, client, settings, tag)), as_json)
+            status = read_status(client, find_tag(place, client, settings, tag))
         except (redis.RedisError, OSError) as error:
             raise unreachable(place, error) from None
+    _show(status, as_json)
 
 
 @limits.command("set")
@@ -84,19 +87,52 @@ def limits_set(
     with connect(place) as client:
         try:
             which = find_tag(place, client, settings, tag)
-            before = dict.fromkeys(SETTABLE) if reset else {}
-            set_limits(client, which, **{**before, **given})
-            _show(read_status(client, which), as_json)
+            before = read_status(client, which)
+            _check_reserves({**(before.brought if reset else before.limits), **given})
+            set_limits(client, which, **{**(dict.fromkeys(SETTABLE) if reset else {}), **given})
+            status = read_status(client, which)
         except (redis.RedisError, OSError) as error:
             raise unreachable(place, error) from None
+    for warning in warnings(status, given):
+        print(f"brimful: {warning}", file=sys.stderr, flush=True)
+    _show(status, as_json)
+
+
+def _check_reserves(limits: Mapping[str, float | None]) -> None:
+    """Raises UsageError where nothing would be left for batch."""
+    for name in ("slots", "starts"):
+        most, reserve = limits.get(name) or 0, limits.get(f"reserve_{name}") or 0
+        if most and reserve >= most:
+            raise UsageError(
+                f"--reserve-{name}: {reserve:g} of {most:g} {name} kept for interactive leaves none to batch; "
+                f"it must be below {most:g}"
+            )
+
+
+def warnings(status: Status, given: Iterable[str]) -> Iterator[str]:
+    """Of the limits just set, those that allow more than the workers brought, which is what the provider promises."""
+    for name in given:
+        now, brought = status.limits.get(name), status.brought.get(name)
+        if now is None or not brought:
+            continue
+        if name in ("slots", "starts", "tokens") and (now > brought or now == 0):
+            text = f"{now:g} is" if now else "no limit is"
+            yield (
+                f"warning: {name}: {text} more than the {brought:g} that the workers brought (their provider's, or "
+                "their BRIMFUL_* settings'); the provider may answer 429 to what is above its own"
+            )
+        elif name == "window_s" and now < brought:
+            yield (
+                f"warning: window: {now:g} s is shorter than the {brought:g} s that the workers brought; the provider "
+                "may answer 429 to what is above its own"
+            )
 
 
 def _show(status: Status, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"tag": status.tag, "limits": status.limits, "overridden": list(status.overridden)}))
         return
-    if not status.limits:
-        print(f"key {status.tag}: no worker has brought limits yet")
+    print(f"key {status.tag}{'' if status.brought else ': no worker has brought limits yet'}")
     for name, value in status.limits.items():
         shown = "none" if value == 0 and name in _NO_LIMIT else f"{value:g}{' s' if name.endswith('_s') else ''}"
         print(f"{name.removesuffix('_s'):15}{shown:>12}{'   set by hand' if name in status.overridden else ''}")

@@ -39,25 +39,24 @@ def status(
     with connect(place) as client, contextlib.suppress(KeyboardInterrupt), unwinding():
         while True:
             try:
-                _look(place, client, settings, tag, as_json=as_json, clear=watch)
+                text = _look(place, client, settings, tag, as_json=as_json, clear=watch)
             except (redis.RedisError, OSError) as error:
                 if not watch:
                     raise unreachable(place, error) from None
                 print(f"brimful: {unreachable(place, error)}; looking again", file=sys.stderr, flush=True)
+            else:
+                print(text, flush=True)
             if not watch:
                 return
             time.sleep(_EVERY_S)
 
 
-def _look(
-    place: Place, client: redis.Redis, settings: Settings, tag: str | None, *, as_json: bool, clear: bool
-) -> None:
+def _look(place: Place, client: redis.Redis, settings: Settings, tag: str | None, *, as_json: bool, clear: bool) -> str:
     looks = [(read_status(client, one), read_queues(client)) for one in _tags(place, client, settings, tag)]
     if as_json:
-        print(json.dumps(_as_dict(place, looks)), flush=True)
-    else:
-        text = "\n\n".join(render(status, queues) for status, queues in looks)
-        print(_cleared(text) if clear else text, flush=True)
+        return json.dumps(_as_dict(place, looks))
+    text = "\n\n".join(render(status, queues) for status, queues in looks)
+    return _cleared(text) if clear else text
 
 
 def _tags(place: Place, client: redis.Redis, settings: Settings, wanted: str | None) -> list[str]:
@@ -78,9 +77,12 @@ def _as_dict(place: Place, looks: list[tuple[Status, Queues]]) -> dict[str, Any]
 def render(status: Status, queues: Queues) -> str:
     """As text of some ten lines."""
     lines = [_head(status)]
-    slots = f", of which {status.cooling} rest after an abort" if status.cooling else ""
-    lines.append(_bar("slots", status.slots_used, status.slots, slots))
-    lines.append(_bar("starts", status.starts_used, status.starts, f" in {status.window_s:g} s"))
+    if status.slots is None:
+        lines.append("limits     no worker has brought limits yet")
+    else:
+        slots = f", of which {status.cooling} rest after an abort" if status.cooling else ""
+        lines.append(_bar("slots", status.slots_used, status.slots, slots))
+        lines.append(_bar("starts", status.starts_used, status.starts, f" in {status.window_s:g} s"))
     if status.tokens:
         lines.append(_bar("tokens", status.tokens_used, status.tokens, f" in {status.window_s:g} s"))
     if status.budget:

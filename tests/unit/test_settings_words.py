@@ -1,0 +1,63 @@
+"""What is said of settings that cannot be, or that are not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from brimful.config import Settings
+from brimful.errors import SettingError, UsageError
+from brimful.worker_side import missing, worker_side
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("SLOTS", "many", "BRIMFUL_SLOTS: 'many' is not a whole number"),
+        ("SLOTS", "1.5", "BRIMFUL_SLOTS: '1.5' is not a whole number"),
+        ("SLOTS", "0", "BRIMFUL_SLOTS: must be at least 1"),
+        ("WINDOW_S", "soon", "BRIMFUL_WINDOW_S: 'soon' is not a number"),
+        ("TIMEOUT_S", "0", "BRIMFUL_TIMEOUT_S: must be more than 0"),
+        ("LEASE_S", "61", "BRIMFUL_LEASE_S: must be at most 60"),
+        ("GUARDIAN", "perhaps", "BRIMFUL_GUARDIAN: 'perhaps' is neither true nor false"),
+    ],
+)
+def test_a_wrong_value_is_named_in_plain_words(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, said: str
+) -> None:
+    monkeypatch.setenv(f"BRIMFUL_{name}", value)
+    with pytest.raises(SettingError) as told:
+        Settings.load()
+    assert str(told.value) == said
+
+
+def test_what_may_be_secret_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BRIMFUL_REDIS_URL", "http://:hush@host")
+    with pytest.raises(SettingError, match="BRIMFUL_REDIS_URL: must begin with") as told:
+        Settings.load(flower_password=["hush"])
+    assert "BRIMFUL_FLOWER_PASSWORD" in str(told.value)
+    assert "hush" not in str(told.value)
+
+
+def test_unknown_variables_and_what_may_be_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("BRIMFUL_SLOT", "BRIMFUL_SLOTS", "BRIMFUL_DEBUG", "BRIMFUL_XYZZY"):
+        monkeypatch.setenv(name, "1")
+    Path(".env").write_text("BRIMFUL_REDIS_ULR=redis://host\nOTHER=1\n")
+    assert Settings.unknown_variables() == {
+        "BRIMFUL_REDIS_ULR": "BRIMFUL_REDIS_URL",
+        "BRIMFUL_SLOT": "BRIMFUL_SLOTS",
+        "BRIMFUL_XYZZY": None,
+    }
+
+
+@pytest.mark.parametrize("name", ["api_base", "api_key"])
+def test_a_missing_key_or_url_names_what_is_there_everywhere(name: str) -> None:
+    with pytest.raises(SettingError, match=r"set ACS_API_.*`brimful up --rehearse` needs none"):
+        getattr(Settings.load(), name)
+
+
+def test_all_that_is_missing_is_named_before_anything_is_begun() -> None:
+    assert missing() == []
+    with pytest.raises(UsageError, match=r"a fleet needs no_such_part, nor_this: pip install 'brimful\[worker\]'"):
+        worker_side("local.fleet", "a fleet", ("no_such_part", "orjson", "nor_this"))
