@@ -6,6 +6,7 @@ import asyncio
 import random
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ from brimful.run.summary import Summary, duration
 from brimful.run.tally import Tally
 from brimful.run.units import Delivered, DriveStatus
 from brimful.run.usage import share_usage
+from brimful.status import _next_start_ms
 
 
 @given(st.lists(st.none() | st.integers(1, 30).map(str) | st.sampled_from(["a", "b", "007", "-1"]), max_size=40))
@@ -227,6 +229,29 @@ def test_the_rate_is_of_the_last_half_minute() -> None:
         found = rate.update(Progress(second, 1000, 1000, done, 0, done, done, 0))
     assert found[0] == pytest.approx(0.0, abs=40)
     assert duration(3725) == "1 h 2 min"
+
+
+def test_a_full_window_is_told_and_reckoned_with() -> None:
+    rate = Rate()
+    rate.update(Progress(10, 2000, 2000, 600, 0, 600, 600, 0))
+    now = Progress(50, 2000, 2000, 600, 0, 600, 600, 0)
+    gauges = Gauges(0, 16, 600, 600, waiting=40, paused_s=0.2, window_s=60.0, next_start_s=12.4)
+    per_minute, to_go = rate.update(now, gauges)
+    assert (per_minute, to_go) == (0.0, 12.4 + 2 * 60)  # 600 in 12 s, 600 a window later, and the last 200
+    line = plain_line(now, gauges, per_minute, to_go)
+    assert "600 rollouts, next start in about 12 s, slots 0/16" in line
+    assert "/min" not in line
+    assert "paused" not in line
+    assert line.endswith("about 2 min 12 s to go")
+    packed = replace(now, drive=DriveStatus(pack=100))
+    assert rate.update(packed, gauges)[1] == 12.4
+    assert rate.update(now, replace(gauges, starts_used=0, next_start_s=0.0))[1] == 2 * 60
+
+
+def test_the_next_start_is_when_the_full_window_has_room() -> None:
+    assert _next_start_ms([-5.0, 100.0, 200.0, 300.0], 3) == 100.0
+    assert _next_start_ms([100.0, 200.0, 300.0], 2) == 200.0  # the limit was lowered meanwhile
+    assert _next_start_ms([100.0], 2) == _next_start_ms([], 0) == 0.0
 
 
 def test_the_end_table_leaves_out_what_did_not_happen() -> None:

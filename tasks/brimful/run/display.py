@@ -64,18 +64,32 @@ class Rate:
         self._span_s = span_s
         self._points: list[tuple[float, int, int]] = []
 
-    def update(self, progress: Progress) -> tuple[float, float | None]:
-        """``(rollouts a minute, seconds to go or None)``"""
+    def update(self, progress: Progress, gauges: Gauges | None = None) -> tuple[float, float | None]:
+        """``(rollouts a minute, seconds to go or None)``; a window that is full decides how fast it goes on."""
         self._points.append((progress.seconds, progress.new_rollouts, progress.done))
         while len(self._points) > 2 and self._points[1][0] < progress.seconds - self._span_s:
             self._points.pop(0)
         (then, rollouts, done), (now, rollouts_now, done_now) = self._points[0], self._points[-1]
         span = now - then
-        if span <= 0:
-            return 0.0, None
-        pace = (done_now - done) / span
         left = 0 if progress.total is None else max(0, progress.total - progress.done)
-        return (rollouts_now - rollouts) / span * 60, left / pace if left and pace > 0 else None
+        by_window = _by_window(left, progress.drive, gauges)
+        if span <= 0:
+            return 0.0, by_window or None
+        pace = (done_now - done) / span
+        to_go = left / pace if left and pace > 0 else None
+        if by_window and gauges is not None:
+            to_go = by_window if gauges.window_full else max(by_window, to_go or 0.0)
+        return (rollouts_now - rollouts) / span * 60, to_go
+
+
+def _by_window(left: int, drive: DriveStatus, gauges: Gauges | None) -> float:
+    """Seconds until so many requests can have started, at so many starts in a window; 0 where nothing holds them up."""
+    if gauges is None or not gauges.starts or not gauges.window_s:
+        return 0.0
+    calls = -(-left // max(1, drive.pack)) - gauges.slots_used - max(0, gauges.starts - gauges.starts_used)
+    if calls <= 0:
+        return 0.0
+    return (gauges.next_start_s or gauges.window_s) + (calls - 1) // gauges.starts * gauges.window_s
 
 
 class Quiet:
@@ -110,13 +124,15 @@ class Plain(Quiet):
         if self._clock() < self._next:
             return
         self._next = self._clock() + PLAIN_S
-        self.say(plain_line(progress, await self._gauges(), *self._rate.update(progress)))
+        gauges = await self._gauges()
+        self.say(plain_line(progress, gauges, *self._rate.update(progress, gauges)))
 
 
 def plain_line(progress: Progress, gauges: Gauges | None, per_minute: float, eta_s: float | None) -> str:
     """``310/1,291 requests, 620 rollouts, 580/min, slots 16/16, window 583/600, …``"""
     total = "" if progress.total is None else f"/{progress.total:,}"
-    words = [f"{progress.done:,}{total} requests", f"{progress.rollouts:,} rollouts", f"{per_minute:,.0f}/min"]
+    words = [f"{progress.done:,}{total} requests", f"{progress.rollouts:,} rollouts"]
+    words.append(waiting_for_window(progress, gauges) or f"{per_minute:,.0f}/min")
     words += [f"{label} {value}" for label, value in gauge_words(progress, gauges) if value]
     if progress.failed:
         words.append(f"failed {progress.failed:,}")
@@ -124,6 +140,14 @@ def plain_line(progress: Progress, gauges: Gauges | None, per_minute: float, eta
     if eta_s is not None:
         words.append(f"about {duration(eta_s)} to go")
     return ", ".join(words)
+
+
+def waiting_for_window(progress: Progress, gauges: Gauges | None) -> str:
+    """Nothing is on the wire since the window is full; empty where that is not so."""
+    idle = gauges is not None and not gauges.slots_used and gauges.next_start_s >= 1
+    if gauges is None or not idle or progress.stopping:
+        return ""
+    return f"next start in about {duration(round(gauges.next_start_s))}"
 
 
 def gauge_words(progress: Progress, gauges: Gauges | None) -> list[tuple[str, str]]:
@@ -138,7 +162,7 @@ def gauge_words(progress: Progress, gauges: Gauges | None) -> list[tuple[str, st
     words.append(("queued", f"{drive.queued:,}" if drive.queued else ""))
     words.append(("pack", f"{drive.pack:,}" if drive.pack > 1 else ""))
     words.append(("retries", ", ".join(f"{cause} {count:,}" for cause, count in sorted(progress.retries.items()))))
-    if gauges is not None and gauges.paused_s > 0:
+    if gauges is not None and gauges.paused_s >= 0.5:
         words.append(
             (
                 "paused",

@@ -45,4 +45,6 @@ def _gauges(status: Status) -> Gauges:
         paused_s=status.pause_s,
         pause_reason=status.pause_reason or "",
         workers=len(status.workers),
+        window_s=status.window_s,
+        next_start_s=status.next_start_s,
     )

@@ -23,6 +23,13 @@ class Gauges:
     paused_s: float = 0.0
     pause_reason: str = ""
     workers: int | None = None
+    window_s: float = 0.0
+    next_start_s: float = 0.0
+    """Until the full window has room again; 0 = it has."""
+
+    @property
+    def window_full(self) -> bool:
+        return self.starts is not None and self.starts > 0 and self.starts_used >= 0.95 * self.starts
 
 
 class GaugeReader:

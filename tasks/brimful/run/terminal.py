@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from brimful.run.display import Progress, Rate, ReadGauges, gauge_words
+from brimful.run.display import Progress, Rate, ReadGauges, gauge_words, waiting_for_window
 from brimful.run.gauges import Gauges
 from brimful.run.summary import Summary, duration
 
@@ -37,7 +37,7 @@ class Terminal:
         if not self._started:
             self._live.start()
             self._started = True
-        self._live.update(draw(progress, gauges, *self._rate.update(progress)), refresh=True)
+        self._live.update(draw(progress, gauges, *self._rate.update(progress, gauges)), refresh=True)
 
     def end(self, summary: Summary) -> None:
         self.close()
@@ -82,14 +82,14 @@ def draw(progress: Progress, gauges: Gauges | None, per_minute: float, eta_s: fl
     budget = f" of {progress.budget:,}" if progress.budget else ""
     words = [
         ("rollouts", f"{progress.rollouts:,}"),
-        ("a minute", f"{per_minute:,.0f}"),
+        ("", idle) if (idle := waiting_for_window(progress, gauges)) else ("a minute", f"{per_minute:,.0f}"),
         *gauge_words(progress, gauges),
         ("tokens", f"{progress.tokens:,}{budget}"),
         ("failed", f"{progress.failed:,}" if progress.failed else ""),
     ]
     for label, value in words:
         if value:
-            figures.append(f"{label} ", style="dim")
+            figures.append(f"{label} " if label else "", style="dim")
             figures.append(value, style=_style(label, gauges))
             figures.append("   ")
     lines: list[Table | Text] = [bar, figures]
