@@ -12,7 +12,7 @@ from brimful.outcome import Cause
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A whole HTTP answer. Header names are in lower case; ``body`` is decompressed."""
+    """A whole HTTP answer. ``headers`` are looked up by names in lower case; ``body`` is decompressed."""
 
     status: int
     headers: Mapping[str, str]

@@ -99,38 +99,27 @@ class Http:
         ``timeout_s`` runs from the first byte written to the last byte read. What ``grant.sent()`` raises comes
         through, with nothing written. Cancelled, the connection is dropped at once.
         """
-        loop = asyncio.get_running_loop()
-        timer = asyncio.timeout(None)
-
-        def sent() -> None:
-            timer.reschedule(loop.time() + timeout_s)
-            if on_wire is not None:
-                on_wire(wire)
-
-        wire = Wire(grant, sent)
+        wire = Wire(grant, timeout_s, on_wire)
         token = WIRE.set(wire)
         try:
-            async with (
-                timer,
-                self._session.request(method, url, data=body, headers=headers, allow_redirects=False) as response,
-            ):
-                return await self._read(response)
-        except TimeoutError as error:
-            wire.abort()
-            if timer.expired():
-                return NoAnswer(Cause.TIMEOUT, f"no whole answer within {timeout_s:g} s of sending", abandoned=True)
-            return _no_answer(error, wire)
+            async with self._session.request(
+                method, url, data=body, headers=headers, allow_redirects=False
+            ) as response:
+                answer = await self._read(response)
+            # Without a length, a body ends as its connection does: also by our own hand.
+            return _timed_out(wire) if wire.expired else answer
         except (aiohttp.ClientError, OSError, ValueError) as error:
             wire.abort()
-            return _no_answer(error, wire)
+            return _timed_out(wire) if wire.expired else _no_answer(error, wire)
         except BaseException:
             wire.abort()
             raise
         finally:
+            wire.end()
             WIRE.reset(token)
 
     async def _read(self, response: aiohttp.ClientResponse) -> Answer:
-        headers = {name.lower(): value for name, value in response.headers.items()}
+        headers = response.headers
         content = response.content
         chunks: list[bytes] = []
         size = 0
@@ -141,6 +130,10 @@ class Http:
                 return Answer(response.status, headers, b"", too_large=True)
             chunks.append(chunk)
         return Answer(response.status, headers, chunks[0] if len(chunks) == 1 else b"".join(chunks))
+
+
+def _timed_out(wire: Wire) -> NoAnswer:
+    return NoAnswer(Cause.TIMEOUT, f"no whole answer within {wire.timeout_s:g} s of sending", abandoned=True)
 
 
 def _no_answer(error: BaseException, wire: Wire) -> NoAnswer:
