@@ -54,6 +54,8 @@ class Sampler:
         self.stopping = stopping
         self.budget = BudgetGate(uniform=uniform)
         self.share = Share(settings.profile.slots, settings.profile.per_process)
+        longest_s = settings.timeout_s + settings.connect_timeout_s + settings.backoff_cap_s
+        self._short_deadline = settings.deadline_s < 2 * longest_s
         self.worker = f"{socket.gethostname()}:{os.getpid()}"
 
     async def sample(
@@ -70,10 +72,12 @@ class Sampler:
         """
         sampling = _Sampling(self, request, scope, on_wire)
         try:
-            async with sampling.clock:
-                return await sampling.run()
+            # The first attempt, but a Job's, ends long before the deadline: most requests need no timer for it.
+            timed = self._short_deadline or request.mode is Mode.JOB
+            outcome = None if timed else await sampling.step()
+            return outcome or await sampling.run()
         except Exception as error:
-            if sampling.clock.expired():
+            if sampling.clock is not None and sampling.clock.expired():
                 return sampling.failed(verdict.late(sampling.last, self.settings.deadline_s))
             # A fault of our own must not take a shard's other requests with it. Its text may hold anything, a prompt
             # too, so only its type and place are told.
@@ -98,6 +102,7 @@ class _Sampling:
     __slots__ = (
         "assembly",
         "clock",
+        "deadline",
         "failures",
         "fleet",
         "last",
@@ -118,7 +123,9 @@ class _Sampling:
         self.assembly = Assembly(request)
         self.tally = Tally(request)
         self.tell_wire = tell_wire
-        self.clock = asyncio.timeout(None)
+        self.deadline: float | None = None
+        """On the loop's clock; known from the first grant on."""
+        self.clock: asyncio.Timeout | None = None
         self.failures = self.throttles = self.stale_grants = 0
         self.last: Meaning | None = None
         self.ticket: Ticket | None = None
@@ -127,20 +134,26 @@ class _Sampling:
     # -- the loop -----------------------------------------------------------------------------------------------
 
     async def run(self) -> Outcome:
-        while True:
-            part = self.assembly.next_part()
-            self._wire(False)
-            told = await self._attempt(part)
-            if told is None:
-                continue
-            if told.completion is not None and self.assembly.take(part, told.completion):
-                if self.assembly.complete:
-                    return self.tally.outcome(self.fleet.worker, completion=self.assembly.completion())
-                self._note(told)
-                continue  # what came is kept, and the rest is asked for at once
-            failure = await self._weigh(part, told)
-            if failure is not None:
-                return self.failed(failure)
+        """Steps until there is an outcome; raises TimeoutError, with the clock expired, at the deadline."""
+        async with asyncio.timeout_at(self.deadline) as self.clock:
+            while (outcome := await self.step()) is None:
+                pass
+            return outcome
+
+    async def step(self) -> Outcome | None:
+        """One attempt and what follows from it; None: it is worth another."""
+        part = self.assembly.next_part()
+        self._wire(False)
+        told = await self._attempt(part)
+        if told is None:
+            return None
+        if told.completion is not None and self.assembly.take(part, told.completion):
+            if self.assembly.complete:
+                return self.tally.outcome(self.fleet.worker, completion=self.assembly.completion())
+            self._note(told)
+            return None  # what came is kept, and the rest is asked for at once
+        failure = await self._weigh(part, told)
+        return None if failure is None else self.failed(failure)
 
     async def _attempt(self, part: Part) -> Meaning | None:
         """Ask once. None: nothing was sent, and it costs nothing to ask again."""
@@ -152,8 +165,10 @@ class _Sampling:
         try:
             async with fleet.share(workload), fleet.admission.slot(workload, tokens=hold) as lease:
                 self.tally.granted(lease.waited_s)
-                if self.clock.when() is None:
-                    self.clock.reschedule(asyncio.get_running_loop().time() + fleet.settings.deadline_s)
+                if self.deadline is None:
+                    self.deadline = asyncio.get_running_loop().time() + fleet.settings.deadline_s
+                    if self.clock is not None:
+                        self.clock.reschedule(self.deadline)
                 if not budget.enter():
                     lease.give_back()
                     return None
