@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brimful.profile import get_profile
@@ -89,6 +89,7 @@ def test_an_answer_that_brings_nothing_new_says_so() -> None:
     assert not assembly.take(part, reply(part, lambda index: index == 0))
 
 
+@settings(deadline=None)  # no assertion on the wall clock of a busy machine
 @given(data=st.data(), prompts=st.integers(1, 5), n=st.integers(1, 5), seeded=st.booleans())
 def test_every_rollout_ends_in_its_place(data: st.DataObject, prompts: int, n: int, seeded: bool) -> None:
     names = [f"p{number}" for number in range(prompts)]
