@@ -76,7 +76,9 @@ class _Client:
     def _disconnect(self) -> None:
         """Celery's connections, of which it keeps some for each purpose."""
         with contextlib.suppress(Exception):  # they are ours to throw away
-            self._app.backend.result_consumer.stop()
+            consumer = self._app.backend.result_consumer
+            consumer.stop()
+            consumer._pubsub = None  # else a handle that is dropped later would connect anew, to unsubscribe
             self._app.backend.client.connection_pool.disconnect()
         with contextlib.suppress(Exception):
             self._app.close()

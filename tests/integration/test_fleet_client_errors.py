@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import subprocess
@@ -112,6 +113,15 @@ asyncio.run(main())
         _, said = await process.communicate()
     assert said.decode().splitlines()[-1].startswith("brimful.errors.PermanentFailure: content_filter"), said.decode()
     assert said.decode().count("Traceback") == 1, said.decode()
+
+
+def test_a_handle_outlives_its_fleet_in_peace(valkey: Valkey, caplog: pytest.LogCaptureFixture) -> None:
+    with Fleet(valkey.url) as fleet:
+        handle = fleet.submit("hi", max_tokens=8)
+    valkey.stop()
+    del handle
+    gc.collect()
+    assert [record for record in caplog.records if "lost" in record.getMessage()] == []
 
 
 def test_an_app_that_is_told_where_goes_there(monkeypatch: pytest.MonkeyPatch) -> None:
