@@ -1,10 +1,10 @@
-"""Ends a worker that stands still: ``python -I -S guardian.py BEATS WORKER``, a process of its own; stdlib only.
+"""Ends a worker that stands still: ``python -I -S guardian.py BEATS WORKER SILENCE_MS``; a process, stdlib only.
 
 A worker that is stopped or frozen as a whole keeps its connections at the provider while its leases end in Redis and
 its slots go to others; nothing inside it can prevent that. So the worker writes beats into the pipe whose read end is
-``BEATS``, each a line: for how many milliseconds it may be silent from now on. When it is silent for longer, it is
-killed; the kernel closes its connections, and its work comes back to others. When the pipe closes, the worker has
-ended, and so does this process.
+``BEATS``, each a line: for how many milliseconds it may be silent from now on; until the first one, which it may be
+stopped before, that is ``SILENCE_MS``. When it is silent for longer, it is killed; the kernel closes its connections,
+and its work comes back to others. When the pipe closes, the worker has ended, and so does this process.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def steady() -> float:
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
-def guard(beats: int, worker: int) -> None:
+def guard(beats: int, worker: int, silence_s: float) -> None:
     """Returns when the worker has ended or was killed."""
     handle = os.pidfd_open(worker) if hasattr(os, "pidfd_open") else None
     if os.getppid() != worker:
         return  # it ended before we looked, and its number may be somebody else's
     heard = looked = steady()
-    until = float("inf")  # the first beat tells
+    until = heard + silence_s
     while True:
         now = steady()
         if now - looked > LOOK_S + OVERSLEPT_S:
@@ -72,7 +72,7 @@ def main() -> NoReturn:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # it ends with its worker, and by nothing else
     with contextlib.suppress(KeyboardInterrupt):
-        guard(int(sys.argv[1]), int(sys.argv[2]))
+        guard(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]) / 1000)
     os._exit(0)
 
 

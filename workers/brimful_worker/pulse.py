@@ -71,7 +71,7 @@ class Pulse:
         read, write = os.pipe()
         try:
             os.set_blocking(write, False)
-            process = _start(read)
+            process = _start(read, self._silence_ms())
         except OSError:
             os.close(write)
             raise
@@ -80,19 +80,21 @@ class Pulse:
         try:
             log.debug("guardian %d watches this worker", process.pid)
             while True:
-                silence_s = max(SILENCE_LEAST_S, self._may_be_silent())
                 with contextlib.suppress(BlockingIOError):  # it stands still itself, and will look twice when it wakes
-                    os.write(write, b"%d\n" % (silence_s * 1000))
+                    os.write(write, b"%d\n" % self._silence_ms())
                 if self._stopping.wait(BEAT_S):
                     return
         finally:
             os.close(write)
             _end(process)
 
+    def _silence_ms(self) -> int:
+        return int(max(SILENCE_LEAST_S, self._may_be_silent()) * 1000)
 
-def _start(read: int) -> subprocess.Popen[bytes]:
+
+def _start(read: int, silence_ms: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen(  # noqa: S603 - this interpreter, and a file of ours
-        [sys.executable, "-I", "-S", guardian.__file__, str(read), str(os.getpid())],
+        [sys.executable, "-I", "-S", guardian.__file__, str(read), str(os.getpid()), str(silence_ms)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         env={name: os.environ[name] for name in _PASSED_ON if name in os.environ},
