@@ -28,7 +28,7 @@ _STORE = resources.files("brimful_worker").joinpath("store.lua").read_text("utf-
 _MOST = 128
 """Outcomes in one step at most, and _MOST_BYTES of them: Redis serves nobody else meanwhile."""
 _MOST_BYTES = 2 * 1024 * 1024
-_GATHER_S = 0.05
+_GATHER_S = 0.005
 """Steps are begun so far apart, unless a full batch waits: a step costs as much as ten outcomes in it."""
 _PAUSE_S = (0.1, 2.0)
 """First and longest pause between tries while Redis is away."""

@@ -94,7 +94,14 @@ class Holdings:
         self._settling.clear()
 
     def _settled(self, ticket: str) -> None:
-        self._release(self._settling.pop(ticket)[0], 0.0)
+        lease, until, _ = self._settling[ticket]
+        left = until - steady()
+        if left > 0:  # a busy loop's timers count from when its turn began, and come that much too soon
+            timer = asyncio.get_running_loop().call_later(left, self._settled, ticket)
+            self._settling[ticket] = lease, until, timer
+            return
+        del self._settling[ticket]
+        self._release(lease, 0.0)
 
     def _release(self, lease: Lease, cooloff_s: float) -> None:
         """What Redis must hear of a request's end."""
