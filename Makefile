@@ -33,7 +33,7 @@ demo: $(VENV)/.worker
 	$(BIN)/python examples/demo.py
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest tests -n 3 --dist loadfile
+	$(BIN)/python -m pytest tests -n 2 --dist loadfile
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check $(SOURCES)
