@@ -17,7 +17,7 @@ from brimful.names import Workload
 from brimful.outcome import Outcome
 from brimful.redis_url import required
 from brimful.request import Request
-from brimful_worker import garbage, metrics
+from brimful_worker import metrics
 from brimful_worker.admission import Admission
 from brimful_worker.jobs import run_coroutine
 from brimful_worker.provider import GIVE_BACK, Provider
@@ -62,7 +62,6 @@ class WorkerPort:
                 for told in (metrics.heartbeat(), self._tell_metrics()):
                     stack.callback(asyncio.create_task(told).cancel)
             self._open = stack.pop_all()
-        garbage.settle()
 
     async def aclose(self) -> None:
         if self._open is not None:
