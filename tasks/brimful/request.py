@@ -20,6 +20,7 @@ from brimful.profile import Profile
 
 _Kind = TypeVar("_Kind", bound=StrEnum)
 
+_PROMPTS = ("prompt", "messages")
 CONTROL_FIELDS = frozenset({"id", "mode", "workload", "system"})
 _UNBOUND = {Mode.CHAT: 512}
 """Tokens of a choice without ``max_tokens``, for estimates: 16 on the completions endpoint, more where models end by
@@ -46,8 +47,8 @@ class Request:
         Raises BadRequest (RequestTooLarge) naming the field and the way out.
         """
         merged: dict[str, Any] = dict(raw) if isinstance(raw, Mapping) else {"prompt": raw}
-        for name in ("prompt", "messages"):
-            if more.get(name) is not None and any(merged.get(other) is not None for other in ("prompt", "messages")):
+        for name in _PROMPTS if more else ():
+            if more.get(name) is not None and any(merged.get(other) is not None for other in _PROMPTS):
                 raise BadRequest(f"{name}: is given twice, by itself and as {name}=…; give one of them")
         merged.update(more)
         fields = {name: value for name, value in merged.items() if name not in CONTROL_FIELDS and value is not None}
@@ -76,13 +77,20 @@ class Request:
         return list(prompt)
 
     @property
+    def prompt_count(self) -> int:
+        if "messages" in self.fields:
+            return 1
+        prompt = self.fields["prompt"]
+        return 1 if isinstance(prompt, str) or (prompt and isinstance(prompt[0], int)) else len(prompt)
+
+    @property
     def n(self) -> int:
         return int(self.fields.get("n", 1))
 
     @property
     def choices(self) -> int:
         """prompts x n: how many choices a complete answer has."""
-        return len(self.prompts) * self.n
+        return self.prompt_count * self.n
 
     @property
     def max_tokens(self) -> int | None:
@@ -93,7 +101,8 @@ class Request:
     @property
     def tokens_at_most(self) -> int | None:
         """prompts x n x max_tokens, what the provider bounds; None without ``max_tokens``."""
-        return None if self.max_tokens is None else self.choices * self.max_tokens
+        most = self.max_tokens
+        return None if most is None else self.choices * most
 
     @property
     def hold(self) -> int:
@@ -132,32 +141,34 @@ class Request:
                 raise BadRequest(f"{name}: must be a whole number of at least 1, not {value!r}")
         if self.fields.get("stream"):
             raise BadRequest("stream: answers are taken whole; leave it out")
-        if "model" in self.fields and not isinstance(self.fields["model"], str):
-            raise BadRequest("model: must be a string")
-        if "model" in self.fields and not self.fields["model"].strip():
-            raise BadRequest("model: is empty; name one, or leave it out (--model)")
-        if profile.model is None and "model" not in self.fields:
+        if "model" in self.fields:
+            model = self.fields["model"]
+            if not isinstance(model, str):
+                raise BadRequest("model: must be a string")
+            if not model.strip():
+                raise BadRequest("model: is empty; name one, or leave it out (--model)")
+        elif profile.model is None:
             raise BadRequest(f"model: {profile.name} has no default model; name one (--model)")
         self._check_size(profile)
 
     def _check_size(self, profile: Profile) -> None:
-        prompts = len(self.prompts)
+        prompts, n, most = self.prompt_count, self.n, self.max_tokens
         if profile.max_prompts is not None and prompts > profile.max_prompts:
             raise RequestTooLarge(
                 f"prompt: {prompts} prompts, but {profile.name} takes {profile.max_prompts} in a request"
             )
-        if profile.max_n is not None and self.n > profile.max_n:
-            raise RequestTooLarge(f"n: {self.n}, but {profile.name} takes at most {profile.max_n}")
-        if self.max_tokens is None:
-            if profile.max_tokens_required and self.choices > 1:
+        if profile.max_n is not None and n > profile.max_n:
+            raise RequestTooLarge(f"n: {n}, but {profile.name} takes at most {profile.max_n}")
+        if most is None:
+            if profile.max_tokens_required and prompts * n > 1:
                 raise BadRequest(
                     f"max_tokens: {profile.name} wants it explicit for n > 1 or several prompts (--max-tokens)"
                 )
             return
-        bound, asked = profile.max_request_tokens, self.choices * self.max_tokens
+        bound, asked = profile.max_request_tokens, prompts * n * most
         if bound is not None and asked > bound:
             raise RequestTooLarge(
-                f"max_tokens: {prompts} prompts x n {self.n} x max_tokens {self.max_tokens} = {asked:,}, "
+                f"max_tokens: {prompts} prompts x n {n} x max_tokens {most} = {asked:,}, "
                 f"above {profile.name}'s {bound:,} in one request; ask for less or in several requests"
             )
 

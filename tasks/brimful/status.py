@@ -119,6 +119,16 @@ async def read_status_async(client: redis_async.Redis, tag: str) -> Status:
     return _status(tag, await pipe.execute())
 
 
+async def read_limits_async(client: redis_async.Redis, tag: str) -> dict[str, float]:
+    """The limits in force, as :attr:`Status.limits`; empty before the first worker. It reads nothing that grows."""
+    keys = admission_keys(tag)
+    pipe = client.pipeline(transaction=True)
+    pipe.hgetall(keys["defaults"])
+    pipe.hgetall(keys["limits"])
+    defaults, overrides = await pipe.execute()
+    return _operators(_numbers({**_texts(defaults), **_texts(overrides)}))
+
+
 def set_limits(client: redis_sync.Redis, tag: str, **limits: float | None) -> dict[str, float]:
     """Changes limits for the whole fleet, at once; ``None`` goes back to the default. Returns those in force.
 

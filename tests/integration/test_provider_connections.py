@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 from aiohttp import web
 
 from brimful.errors import SettingError
@@ -318,6 +319,23 @@ async def test_finished_requests_leave_nothing_behind(monkeypatch: pytest.Monkey
             await some(64)
         gc.collect()
         assert len(gc.get_objects()) - before < 320, "less than one object for each finished request"
+
+
+def test_nor_rings_that_wait_for_the_garbage_collector(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With thousands of them its walks stop the loop. On the workers' own loop: asyncio's keeps old timers for long."""
+
+    async def some() -> int:
+        async with serving(Completions()) as url, bench(monkeypatch, url, FakeAdmission(32)) as it:
+            gc.collect()
+            gc.disable()
+            try:
+                await asyncio.gather(*(it.sample(f"prompt {number}") for number in range(96)))
+                return gc.collect()
+            finally:
+                gc.enable()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(some()) < 96
 
 
 async def test_the_timeout_begins_with_the_first_byte_not_with_connecting(monkeypatch: pytest.MonkeyPatch) -> None:

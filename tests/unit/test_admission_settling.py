@@ -101,8 +101,8 @@ def test_it_is_released_one_hundredth_of_its_time_later(
     holdings.end(lease, failed=False)
     clock.move(rest - 0.001)
     assert not holdings.outbox
-    assert list(holdings.held) == [lease.id], "held and renewed"
-    clock.move(0.002)
+    assert list(holdings.held) == [lease], "held and renewed"
+    clock.move(0.003)
     assert holdings.outbox.releases == [[lease.id, 0, 1, 7, 0]]
     assert not holdings.held
 

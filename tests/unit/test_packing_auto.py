@@ -139,3 +139,15 @@ def test_room_ahead_grows_with_the_rate_and_no_further() -> None:
         pace.enqueued(str(place), lambda: 0.5, 0.0)
     assert pace.room(0.5, 0.0) == 0
     assert min(pace.free(0.0)) == pytest.approx(1.5)
+
+
+def test_with_thousands_of_slots_what_follows_comes_in_whole_shards() -> None:
+    pace = Pace(Limits(4000, None, 60.0))
+    assert pace.room(20.0, 0.0) == 4000 + 2000
+    for place in range(6000):
+        pace.enqueued(str(place), lambda: 20.0, 0.0)
+    for place in range(249):
+        pace.ended(str(place), 1.0)
+    assert pace.room(20.0, 1.0) == 0, "the slots are full, and nearly all that is kept ahead is there"
+    pace.ended("249", 1.0)
+    assert pace.room(20.0, 1.0) == 250

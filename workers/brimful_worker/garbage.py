@@ -11,8 +11,8 @@ from __future__ import annotations
 import atexit
 import gc
 
-_YOUNG = 50_000
-"""New objects before a look at them: some 20 MB at the worst."""
+_YOUNG = 200_000
+"""New objects before a look at them, some 40 MB: a thousand requests that end and begin together are no reason yet."""
 _MIDDLE, _OLD = 20, 50
 
 

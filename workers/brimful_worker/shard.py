@@ -30,6 +30,7 @@ from brimful.outcome import Cause, Failure, Outcome
 from brimful.redis_url import redis_client
 from brimful.request import Request
 from brimful.run.ledger import CLAIM_TTL_S, MAX_TRIES, TTL_S, Keys
+from brimful_worker.packed import packed
 from brimful_worker.store import Store
 
 log = logging.getLogger(__name__)
@@ -104,7 +105,7 @@ class ShardRunner:
         ``parse`` makes a checked request of a message's fields (raises BadRequest); default: taken as they are.
         """
         self._sampler = sampler
-        self._redis = redis_client(redis_url)
+        self._redis = packed(redis_client(redis_url))
         self._name = worker_name
         self._stopping = stopping
         self._parse = parse or _as_it_is

@@ -15,8 +15,6 @@ _KEPT = 256
 _PREDICTIONS = 4096
 _UNKNOWN_TOKENS = 256
 """Taken for ``max_tokens`` where a request leaves it to the provider."""
-_REFIT_EVERY = 8
-"""Samples at least; an eighth of them once there are many."""
 _ROUNDS = 3
 """Of re-weighting."""
 _OUTLIER = 2.5
@@ -82,9 +80,8 @@ class Latency:
         """Seconds on the wire; None before the first sample."""
         if not self._samples:
             return None
-        if self._fit is None or self._since_fit >= min(
-            max(_REFIT_EVERY, len(self._samples) // 8), 1 + len(self._samples) // 4
-        ):
+        # What a fit costs grows with the samples, and what each further one teaches shrinks.
+        if self._fit is None or self._since_fit > len(self._samples) // 4:
             self._refit()
         assert self._fit is not None
         tokens = max_tokens or _UNKNOWN_TOKENS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from redis.asyncio import Redis
 
 from brimful.run.pace import Limits
-from brimful.status import known_tags_async, read_status_async
+from brimful.status import known_tags_async, read_limits_async
 
 
 async def live_limits(client: Redis) -> Limits | None:
@@ -13,7 +13,6 @@ async def live_limits(client: Redis) -> Limits | None:
     tags = await known_tags_async(client)
     if len(tags) != 1:
         return None
-    status = await read_status_async(client, tags[0])
-    if not status.slots or not status.window_s:
-        return None
-    return Limits(status.slots, status.starts, status.window_s)
+    limits = await read_limits_async(client, tags[0])
+    slots, window_s = int(limits.get("slots", 0)), limits.get("window_s", 0.0)
+    return Limits(slots, int(limits["starts"]) or None, window_s) if slots and window_s else None

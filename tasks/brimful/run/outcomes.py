@@ -62,7 +62,7 @@ class Outcomes:
     def refused(self, unit: Unit, message: str) -> Failed:
         """A line of which no request can be made."""
         wanted = unit.wanted or tuple(
-            (prompt, choice) for prompt in range(len(unit.request.prompts)) for choice in range(unit.request.n)
+            (prompt, choice) for prompt in range(unit.request.prompt_count) for choice in range(unit.request.n)
         )
         failure = Failure(Cause.BAD_REQUEST, message, permanent=True)
         self._status.failures += 1

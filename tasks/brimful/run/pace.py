@@ -14,6 +14,9 @@ AHEAD_ADAPTING_S = 1.0
 AHEAD_SHARE, AHEAD_ADAPTING_SHARE = 1 / 2, 1 / 8
 """And of the slots at least so much: requests that began together end together, and those that follow must be there
 already, since they come no faster than this process can make them."""
+_AT_ONCE_SHARE = 1 / 8
+"""Where nearly all that is kept ahead is there, what comes after it waits for company: a shard costs its worker as much
+as fifty requests in it."""
 _MEASURED_S = 3.0
 _MOST_OUTSTANDING = 20_000
 
@@ -110,4 +113,5 @@ class Pace:
         if seconds:
             rate = max(min(rate, self.limits.start_rate), min(slots / seconds, self.limits.start_rate))
         ahead = max(self._ahead_s * rate, self._ahead_share * slots, 2.0)
-        return max(0, min(int(slots + ahead), _MOST_OUTSTANDING) - len(self))
+        room = min(int(slots + ahead), _MOST_OUTSTANDING) - len(self)
+        return room if room >= max(1, int(ahead * _AT_ONCE_SHARE)) else 0

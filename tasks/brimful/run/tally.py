@@ -83,4 +83,4 @@ class LineSet:
 
 def all_pairs(request: Request) -> list[tuple[int, int]]:
     """``(prompt_index, choice_index)`` of every rollout that a request asks for."""
-    return [(prompt, choice) for prompt in range(len(request.prompts)) for choice in range(request.n)]
+    return [(prompt, choice) for prompt in range(request.prompt_count) for choice in range(request.n)]

@@ -9,6 +9,8 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 
 _KEPT = 16
 _SLACK_S = 0.25
@@ -17,19 +19,16 @@ guard. A turn that takes so much longer than the slowest of those kept looks lik
 _SLACK_SHARE = 0.005
 
 
-def _steady_clock() -> int | None:
-    if sys.platform == "darwin":
-        return time.CLOCK_MONOTONIC  # Python's monotonic stands still there while the machine sleeps; this does not
-    return getattr(time, "CLOCK_BOOTTIME", None)
+def _steady() -> Callable[[], float]:
+    if sys.platform == "darwin":  # Python's monotonic stands still there while the machine sleeps; this does not
+        return partial(time.clock_gettime, time.CLOCK_MONOTONIC)
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic if clock is None else partial(time.clock_gettime, clock)
 
 
-_CLOCK = _steady_clock()
-
-
-def steady() -> float:
-    """Seconds that nobody can set, and that pass while the machine is suspended: a laptop that wakes must not take its
-    leases and grants for young ones. Where no such clock exists, ``time.monotonic()``."""
-    return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)
+steady: Callable[[], float] = _steady()
+"""Seconds that nobody can set, and that pass while the machine is suspended: a laptop that wakes must not take its
+leases and grants for young ones. Where no such clock exists, ``time.monotonic()``."""
 
 
 class RedisClock:

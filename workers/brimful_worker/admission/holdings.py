@@ -6,16 +6,15 @@ Nothing here waits or talks; what Redis must hear goes to the outbox, which the 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import math
-from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from brimful.errors import BudgetExhausted, FleetError
 from brimful_worker.admission.clock import RedisClock, steady
+from brimful_worker.admission.held import Held
 from brimful_worker.admission.history import History
-from brimful_worker.admission.lease import Lease
+from brimful_worker.admission.lease import Lease, Term
 from brimful_worker.admission.outbox import Outbox
 from brimful_worker.admission.policy import Limits, Rules, abort_margin, wire_lag
 from brimful_worker.admission.tickets import Queue, Ticket, Waiting, is_start_only
@@ -23,6 +22,8 @@ from brimful_worker.admission.watchdog import NAP_S, Watchdog
 
 log = logging.getLogger(__name__)
 
+_TIMER_S = 0.001
+"""uvloop's timers count whole milliseconds, and come up to one too soon."""
 _STALE_MANY = 20
 """So many unusable grants in a row are worth a warning."""
 
@@ -33,8 +34,7 @@ class Holdings:
     def __init__(self, process: str, limits: Limits, clock: RedisClock, speak_soon: Callable[[], None]) -> None:
         self.limits = limits
         self.rules = Rules.from_fields(limits.fields())
-        self.held: OrderedDict[str, Lease] = OrderedDict()
-        """Live leases by ticket, the longest not renewed first, save for grants that came late (``_soonest``)."""
+        self.held = Held()
         self.ending: dict[str, Lease] = {}
         """Lost leases whose requests have not ended yet."""
         self._settling: dict[str, tuple[Lease, float, asyncio.TimerHandle]] = {}
@@ -49,8 +49,8 @@ class Holdings:
         """Why nothing is granted any more."""
         self._stale = 0
         self._abort_timer: asyncio.TimerHandle | None = None
-        self._soonest = math.inf
-        """No later than the first end of the leases that are out of order in ``held``."""
+        self._told: list[Term] = []
+        """What the turn under way renews."""
 
     # what coroutines say
 
@@ -59,7 +59,7 @@ class Holdings:
         if self.closed:
             raise FleetError(self.closed)
         ticket = self.waiting.add(queue, tokens, since, asyncio.get_running_loop().create_future())
-        if self.waiting.wants_registering(self.rules.registered):
+        if self.waiting.wants_registering(queue, self.rules.registered):
             self._speak_soon()
         return ticket
 
@@ -80,7 +80,7 @@ class Holdings:
         now = steady()
         rest = lease.settling(now) if lease.id in self.held else 0.0
         if rest and not self.closed:
-            timer = asyncio.get_running_loop().call_later(rest, self._settled, lease.id)
+            timer = asyncio.get_running_loop().call_later(rest + _TIMER_S, self._settled, lease.id)
             self._settling[lease.id] = lease, now + rest, timer
         else:
             self._release(lease, rest or lease.cooloff(self.limits.cooloff_s, failed))
@@ -105,7 +105,7 @@ class Holdings:
 
     def _release(self, lease: Lease, cooloff_s: float) -> None:
         """What Redis must hear of a request's end."""
-        self.held.pop(lease.id, None)
+        self.held.pop(lease.id)
         if lease.start_only and not lease.given_back:
             return
         if lease.given_back:
@@ -133,8 +133,7 @@ class Holdings:
         timed = bool(self.rules.guard_s and (self.rules.starts or self.rules.tokens))
         wire = min(deadline, granted + wire_lag(self.rules.guard_s)) if timed else deadline
         since = granted if ticket is None else ticket.since
-        lease = Lease(ticket_id, max(0.0, steady() - since), wire, deadline, self._watchdog)
-        lease.renewed = granted
+        lease = Lease(ticket_id, max(0.0, steady() - since), wire, Term(granted, deadline), self._watchdog)
         lease.start_only = start_only
         if ticket is None or ticket.future.done():
             lease.given_back = True
@@ -145,24 +144,19 @@ class Holdings:
         if not start_only:
             self._hold(lease)
         ticket.future.set_result(lease)
-        if self.waiting.wants_registering(self.rules.registered):
+        if self.waiting.wants_registering(ticket.queue, self.rules.registered):
             self._speak_soon()
 
     def _hold(self, lease: Lease) -> None:
-        last = next(reversed(self.held.values()), None)
-        self.held[lease.id] = lease
-        if last is not None and lease.renewed < last.renewed:
-            self._soonest = min(self._soonest, lease.deadline)
-        if steady() - lease.renewed > self.rules.heartbeat_s / 2:  # it was long on its way: renewed first, and now
-            self.held.move_to_end(lease.id, last=False)
+        self.held.add(lease)
+        if steady() - lease.term.renewed > self.rules.heartbeat_s / 2:  # it was long on its way
             self._speak_soon()
 
     def obey(self, rules: Rules) -> None:
         """Limits have changed. Leases that were granted under a shorter one than we knew end the sooner."""
         self.rules, before = rules, self.rules
         if rules.lease_s < before.lease_s:
-            for lease in self.held.values():
-                lease.deadline = min(lease.deadline, lease.renewed + self._lease_s())
+            self.held.shorten(self._lease_s())
             self._watchdog.look()
 
     def refused(self, ticket_id: str) -> None:
@@ -181,65 +175,55 @@ class Holdings:
 
     def to_renew(self, now: float) -> list[str]:
         """Tickets worth renewing with a turn that happens anyway."""
-        renew = []
-        for lease in self.held.values():
-            if now - lease.renewed < self.rules.renew_after_s:
-                break
-            renew.append(lease.id)
-        return renew
+        self._told = self.held.due(now - self.rules.renew_after_s)
+        return self.held.told(self._told)
 
-    def renewed(self, tickets: Iterable[str], sent: float) -> None:
-        """A turn sent at this steady time has renewed them."""
-        deadline = sent + self._lease_s()
-        for ticket in list(tickets):
-            if (lease := self.held.get(ticket)) is not None:
-                lease.renewed = sent
-                lease.deadline = deadline
-                self.held.move_to_end(ticket)
+    def live(self, now: float) -> list[str]:
+        """Tickets to be registered anew."""
+        self._told = self.held.alive(now)
+        return self.held.told(self._told)
 
-    def rejoined(self, tickets: Iterable[str], first_sent: float, received: float) -> None:
+    def renewed(self, sent: float) -> None:
+        """A turn sent at this steady time has renewed what was told last."""
+        told, self._told = self._told, []
+        self.held.renew(told, sent, sent + self._lease_s())
+
+    def rejoined(self, first_sent: float, received: float) -> None:
         """A turn first sent and answered at these times has registered them anew, as held from some time between. One
         that had ended by then may have been given on: its request ends."""
-        for ticket in list(tickets):
-            if (lease := self.held.get(ticket)) is not None and lease.deadline <= received:
-                self._lose(lease)
-        self.renewed(tickets, first_sent)
+        for lease in self.held.ended(received):
+            self._lose(lease)
+        self.renewed(first_sent)
         self._watchdog.look()
 
     def next_renewal(self) -> float | None:
         """When the next lease must be renewed, on the steady clock; None when none is held."""
-        if not self.held:
-            return None
-        return next(iter(self.held.values())).renewed + self.rules.heartbeat_s
+        oldest = self.held.oldest
+        return None if oldest is None else oldest.renewed + self.rules.heartbeat_s
 
     def patience(self) -> float:
         """Seconds from now in which no lease ends that is held now or may be granted, if this process stood still.
         From any thread. A lease that is past its end is the watchdog's."""
         now, left = steady(), self._lease_s() - self.rules.heartbeat_s
-        with contextlib.suppress(StopIteration, RuntimeError):  # the loop changes what is held at this very moment
-            first = min(self._soonest, next(iter(self.held.values())).deadline)
-            if first > now:
-                left = min(left, first - now)
+        oldest = self.held.oldest
+        if oldest is not None and oldest.deadline > now:
+            left = min(left, oldest.deadline - now)
         return left
-
-    def live(self, now: float) -> list[str]:
-        return [lease.id for lease in self.held.values() if lease.deadline > now]
 
     def plan_aborts(self) -> None:
         """Looks again when the first lease ends unless it is renewed."""
         if self._abort_timer is not None:
             self._abort_timer.cancel()
             self._abort_timer = None
-        if self.held:
-            first = min(self._soonest, next(iter(self.held.values())).deadline)
-            delay = max(0.0, min(first - steady(), NAP_S))
+        if (oldest := self.held.oldest) is not None:
+            delay = max(0.0, min(oldest.deadline - steady(), NAP_S))
             self._abort_timer = asyncio.get_running_loop().call_later(delay, self._abort_overdue)
 
     def close(self) -> None:
         """Nothing is held any more, whatever its holders think."""
         if self._abort_timer is not None:
             self._abort_timer.cancel()
-        for lease in list(self.held.values()):
+        for lease in self.held:
             self._lose(lease)
         self._watchdog.stop()
 
@@ -250,21 +234,14 @@ class Holdings:
             ticket.future.set_exception(FleetError(self.closed))
 
     def _abort_overdue(self) -> None:
-        now, out_of_order = steady(), self._soonest <= steady()
-        if out_of_order:
-            self._soonest = math.inf
-        for lease in list(self.held.values()):
-            if lease.deadline > now:
-                if out_of_order:
-                    continue
-                break
+        for lease in self.held.ended(steady()):
             log.warning("admission: a lease could not be renewed in time; its request is ended")
             self._lose(lease)
         self.plan_aborts()
 
     def _lose(self, lease: Lease) -> None:
         """Neither renewed nor told as held any more; its body is ended, and says so when it has ended."""
-        self.held.pop(lease.id, None)
+        self.held.pop(lease.id)
         if not lease.ended:
             self.ending[lease.id] = lease
         lease.lose()

@@ -20,6 +20,19 @@ _SETTLE_LEAST_S = 0.005
 _SETTLE_SHARE = 0.01
 
 
+class Term:
+    """How long leases last that were granted or renewed together. Both times are on :func:`clock.steady`."""
+
+    __slots__ = ("deadline", "renewed", "tickets")
+
+    def __init__(self, renewed: float, deadline: float) -> None:
+        self.renewed = renewed
+        self.deadline = deadline
+        """When they end unless they are renewed."""
+        self.tickets: dict[str, None] = {}
+        """Those that are held."""
+
+
 class Lease:
     """Valid inside ``async with admission.slot(...) as lease``.
 
@@ -27,15 +40,13 @@ class Lease:
     cancelled and the ``async with`` raises LeaseLost; a watched connection is shut in any case.
     """
 
-    def __init__(self, ticket: str, waited_s: float, wire_deadline: float, deadline: float, watchdog: Watchdog) -> None:
+    def __init__(self, ticket: str, waited_s: float, wire_deadline: float, term: Term, watchdog: Watchdog) -> None:
         self.id = ticket
         self.waited_s = waited_s
         """Seconds from asking to the grant."""
         self.wire_deadline = wire_deadline
         """On :func:`clock.steady`: the request's bytes must be written before this."""
-        self.deadline = deadline
-        """On :func:`clock.steady`: when the lease ends unless it is renewed."""
-        self.renewed = 0.0
+        self.term = term
         self.start_only = False
         """It holds no slot, and ends of itself."""
         self.lost = False
@@ -51,6 +62,11 @@ class Lease:
         self._watchdog = watchdog
         self._watch: Watch | None = None
         self._on_lost: Callable[[], None] | None = None
+
+    @property
+    def deadline(self) -> float:
+        """On :func:`clock.steady`: when the lease ends unless it is renewed."""
+        return self.term.deadline
 
     def sent(self) -> None:
         """Say that the request's bytes are being written now. Raises StaleGrant when that is too late; the grant is
@@ -77,7 +93,7 @@ class Lease:
         if descriptor < 0 or self.ended or self.start_only:
             return
         try:
-            self._watch = self._watchdog.add(descriptor, lambda: self.deadline, self._shut)
+            self._watch = self._watchdog.add(descriptor, lambda: self.term.deadline, self._shut)
         except OSError as error:  # out of descriptors: the event loop alone ends the request
             log.warning("admission: a connection cannot be watched: %s", error)
 

@@ -13,6 +13,7 @@ from redis.asyncio.connection import AbstractConnection
 
 from brimful.redis_url import close_redis_client, redis_client
 from brimful_worker.admission.clock import steady
+from brimful_worker.packed import packed
 
 CONNECT_S = 2.0
 CALL_S = 2.0
@@ -27,7 +28,7 @@ class Link:
 
     def __init__(self, url: str, name: str) -> None:
         # RESP2 and no time-out of the connection's own: calls bring theirs, and the push link waits for ever
-        self._client = redis_client(
+        client = redis_client(
             url,
             decode_responses=False,
             protocol=2,
@@ -36,6 +37,7 @@ class Link:
             health_check_interval=0,
             client_name=name,
         )
+        self._client = packed(client)
         self._connection: AbstractConnection | None = None
         self.call_s = CALL_S
 

@@ -21,7 +21,7 @@ from brimful_worker.admission.inbox import Inbox
 from brimful_worker.admission.keys import Keys
 from brimful_worker.admission.listener import Listener
 from brimful_worker.admission.outbox import Outbox
-from brimful_worker.admission.policy import Limits, Rules
+from brimful_worker.admission.policy import Limits, Rules, gather_s
 from brimful_worker.admission.talk import Answer, Talk
 from brimful_worker.admission.tickets import WORKLOADS, Ticket
 from brimful_worker.admission.watchdog import NAP_S
@@ -84,7 +84,8 @@ class Speaker:
         try:
             while True:
                 await self._until_due()
-                await asyncio.sleep(0)  # what else ends in this turn of the loop goes into the same command
+                # What else ends in this turn of the loop, or within a moment where much is held, goes along.
+                await asyncio.sleep(self._moment())
                 leaving = self._leaving
                 await self._turn()
                 if leaving and not self.holdings.outbox.releases:
@@ -117,6 +118,12 @@ class Speaker:
                 await self._wake.wait()
             finally:
                 timer.cancel()
+
+    def _moment(self) -> float:
+        """How much longer than the loop's turn may be waited for company."""
+        if self._leaving or not self._epoch or self.holdings.outbox.pause:
+            return 0.0
+        return max(0.0, self._last_turn + gather_s(len(self.holdings.held)) - steady())
 
     def _due(self) -> float:
         holdings, rules = self.holdings, self.holdings.rules
@@ -236,9 +243,9 @@ class Speaker:
         self._spent = reply.get("spent", self._spent)
         if "join" in message:
             self._inbox.restart(reply["base"])
-            holdings.rejoined([lease[0] for lease in message["join"]["leases"]], answer.first_sent, received)
+            holdings.rejoined(answer.first_sent, received)
         else:
-            holdings.renewed(message.get("renew") or (), sent)
+            holdings.renewed(sent)
         grants = reply.get("grants") or ()
         if any(not self._inbox.knows(number) and now_ms - granted > _UNHEARD_MS for number, _, granted in grants):
             self._listener.reset()  # it was pushed long ago: the listener's connection is dead without saying so

@@ -99,12 +99,9 @@ class Waiting:
                 moved.append(ticket)
         return moved
 
-    def wants_registering(self, most: int) -> bool:
+    def wants_registering(self, queue: Queue, most: int) -> bool:
         """Whether it is worth a turn of its own to register more: the first ones, then only when half have gone."""
-        return any(
-            len(self._behind[queue]) > self._gone[queue] and len(self._registered[queue]) <= most // 2
-            for queue in Queue
-        )
+        return len(self._registered[queue]) <= most // 2 and len(self._behind[queue]) > self._gone[queue]
 
     def cancel(self, ticket: Ticket) -> bool:
         """Takes out a ticket whose future is done. True when Redis knows of it."""

@@ -1,4 +1,7 @@
-"""What came back from the provider, and what it means: plain values, no HTTP library."""
+"""What came back from the provider, and what it means: plain values, no HTTP library.
+
+They are made for every request, so they are not frozen: that would make each three times as dear to make.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Any
 from brimful.outcome import Cause
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Answer:
     """A whole HTTP answer. ``headers`` are looked up by names in lower case; ``body`` is decompressed."""
 
@@ -21,7 +24,7 @@ class Answer:
     """Reading was given up at the bound; ``body`` is empty."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class NoAnswer:
     """No whole answer came."""
 
@@ -48,7 +51,7 @@ class Kind(StrEnum):
     BUDGET = "budget"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Meaning:
     """What an answer means. ``cause`` and ``message`` are set for all kinds but SUCCESS."""
 

@@ -10,7 +10,7 @@ from brimful.request import Request
 from brimful_worker.provider.choices import merge_usage
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Part:
     """One request to be sent, and where its choices belong."""
 
@@ -67,7 +67,7 @@ class Assembly:
             chosen = groups[asked]
             places = tuple(index for prompt in chosen for index in missing[prompt])
         fields = {**request.fields, "n": asked}
-        if len(request.prompts) > 1:
+        if request.prompt_count > 1:
             prompts = request.prompts
             fields["prompt"] = [prompts[prompt] for prompt in chosen]
         return Part(replace(request, fields=fields), places)

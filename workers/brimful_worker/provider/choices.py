@@ -14,7 +14,7 @@ class BadChoices(ValueError):
     """The answer's choices cannot be told apart, or are more than were asked for; ``str()`` says why."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Checked:
     choices: list[dict[str, Any]]
     """Those that hold a text, in the order of their index."""

@@ -15,7 +15,7 @@ from brimful.outcome import Cause
 from brimful_worker.provider.answer import Answer, NoAnswer
 from brimful_worker.provider.wire import WIRE, Grant, Wire, WiredRequest
 
-_KEEPALIVE_S = 20.0
+_KEEPALIVE_S = 50.0
 """Idle connections are kept this long: long enough for the next request of a busy fleet, and shorter than what the
 load balancers in front of providers allow (60 s and more), so that ours is the side that closes."""
 _DNS_TTL_S = 60

@@ -41,7 +41,7 @@ class Grant(Protocol):
 class Wire:
     """One exchange's way onto the wire. ``grant`` None: the exchange takes no start."""
 
-    __slots__ = ("_on_sent", "_timer", "expired", "grant", "reused", "sent_at", "timeout_s", "transport")
+    __slots__ = ("_ended", "_on_sent", "_timer", "expired", "grant", "reused", "sent_at", "timeout_s", "transport")
 
     def __init__(self, grant: Grant | None, timeout_s: float, on_sent: Callable[[Wire], None] | None) -> None:
         """``timeout_s`` after the first byte the connection is dropped, unless :meth:`end` comes before."""
@@ -56,9 +56,12 @@ class Wire:
         self.transport: Transport | None = None
         self._on_sent = on_sent
         self._timer: TimerHandle | None = None
+        self._ended = False
 
     def begin(self, transport: Transport | None) -> None:
         """Bytes are about to leave. Raises what ``grant.sent()`` raises: then none may."""
+        if self._ended:
+            raise ServerDisconnectedError("the exchange has ended")
         if self.sent_at is not None:
             # aiohttp sends a GET again by itself when its connection broke; a start pays for one sending only.
             raise ServerDisconnectedError("the connection broke after the request was sent")
@@ -78,9 +81,12 @@ class Wire:
             self.transport.abort()
 
     def end(self) -> None:
-        """The exchange is over, and its timeout with it."""
+        """The exchange is over, and its timeout with it. Nothing is held on to: the timer knows the context that knows
+        this object, and a ring of that kind would keep the whole request until the garbage collector comes by."""
         if self._timer is not None:
             self._timer.cancel()
+        self._ended = True
+        self._timer = self._on_sent = self.grant = self.transport = None
 
     def _expire(self) -> None:
         # Whoever reads meets the connection's end: as sure as a cancellation, at a fifth of what asyncio.timeout costs

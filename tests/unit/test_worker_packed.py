@@ -1,0 +1,20 @@
+"""Commands packed in C are the same commands."""
+
+from __future__ import annotations
+
+from redis.asyncio.connection import Connection
+
+from brimful.redis_url import redis_client
+from brimful_worker.packed import packed
+
+
+def test_the_bytes_are_those_that_redis_py_makes() -> None:
+    client = packed(redis_client("redis://127.0.0.1:1/0"))
+    connection = client.connection_pool.make_connection()  # type: ignore[no-untyped-call]
+    assert isinstance(connection, Connection)
+    for command in (
+        ("EVALSHA", "abc", 2, "k1", "k2", b"\xff\x00raw", "später", 3, 1.5),
+        ("CONFIG GET", "maxmemory"),
+        ("SET", "k", b"x" * 100_000),
+    ):
+        assert b"".join(connection.pack_command(*command)) == b"".join(Connection.pack_command(connection, *command))
