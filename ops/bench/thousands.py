@@ -57,7 +57,8 @@ class Figures:
     seconds: float = 0.0
     """From the first arrival to the last answer."""
     held_cpu_ms: float = 0.0
-    """Per request, of the processes that hold the connections, while the slots are full."""
+    """Per request, of the processes that hold the connections, from one moment when the slots are
+    full and nothing begins or ends to the last such moment."""
     cpu_ms: float = 0.0
     """The same from the first arrival at the gateway to the processes' end."""
     beside_ms: float = 0.0
@@ -137,7 +138,8 @@ def ledger(root: str) -> dict[str, Any]:
 def watch(root: str, size: Size, processes: list[subprocess.Popen[Any]]) -> Figures:
     """Until all have ended."""
     meter, begun = Meter(), False
-    full: list[tuple[int, float]] = []  # arrivals and CPU, while the slots are full
+    full: list[tuple[int, float]] = []  # arrivals and CPU at moments when the slots are full and all is quiet
+    arrivals = 0
     held: list[tuple[float, int]] = []
     running = list(processes)
     while running:
@@ -150,8 +152,10 @@ def watch(root: str, size: Size, processes: list[subprocess.Popen[Any]]) -> Figu
             meter.begin()
         if begun:
             held.append((seen["now_s"], seen["active"]))
-        if seen["arrivals"] < size.requests and (full or seen["active"] > 0.98 * size.in_flight):
-            full.append((seen["arrivals"], sum(meter.workers.values())))
+        # Between two such moments as many requests were begun as ended. In a burst thousands come while this looks.
+        if seen["arrivals"] == arrivals and seen["active"] > 0.98 * size.in_flight:
+            full.append((arrivals, sum(meter.workers.values())))
+        arrivals = seen["arrivals"]
         time.sleep(LOOK_S if begun else 0.1)
     if any(process.returncode for process in processes):
         raise SystemExit(f"it ended with {[process.returncode for process in processes]}")
@@ -160,10 +164,12 @@ def watch(root: str, size: Size, processes: list[subprocess.Popen[Any]]) -> Figu
     first, last = seen["first_arrival_s"], seen["last_arrival_s"]
     steady = [active for at, active in held if first + 0.8 * size.latency_s < at < last]
     seconds = last - first + size.latency_s
+    if not full or full[0][0] == full[-1][0]:
+        raise SystemExit("the slots were not full and quiet at two times: a longer latency or more waves show more")
     (from_arrivals, from_cpu), (to_arrivals, to_cpu) = full[0], full[-1]
     return Figures(
         answered=answered,
-        held_cpu_ms=round((to_cpu - from_cpu) / max(1, to_arrivals - from_arrivals) * 1000, 3),
+        held_cpu_ms=round((to_cpu - from_cpu) / (to_arrivals - from_arrivals) * 1000, 3),
         peak=seen["peak_active"],
         held=round(sum(steady) / max(1, len(steady))),
         per_second=round(answered / seconds, 1),
