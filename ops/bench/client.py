@@ -23,8 +23,10 @@ _commands = 0
 def _count_commands() -> None:
     """Count what redis-py sends for anybody in this process: each command, also in a pipeline, is packed once."""
     from redis.asyncio.connection import Connection
+    from redis.connection import HiredisRespSerializer
 
     _wrap(Connection, "pack_command")
+    _wrap(HiredisRespSerializer, "pack")  # where our own connections have it done in C
 
 
 def _wrap(kind: Any, name: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.connection import HiredisRespSerializer
 
-_pack = HiredisRespSerializer().pack
+_hiredis = HiredisRespSerializer()
 
 
 def packed(client: Redis) -> Redis:
@@ -22,6 +22,6 @@ def packed(client: Redis) -> Redis:
 
 def _packing(connection: type[Any]) -> type[Any]:
     def pack_command(self: Any, *args: Any) -> Any:
-        return _pack(*args)
+        return _hiredis.pack(*args)
 
     return type(connection.__name__, (connection,), {"pack_command": pack_command})
