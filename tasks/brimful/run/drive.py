@@ -29,7 +29,7 @@ from brimful.redis_url import redis_client
 from brimful.run.caretaker import Caretaker
 from brimful.run.ending import Ending
 from brimful.run.inbox import Inbox
-from brimful.run.insist import AWAY
+from brimful.run.insist import AWAY, heedful
 from brimful.run.intake import Intake
 from brimful.run.ledger import Ledger
 from brimful.run.live import live_limits
@@ -189,7 +189,7 @@ class Driver:
         """The limits in force, which an operator may change while it runs."""
         while True:
             with contextlib.suppress(*AWAY):
-                if (limits := await live_limits(self._client)) is not None:
+                if (limits := await heedful(lambda: live_limits(self._client))) is not None:
                     self._pace.limits = self._tuner.limits = limits
             await asyncio.sleep(_LIMITS_S)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from brimful.errors import RequestTooLarge
 from brimful.run.ending import Ending
-from brimful.run.insist import AWAY, insist
+from brimful.run.insist import AWAY, heedful, insist
 from brimful.run.intake import Intake
 from brimful.run.ledger import Ledger, Result
 from brimful.run.outcomes import STOPS, Outcomes
@@ -117,4 +117,4 @@ class Inbox:
         """What was taken is written down. Should Redis be away, the next one does it."""
         if self._to_forget != "0":
             with contextlib.suppress(*AWAY):
-                await self._ledger.forget(self._to_forget)
+                await heedful(lambda: self._ledger.forget(self._to_forget))

@@ -78,29 +78,32 @@ def refused_lately() -> RedisRefused | None:
 
 async def insist(call: Callable[[], Awaitable[_T]]) -> _T:
     """``call`` may be made any number of times. Raises FleetError when Redis is there and refuses."""
-    patience, before = Patience(), _cancellations()
+    patience = Patience()
     while True:
         try:
-            answer = await call()
+            return await heedful(call)
         except AWAY as error:
-            _heed(before)
             patience.bear(error)
             await asyncio.sleep(_PAUSE_S)
-        else:
-            _heed(before)
-            return answer
+
+
+async def heedful(call: Callable[[], Awaitable[_T]]) -> _T:
+    """``call()``, and CancelledError where the task was cancelled meanwhile and ``call`` has made nothing of it.
+
+    redis-py loses a cancellation that comes while it takes a connection out of its pool. ``asyncio.run`` cancels each
+    task once, and would wait for ever for one that goes on.
+    """
+    before = _cancellations()
+    try:
+        return await call()
+    finally:
+        if _cancellations() > before:
+            raise asyncio.CancelledError
 
 
 def _cancellations() -> int:
     task = asyncio.current_task()
     return task.cancelling() if task is not None else 0
-
-
-def _heed(before: int) -> None:
-    """redis-py loses a cancellation that comes while it takes a connection out of its pool. ``asyncio.run`` cancels
-    each task once, and would wait for ever for one that goes on."""
-    if _cancellations() > before:
-        raise asyncio.CancelledError
 
 
 def _refusal(error: BaseException | None) -> RedisError | None:
