@@ -12,6 +12,7 @@ import redis
 from brimful.errors import BudgetExhausted, UsageError
 from brimful.status import known_tags, read_status, set_limits
 from brimful_worker.admission import Admission, LeaseLost, Limits, StaleGrant
+from brimful_worker.admission.clock import steady
 from brimful_worker.local.valkey import Valkey
 from support.admissions import KEYS, TAG, Holding, admissions, blessed, hold
 from support.waiting import wait_until_async
@@ -358,3 +359,13 @@ async def test_a_first_start_on_an_old_empty_redis_waits_for_nobody(valkey: Valk
 async def test_a_slot_needs_a_started_admission() -> None:
     with pytest.raises(RuntimeError, match="not started"):
         Admission("redis://127.0.0.1:1", TAG, Limits()).slot()
+
+
+async def test_a_lease_made_longer_while_it_runs_ends_no_request(valkey: Valkey) -> None:
+    client = blessed(valkey)
+    async with admissions(valkey.url, 1, slots=8, starts=None, lease_s=3.0, cooloff_s=0.5) as (one,):
+        holding = await hold(one)
+        set_limits(client, TAG, lease_s=30)
+        await wait_until_async(lambda: holding.lease.deadline - steady() > 20, "it was renewed for the longer time")
+        assert not holding.lease.lost
+        await holding.end()

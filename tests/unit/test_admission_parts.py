@@ -351,6 +351,26 @@ class TestHoldings:
         holdings.obey(Rules.from_fields(Limits(starts=None, lease_s=8).fields()))
         assert lease.deadline == pytest.approx(lease.term.renewed + 1.75)
 
+    async def test_leases_that_become_longer_are_renewed_before_they_are_believed(
+        self, holdings: Holdings, told: list[None]
+    ) -> None:
+        """Redis gave them the short one. So it did to a grant that was on its way meanwhile."""
+        holdings.obey(Rules.from_fields(Limits(starts=None, lease_s=3).fields()))
+        before = await self.granted(holdings, steady())
+        del told[:]
+        holdings.obey(Rules.from_fields(Limits(starts=None, lease_s=30).fields()))
+        late = await self.granted(holdings, steady() - 0.5)
+        assert told
+        for lease in (before, late):
+            assert lease.deadline == pytest.approx(lease.term.renewed + 1.75)
+        assert set(holdings.to_renew(steady())) == {before.id, late.id}
+        sent = steady()
+        holdings.renewed(sent)
+        assert before.deadline == late.deadline == pytest.approx(sent + 28.75)
+        assert holdings.to_renew(steady()) == []
+        after = await self.granted(holdings, steady())
+        assert after.deadline == pytest.approx(after.term.renewed + 28.75)
+
     async def test_a_grant_is_good_for_one_sending(self, holdings: Holdings) -> None:
         lease = await self.granted(holdings, steady())
         lease.sent()

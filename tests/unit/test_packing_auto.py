@@ -151,3 +151,14 @@ def test_with_thousands_of_slots_what_follows_comes_in_whole_shards() -> None:
     assert pace.room(20.0, 1.0) == 0, "the slots are full, and nearly all that is kept ahead is there"
     pace.ended("249", 1.0)
     assert pace.room(20.0, 1.0) == 250
+
+
+@pytest.mark.parametrize("slots", [1, 16, 4000, 19_500, 20_000, 400_000])
+@pytest.mark.parametrize("adapting", [False, True])
+@pytest.mark.parametrize("seconds", [None, 0.0001, 20.0])
+def test_an_idle_slot_always_has_room(slots: int, adapting: bool, seconds: float | None) -> None:
+    pace = Pace(Limits(slots, None, 60.0), adapting=adapting)
+    full = min(slots, 20_000)
+    for place in range(full - 1):
+        pace.enqueued(str(place), lambda: 1.0, 0.0)
+    assert pace.room(seconds, 0.0) > 0

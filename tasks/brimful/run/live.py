@@ -15,4 +15,4 @@ async def live_limits(client: Redis) -> Limits | None:
         return None
     limits = await read_limits_async(client, tags[0])
     slots, window_s = int(limits.get("slots", 0)), limits.get("window_s", 0.0)
-    return Limits(slots, int(limits["starts"]) or None, window_s) if slots and window_s else None
+    return Limits(slots, int(limits.get("starts", 0)) or None, window_s) if slots and window_s else None

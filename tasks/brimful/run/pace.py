@@ -113,5 +113,6 @@ class Pace:
         if seconds:
             rate = max(min(rate, self.limits.start_rate), min(slots / seconds, self.limits.start_rate))
         ahead = max(self._ahead_s * rate, self._ahead_share * slots, 2.0)
-        room = min(int(slots + ahead), _MOST_OUTSTANDING) - len(self)
-        return room if room >= max(1, int(ahead * _AT_ONCE_SHARE)) else 0
+        most = min(int(slots + ahead), _MOST_OUTSTANDING)
+        room, kept_ahead = most - len(self), max(0, most - slots)
+        return room if room >= max(1, int(kept_ahead * _AT_ONCE_SHARE)) else 0

@@ -51,6 +51,10 @@ class Holdings:
         self._abort_timer: asyncio.TimerHandle | None = None
         self._told: list[Term] = []
         """What the turn under way renews."""
+        self._renew_all = False
+        """With the next turn, however young they are."""
+        self._shorter: tuple[float, float] | None = None
+        """Until when, on the steady clock, leases were shorter than now, and how long they lasted then."""
 
     # what coroutines say
 
@@ -129,7 +133,7 @@ class Holdings:
         ticket = self.waiting.pop(ticket_id)
         granted = self._clock.not_after(granted_ms)
         start_only = is_start_only(ticket_id)
-        deadline = math.inf if start_only else granted + self._lease_s()
+        deadline = math.inf if start_only else granted + self._lease_at(granted)
         timed = bool(self.rules.guard_s and (self.rules.starts or self.rules.tokens))
         wire = min(deadline, granted + wire_lag(self.rules.guard_s)) if timed else deadline
         since = granted if ticket is None else ticket.since
@@ -149,13 +153,23 @@ class Holdings:
 
     def _hold(self, lease: Lease) -> None:
         self.held.add(lease)
-        if steady() - lease.term.renewed > self.rules.heartbeat_s / 2:  # it was long on its way
+        granted = lease.term.renewed
+        short = self._shorter is not None and granted <= self._shorter[0]
+        self._renew_all |= short
+        if short or steady() - granted > self.rules.heartbeat_s / 2:  # it was long on its way
             self._speak_soon()
 
     def obey(self, rules: Rules) -> None:
-        """Limits have changed. Leases that were granted under a shorter one than we knew end the sooner."""
+        """Limits have changed. Leases that were granted under a shorter one than we knew end the sooner; those granted
+        before it became longer last no longer for that, and are renewed at once."""
+        now, short = steady(), self._lease_s()
         self.rules, before = rules, self.rules
-        if rules.lease_s < before.lease_s:
+        if rules.lease_s > before.lease_s:
+            if self._shorter is not None and now - self._shorter[0] < before.lease_s:
+                short = min(short, self._shorter[1])
+            self._shorter, self._renew_all = (now, short), True
+            self._speak_soon()
+        elif rules.lease_s < before.lease_s:
             self.held.shorten(self._lease_s())
             self._watchdog.look()
 
@@ -175,7 +189,8 @@ class Holdings:
 
     def to_renew(self, now: float) -> list[str]:
         """Tickets worth renewing with a turn that happens anyway."""
-        self._told = self.held.due(now - self.rules.renew_after_s)
+        self._told = self.held.due(now if self._renew_all else now - self.rules.renew_after_s)
+        self._renew_all = False
         return self.held.told(self._told)
 
     def live(self, now: float) -> list[str]:
@@ -186,7 +201,7 @@ class Holdings:
     def renewed(self, sent: float) -> None:
         """A turn sent at this steady time has renewed what was told last."""
         told, self._told = self._told, []
-        self.held.renew(told, sent, sent + self._lease_s())
+        self.held.renew(told, sent, sent + self._lease_at(sent))
 
     def rejoined(self, first_sent: float, received: float) -> None:
         """A turn first sent and answered at these times has registered them anew, as held from some time between. One
@@ -245,6 +260,11 @@ class Holdings:
         if not lease.ended:
             self.ending[lease.id] = lease
         lease.lose()
+
+    def _lease_at(self, at: float) -> float:
+        """How long, at least, a lease lasts that Redis gave or renewed at this steady time."""
+        whole = self._lease_s()
+        return min(whole, self._shorter[1]) if self._shorter is not None and at <= self._shorter[0] else whole
 
     def _lease_s(self) -> float:
         return self.rules.lease_s - abort_margin(self.rules.lease_s, self.limits.cooloff_s)
