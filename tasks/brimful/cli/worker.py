@@ -54,7 +54,6 @@ def run_worker(
         raise SettingError(f"--queues: {', '.join(unknown)}: the queues are {', '.join(QUEUES)}")
     node = name or f"worker-{os.getpid()}"
     arguments = [
-        "worker",
         *("-n", node if "@" in node else f"{node}@%h"),
         *("-c", str(settings.concurrency)),
         *("-Q", ",".join(known)),
@@ -65,7 +64,9 @@ def run_worker(
 
 
 def _celery(arguments: list[str]) -> int:
-    from celery.bin.celery import celery
+    # The command itself: `celery` around it loads every other command and plugin there is, for a fifth of a second.
+    from celery.bin.base import CLIContext
+    from celery.bin.worker import worker as command
     from celery.signals import worker_shutting_down
 
     from brimful.celery import app
@@ -79,7 +80,8 @@ def _celery(arguments: list[str]) -> int:
     worker_shutting_down.connect(note)
     app.set_default()
     try:
-        code = celery.main(["-A", "brimful", "-q", *arguments], prog_name="celery", standalone_mode=False)
+        context = CLIContext(app=app, no_color=bool(os.environ.get("NO_COLOR")) or None, workdir=None, quiet=True)
+        code = command.main(arguments, prog_name="celery worker", standalone_mode=False, obj=context)
     except SystemExit as end:
         code = end.code
     finally:
