@@ -1,7 +1,7 @@
 """``python ops/bench [--quick] [--parts NAME …] [--only NAME …] [--out docs/bench]``: every figure, made anew.
 
 *limiters*: brimful's admission beside its public peers; same machine, same server, same work, one after another.
-*packing*, *thousands*, *million*: whole runs, see these modules. About twenty minutes, with ``--quick`` about ten.
+*packing*, *thousands*, *million*: whole runs, see these modules. About twenty-five minutes, with ``--quick`` about ten.
 """
 
 from __future__ import annotations
