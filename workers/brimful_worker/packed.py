@@ -1,6 +1,7 @@
 """redis-py's asyncio clients with commands packed by hiredis, as its blocking ones pack them.
 
-They pack in Python: with a hundred outcomes in a command that took a tenth of what a worker's loop does for a request.
+Where hiredis is installed redis-py has it parse every answer, but its asyncio clients still pack in Python: with a
+hundred outcomes in a command that took a tenth of what a worker's loop does for a request.
 """
 
 from __future__ import annotations
