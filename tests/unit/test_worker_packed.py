@@ -10,7 +10,7 @@ from brimful_worker.packed import packed
 
 def test_the_bytes_are_those_that_redis_py_makes() -> None:
     client = packed(redis_client("redis://127.0.0.1:1/0"))
-    connection = client.connection_pool.make_connection()  # type: ignore[no-untyped-call]
+    connection = client.connection_pool.connection_class()
     assert isinstance(connection, Connection)
     for command in (
         ("EVALSHA", "abc", 2, "k1", "k2", b"\xff\x00raw", "später", 3, 1.5),
