@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import socket
 import threading
-import time
 from collections.abc import AsyncIterator, Iterator
 from importlib import resources
 from typing import Any
@@ -247,19 +247,37 @@ def test_the_history_keeps_the_window_and_a_little() -> None:
     assert len(history) == len(ages) == 24
 
 
+class Watched:
+    """Holds a slot until ``deadline``."""
+
+    def __init__(self, deadline: float) -> None:
+        self.looked_at = 0
+        self.ends = deadline
+        self.told = threading.Event()
+
+    @property
+    def deadline(self) -> float:
+        self.looked_at += 1
+        return self.ends
+
+    def shut(self) -> None:
+        self.told.set()
+
+
 class TestWatchdog:
     def test_it_shuts_a_connection_whose_deadline_has_passed_and_no_other(self) -> None:
-        dog, shut = Watchdog(), threading.Event()
+        dog = Watchdog()
         ours, theirs = socket.socketpair()
         kept, other = socket.socketpair()
         with ours, theirs, kept, other:
-            deadlines = {"ours": time.monotonic() + 60}
-            dog.add(kept.fileno(), lambda: time.monotonic() + 60, lambda: None)
-            dog.add(ours.fileno(), lambda: deadlines["ours"], shut.set)
-            deadlines["ours"] = 0.0
+            ending = Watched(steady() + 60)
+            dog.add(Watched(steady() + 60), kept.fileno())
+            dog.add(ending, ours.fileno())
+            ending.ends = 0.0
+            dog.look()
             theirs.settimeout(10)
             assert theirs.recv(1) == b""  # closed as the provider sees it
-            assert shut.wait(5)
+            assert ending.told.wait(5)
             other.settimeout(0.01)
             with pytest.raises(TimeoutError):
                 other.recv(1)
@@ -269,24 +287,73 @@ class TestWatchdog:
         dog = Watchdog()
         ours, theirs = socket.socketpair()
         with ours, theirs:
-            watch = dog.add(ours.fileno(), lambda: time.monotonic() + 60, lambda: None)
+            watch = dog.add(Watched(steady() + 60), ours.fileno())
             dog.remove(watch)
             dog.stop()
             ours.send(b"x")
             assert theirs.recv(1) == b"x"
 
+    def test_who_has_the_descriptor_now_is_left_alone(self) -> None:
+        dog = Watchdog()
+        ours, theirs = socket.socketpair()
+        number, ending = ours.fileno(), Watched(steady() + 60)
+        dog.add(ending, number)
+        another, peer = socket.socketpair()
+        with theirs, peer:
+            os.dup2(another.fileno(), ours.detach())
+            another.close()
+            with socket.socket(fileno=number) as another:
+                ending.ends = 0.0
+                dog.look()
+                assert ending.told.wait(5)
+                dog.stop()
+                another.send(b"x")
+                assert peer.recv(1) == b"x"
+
+    def test_a_closed_descriptor_harms_nobody(self) -> None:
+        dog = Watchdog()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            gone, other = Watched(steady() + 60), Watched(steady() + 60)
+            dog.add(gone, ours.fileno())
+            ours.close()
+            dog.add(other, theirs.fileno())
+            for ending in (gone, other):
+                ending.ends = 0.0
+                dog.look()
+                assert ending.told.wait(5)
+            dog.stop()
+            with pytest.raises(OSError, match="Bad file descriptor"):
+                dog.add(gone, -1)
+
+    def test_none_is_looked_at_before_the_first_may_end(self) -> None:
+        first = steady() + 60
+        dog = Watchdog(lambda: first)
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            ending = Watched(0.0)  # it says one thing, and who knows all of them another
+            dog.add(ending, ours.fileno())
+            for _ in range(3):
+                dog.look()
+            assert not ending.told.wait(0.05)
+            assert ending.looked_at <= 1, "as it was added"
+            first = 0.0
+            dog.look()
+            assert ending.told.wait(5)
+            dog.stop()
+
     def test_it_sees_that_the_machine_was_suspended(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The clock jumps while timers stand still."""
         ahead = 0.0
         monkeypatch.setattr("brimful_worker.admission.watchdog.steady", lambda: steady() + ahead)
-        dog, shut = Watchdog(), threading.Event()
+        dog = Watchdog()
         ours, theirs = socket.socketpair()
         with ours, theirs:
-            deadline = steady() + 3600
-            dog.add(ours.fileno(), lambda: deadline, shut.set)
-            assert not shut.wait(0.05)
+            ending = Watched(steady() + 3600)
+            dog.add(ending, ours.fileno())
+            assert not ending.told.wait(0.05)
             ahead = 7200.0
-            assert shut.wait(10)
+            assert ending.told.wait(10)
             dog.stop()
 
 

@@ -37,6 +37,8 @@ class Holdings:
         self.held = Held()
         self.ending: dict[str, Lease] = {}
         """Lost leases whose requests have not ended yet."""
+        self._ending_first = math.inf
+        """No lost lease whose connection may still be open ends before, on the steady clock."""
         self._settling: dict[str, tuple[Lease, float, asyncio.TimerHandle]] = {}
         """Leases whose requests have ended, held and renewed for a moment more; until when, on the steady clock."""
         self.waiting = Waiting(process)
@@ -44,7 +46,7 @@ class Holdings:
         self.history = History()
         self._clock = clock
         self._speak_soon = speak_soon
-        self._watchdog = Watchdog()
+        self._watchdog = Watchdog(self._first_end)
         self.closed = ""
         """Why nothing is granted any more."""
         self._stale = 0
@@ -80,7 +82,8 @@ class Holdings:
     def end(self, lease: Lease, *, failed: bool) -> None:
         """The lease's request is over. The slot is free at once, or after the moment that it is to settle."""
         lease.end()
-        self.ending.pop(lease.id, None)
+        if self.ending.pop(lease.id, None) is not None and not self.ending:
+            self._ending_first = math.inf
         now = steady()
         rest = lease.settling(now) if lease.id in self.held else 0.0
         if rest and not self.closed:
@@ -225,6 +228,12 @@ class Holdings:
             left = min(left, oldest.deadline - now)
         return left
 
+    def _first_end(self) -> float:
+        """No lease whose connection may be open ends before. From any thread: in the middle of a renewal, and where
+        nothing is held, nothing can be said."""
+        oldest = self.held.oldest
+        return -math.inf if oldest is None else min(oldest.deadline, self._ending_first)
+
     def plan_aborts(self) -> None:
         """Looks again when the first lease ends unless it is renewed."""
         if self._abort_timer is not None:
@@ -256,6 +265,7 @@ class Holdings:
 
     def _lose(self, lease: Lease) -> None:
         """Neither renewed nor told as held any more; its body is ended, and says so when it has ended."""
+        self._ending_first = min(self._ending_first, lease.deadline)
         self.held.pop(lease.id)
         if not lease.ended:
             self.ending[lease.id] = lease

@@ -93,9 +93,9 @@ class Lease:
         if descriptor < 0 or self.ended or self.start_only:
             return
         try:
-            self._watch = self._watchdog.add(descriptor, lambda: self.term.deadline, self._shut)
-        except OSError as error:  # out of descriptors: the event loop alone ends the request
-            log.warning("admission: a connection cannot be watched: %s", error)
+            self._watch = self._watchdog.add(self, descriptor)
+        except OSError as error:  # closed at this moment: the event loop will hear of it
+            log.debug("admission: a connection cannot be watched: %s", error)
 
     def report(
         self,
@@ -125,6 +125,11 @@ class Lease:
         if call is not None:
             call()
 
+    def shut(self) -> None:
+        """On the watchdog's thread: the connection is. The body is told by the loop, when that runs again."""
+        self._watch = None
+        self.lost = True
+
     def end(self) -> None:
         self.ended = True
         self._unwatch()
@@ -142,11 +147,6 @@ class Lease:
         if not self.settle_s or not self.wired or self.start_only or self.lost or self.cooloff_s:
             return 0.0
         return min(self.settle_s, max(_SETTLE_LEAST_S, _SETTLE_SHARE * (now - self._wired_at)))
-
-    def _shut(self) -> None:
-        # on the watchdog's thread, which closes its duplicate itself; the body is told by the loop when that runs again
-        self._watch = None
-        self.lost = True
 
     def _unwatch(self) -> None:
         watch, self._watch = self._watch, None

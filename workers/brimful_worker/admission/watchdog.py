@@ -1,7 +1,8 @@
 """A thread that shuts connections whose lease has ended, even when the event loop is stuck in somebody's code.
 
-It holds a duplicate of each connection's descriptor, so that it can never shut one that was closed and opened anew
-for somebody else, and shuts it at the operating system: the provider sees the request's end whatever asyncio does.
+It shuts a connection at the operating system: the provider sees the request's end whatever asyncio does. A descriptor
+may have been closed meanwhile, and opened anew for somebody else: it is looked at through a duplicate of its own, which
+nobody can exchange, and shut only where it still is the socket that was to be watched.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable
+from typing import Protocol
 
 from brimful_worker.admission.clock import steady
 
@@ -21,48 +23,62 @@ NAP_S = 1.0
 """The longest wait for a moment on the steady clock: timers stand still while the machine is suspended."""
 
 
-class Watch:
-    """One watched connection. ``deadline`` tells the current end of its lease on the steady clock."""
+class Watched(Protocol):
+    """Who holds a slot by a connection. Both are used on the watchdog's thread."""
 
-    def __init__(self, descriptor: int, deadline: Callable[[], float], on_shut: Callable[[], None]) -> None:
-        self.deadline = deadline
-        self.on_shut = on_shut
-        self._duplicate = os.dup(descriptor)
-
-    def close(self) -> None:
-        """Idempotent; callers hold the watchdog's lock."""
-        duplicate, self._duplicate = self._duplicate, -1
-        if duplicate >= 0:
-            os.close(duplicate)
+    @property
+    def deadline(self) -> float:
+        """The current end of its lease, on the steady clock."""
 
     def shut(self) -> None:
-        """The connection, at the operating system; then the duplicate."""
-        duplicate, self._duplicate = self._duplicate, -1
-        if duplicate >= 0:
+        """Its connection is shut in a moment."""
+
+
+class Watch:
+    """One watched connection."""
+
+    __slots__ = ("_descriptor", "_inode", "watched")
+
+    def __init__(self, watched: Watched, descriptor: int) -> None:
+        """Raises OSError when the descriptor is closed."""
+        self.watched = watched
+        self._descriptor = descriptor
+        self._inode = os.fstat(descriptor).st_ino
+
+    def shut(self) -> None:
+        with contextlib.suppress(OSError):  # closed already, by either side
+            duplicate = os.dup(self._descriptor)
+            if os.fstat(duplicate).st_ino != self._inode:
+                os.close(duplicate)
+                return
             # A socket object is made only here: making one asks the system four times what sort of socket it is.
-            with socket.socket(fileno=duplicate) as connection, contextlib.suppress(OSError):
+            with socket.socket(fileno=duplicate) as connection:
                 connection.shutdown(socket.SHUT_RDWR)
 
 
 class Watchdog:
     """Starts its thread with the first watch; ``stop`` ends it."""
 
-    def __init__(self) -> None:
+    def __init__(self, first_end: Callable[[], float] = lambda: -math.inf) -> None:
+        """``first_end`` tells, on the watchdog's thread and at little cost, a time before which none of the watched
+        leases ends: until then the thousands of them need not be looked at one by one."""
+        self._first_end = first_end
         self._changed = threading.Condition()
         self._watches: set[Watch] = set()
         self._thread: threading.Thread | None = None
         self._target = math.inf
         self._stopped = False
 
-    def add(self, descriptor: int, deadline: Callable[[], float], on_shut: Callable[[], None]) -> Watch:
-        """Raises OSError when the descriptor is closed or no more are to be had."""
-        watch = Watch(descriptor, deadline, on_shut)
+    def add(self, watched: Watched, descriptor: int) -> Watch:
+        """Raises OSError when the descriptor is closed."""
+        watch = Watch(watched, descriptor)
         with self._changed:
             self._watches.add(watch)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="brimful-watchdog", daemon=True)
                 self._thread.start()
-            elif deadline() < self._target:
+            elif watched.deadline < self._target:
+                self._target = -math.inf  # it is told once
                 self._changed.notify()
         return watch
 
@@ -72,16 +88,14 @@ class Watchdog:
             self._changed.notify()
 
     def remove(self, watch: Watch) -> None:
+        """Its connection is not touched any more when this returns."""
         with self._changed:
             self._watches.discard(watch)
-            watch.close()
 
     def stop(self) -> None:
         with self._changed:
             self._stopped = True
             self._changed.notify()
-            for watch in self._watches:
-                watch.close()
             self._watches.clear()
         if self._thread is not None:
             self._thread.join()
@@ -90,14 +104,8 @@ class Watchdog:
         with self._changed:
             while not self._stopped:
                 now = steady()
-                earliest = math.inf
-                for watch in list(self._watches):
-                    end = watch.deadline() + _GRACE_S
-                    if end <= now:
-                        self._shut(watch)
-                    else:
-                        earliest = min(earliest, end)
-                self._target = earliest
+                first = self._first_end() + _GRACE_S if self._watches else math.inf
+                self._target = first if first > now else self._shut_ended(now)
                 self._wait()
 
     def _wait(self) -> None:
@@ -110,7 +118,15 @@ class Watchdog:
             if self._changed.wait(min(left, NAP_S)):
                 return
 
-    def _shut(self, watch: Watch) -> None:
-        self._watches.discard(watch)
-        watch.on_shut()
-        watch.shut()
+    def _shut_ended(self, now: float) -> float:
+        """Returns when the first of those that are left ends."""
+        first = math.inf
+        for watch in list(self._watches):
+            end = watch.watched.deadline + _GRACE_S
+            if end <= now:
+                self._watches.discard(watch)
+                watch.watched.shut()
+                watch.shut()
+            else:
+                first = min(first, end)
+        return first
