@@ -99,12 +99,12 @@ class Http:
         ``timeout_s`` runs from the first byte written to the last byte read. What ``grant.sent()`` raises comes
         through, with nothing written. Cancelled, the connection is dropped at once.
         """
-        wire = Wire(grant, timeout_s, on_wire)
+        wire = Wire(grant, body or b"", timeout_s, on_wire)
         token = WIRE.set(wire)
+        if body is not None:
+            headers = {**(headers or {}), "Content-Length": str(len(body))}
         try:
-            async with self._session.request(
-                method, url, data=body, headers=headers, allow_redirects=False
-            ) as response:
+            async with self._session.request(method, url, headers=headers, allow_redirects=False) as response:
                 answer = await self._read(response)
             # Without a length, a body ends as its connection does: also by our own hand.
             return _timed_out(wire) if wire.expired else answer

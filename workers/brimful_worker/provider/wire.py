@@ -1,10 +1,11 @@
 """The moment at which a request reaches the wire.
 
 A grant is good for a short time only: what counts is not when a request was admitted but when its bytes leave. aiohttp
-takes a connection first (from its pool, or a new one), and writes then; the hook sits between the two.
+takes a connection first (from its pool, or a new one), and sends then; the hook sits between the two.
 
-What was read in aiohttp 3.14 (``client_reqrep.py``): ``ClientRequest.send`` prepares the head, and ``write_bytes``,
-in a task of its own, writes head and body together; a request without a body is written by ``send`` itself.
+What was read in aiohttp 3.14 (``client_reqrep.py``): ``ClientRequest.send`` prepares the head and, before Python 3.12,
+has head and body written by a task of its own, later. Here they are written at once, together, by the public
+``StreamWriter``; so the body travels with the :class:`Wire`, and aiohttp is told its length alone.
 """
 
 from __future__ import annotations
@@ -16,8 +17,7 @@ from contextvars import ContextVar
 from typing import Any, Protocol
 
 from aiohttp import ClientRequest, ClientResponse, ServerDisconnectedError
-
-from brimful_worker.admission.clock import steady
+from aiohttp.http_writer import StreamWriter
 
 
 class Grant(Protocol):
@@ -41,11 +41,25 @@ class Grant(Protocol):
 class Wire:
     """One exchange's way onto the wire. ``grant`` None: the exchange takes no start."""
 
-    __slots__ = ("_ended", "_on_sent", "_timer", "expired", "grant", "reused", "sent_at", "timeout_s", "transport")
+    __slots__ = (
+        "_ended",
+        "_on_sent",
+        "_timer",
+        "body",
+        "expired",
+        "grant",
+        "reused",
+        "sent_at",
+        "timeout_s",
+        "transport",
+    )
 
-    def __init__(self, grant: Grant | None, timeout_s: float, on_sent: Callable[[Wire], None] | None) -> None:
+    def __init__(
+        self, grant: Grant | None, body: bytes, timeout_s: float, on_sent: Callable[[Wire], None] | None
+    ) -> None:
         """``timeout_s`` after the first byte the connection is dropped, unless :meth:`end` comes before."""
         self.grant = grant
+        self.body = body
         self.timeout_s = timeout_s
         self.expired = False
         """The timeout has come."""
@@ -58,7 +72,7 @@ class Wire:
         self._timer: TimerHandle | None = None
         self._ended = False
 
-    def begin(self, transport: Transport | None) -> None:
+    def begin(self, transport: Transport) -> None:
         """Bytes are about to leave. Raises what ``grant.sent()`` raises: then none may."""
         if self._ended:
             raise ServerDisconnectedError("the exchange has ended")
@@ -72,7 +86,7 @@ class Wire:
         self._timer = get_running_loop().call_later(self.timeout_s, self._expire)
         if self._on_sent is not None:
             self._on_sent(self)
-        if self.grant is not None and transport is not None:
+        if self.grant is not None:
             self.grant.watch(transport)
 
     def abort(self) -> None:
@@ -100,35 +114,35 @@ WIRE: ContextVar[Wire | None] = ContextVar("brimful_wire", default=None)
 
 
 class WiredRequest(ClientRequest):
-    """A request that asks its grant before it writes."""
+    """A request that asks its grant before it writes. Only within an exchange: it has no body of its own."""
 
     async def send(self, conn: Any) -> ClientResponse:
-        wire = WIRE.get()
-        if wire is None:
-            return await super().send(conn)
-        protocol = conn.protocol
-        wire.reused = getattr(protocol, "_brimful_used", False)
+        wire, protocol = WIRE.get(), conn.protocol
+        assert wire is not None
+        target = str(self.url) if self.proxy and not self.is_ssl() else self.url.raw_path_qs
+        writer = StreamWriter(protocol, self.loop)
+        await writer.write_headers(f"{self.method} {target} HTTP/1.1", self.headers)  # kept back until the body comes
         try:
-            grant = wire.grant
-            if not self._body or (grant is not None and steady() >= grant.wire_deadline):
-                wire.begin(protocol.transport)
+            transport = protocol.transport
+            if transport is None or transport.is_closing():
+                raise ServerDisconnectedError("the connection closed before the request was sent")
+            wire.reused = getattr(protocol, "_brimful_used", False)
+            wire.begin(transport)
         except BaseException:
             conn.release()  # nothing was written: the connection is as good as before, and waits for the next grant
             raise
         protocol._brimful_used = True
-        return await super().send(conn)
-
-    async def write_bytes(self, writer: Any, conn: Any, content_length: int | None = None) -> None:
-        wire = WIRE.get()
-        if wire is not None and wire.sent_at is None:
-            protocol = conn.protocol
-            try:
-                if protocol is None:
-                    raise ServerDisconnectedError("the connection closed before the request was sent")
-                wire.begin(protocol.transport)
-            except Exception as error:
-                # The reader waits on the protocol: it gets the error, and aiohttp closes the unused connection.
-                if protocol is not None:
-                    protocol.set_exception(error)
-                return
-        await super().write_bytes(writer, conn, content_length)
+        await writer.write_eof(wire.body)
+        protocol.start_timeout()
+        return self.response_class(
+            self.method,
+            self.original_url,
+            writer=None,
+            continue100=None,
+            timer=self._timer,
+            request_info=self.request_info,
+            traces=self._traces,
+            loop=self.loop,
+            session=self._session,
+            stream_writer=writer,
+        )
