@@ -59,10 +59,10 @@ class _Job:
     token: str
     tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     on_wire: set[str] = field(default_factory=set)
-    ended: set[str] = field(default_factory=set)
-    """Requests that have their outcome, stored or on its way to be."""
     left: int = 0
     """Requests whose outcome is not stored yet."""
+    put: asyncio.Future[None] | None = None
+    """Done when the outcome that was put last is stored, and with it all before."""
     stopped: str = ""
     """Why the rest is not done here: withdrawn, lost, stopping."""
     drained: bool = False
@@ -75,14 +75,18 @@ class _Job:
         if self.stopped or self.drained:
             asyncio.get_running_loop().call_soon(self.stop_unsent)
 
+    def stored(self) -> bool:
+        """Another outcome is; whether the shard ends with it."""
+        self.left -= 1
+        return self.left == 0
+
     def stop_all(self) -> None:
-        for id, task in self.tasks.items():
-            if id not in self.ended:
-                task.cancel()
+        for task in self.tasks.values():
+            task.cancel()
 
     def stop_unsent(self) -> None:
         for id, task in self.tasks.items():
-            if id not in self.on_wire and id not in self.ended:
+            if id not in self.on_wire:
                 task.cancel()
 
 
@@ -112,7 +116,7 @@ class ShardRunner:
         self._ttl_ms = int(claim_ttl_s * 1000)
         self._check_s = check_s
         self._claims = self._redis.register_script(_CLAIMS)
-        self._store = Store(self._redis)
+        self._store = Store(self._redis, lambda: sum(job.left for job in self._jobs))
         self._jobs: set[_Job] = set()
         self._background: list[asyncio.Task[None]] = []
 
@@ -180,6 +184,8 @@ class ShardRunner:
             await asyncio.sleep(0)  # each has begun then, and says that it was withdrawn
             job.stop_unsent()
         await asyncio.wait(job.tasks.values())
+        if job.put is not None:
+            await asyncio.wait([job.put])
         failures = [task.exception() for task in job.tasks.values() if not task.cancelled() and task.exception()]
         if failures:
             raise failures[0]  # type: ignore[misc]  # a fault of ours: the shard is begun again, at most MAX_TRIES times
@@ -205,16 +211,9 @@ class ShardRunner:
                         raise
                     message = "withdrawn before it was sent: its run drains"
                     outcome = Outcome(id, failure=Failure(Cause.CANCELLED, message))
-        job.ended.add(id)
         counts["requests"] += 1
         counts["failed"] += not outcome.ok
-        await self._store.put(job.keys, job.shard, id, entry["units"], outcome, last=lambda: self._is_last(job))
-
-    @staticmethod
-    def _is_last(job: _Job) -> bool:
-        """Called as the outcome goes to Redis: whether the shard ends with it."""
-        job.left -= 1
-        return job.left == 0
+        job.put = self._store.put(job.keys, job.shard, id, entry["units"], outcome, last=job.stored)
 
     # -- the claim -----------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from redis.asyncio import Redis
 from brimful.aio import end
 from brimful.outcome import Outcome
 from brimful.run.ledger import TTL_S, Keys, result_fields
+from brimful_worker.admission.policy import gather_s
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +30,8 @@ _MOST = 128
 """Outcomes in one step at most, and _MOST_BYTES of them: Redis serves nobody else meanwhile."""
 _MOST_BYTES = 2 * 1024 * 1024
 _GATHER_S = 0.005
-"""Steps are begun so far apart, unless a full batch waits: a step costs as much as ten outcomes in it."""
+"""Steps are begun so far apart at least, unless a full batch waits: a step costs as much as ten outcomes in it. Where
+many requests are in hand, further (:func:`gather_s`)."""
 _PAUSE_S = (0.1, 2.0)
 """First and longest pause between tries while Redis is away."""
 
@@ -62,8 +64,10 @@ class _Item:
 class Store:
     """One writer for all shards of a process, on the loop on which :meth:`start` was called."""
 
-    def __init__(self, client: Redis) -> None:
+    def __init__(self, client: Redis, in_hand: Callable[[], int] = lambda: 0) -> None:
+        """``in_hand`` tells how many requests' outcomes are still to come."""
         self._redis = client
+        self._in_hand = in_hand
         self._script = client.register_script(_STORE)
         self._items: deque[_Item] = deque()
         self._some = asyncio.Event()
@@ -79,10 +83,10 @@ class Store:
     def waiting(self) -> int:
         return len(self._items)
 
-    async def put(
+    def put(
         self, keys: Keys, shard: str, id: str, units: Any, outcome: Outcome, *, last: Callable[[], bool]
-    ) -> None:
-        """Returns when Redis has it. Cancelled while waiting, the outcome is stored all the same.
+    ) -> asyncio.Future[None]:
+        """Done when Redis has it, and all that were put before it; cancelled where that does not come to be.
 
         ``last()`` is called once, when it has been stored: whether its shard has ended with it.
         """
@@ -91,7 +95,7 @@ class Store:
         self._some.set()
         if len(self._items) >= _MOST:
             self._full.set()
-        await stored
+        return stored
 
     async def aclose(self, grace_s: float) -> None:
         """Waits ``grace_s`` seconds at most for what is not stored yet."""
@@ -114,7 +118,7 @@ class Store:
         while True:
             await self._some.wait()
             await self._gather(next_at - time.monotonic())
-            next_at = time.monotonic() + _GATHER_S
+            next_at = time.monotonic() + max(_GATHER_S, gather_s(self._in_hand()))
             batch = self._batch()
             if not batch:
                 self._some.clear()
