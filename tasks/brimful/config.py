@@ -13,6 +13,7 @@ import os
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from dotenv import dotenv_values
 from pydantic import Field, SecretStr, ValidationError, field_validator
@@ -160,6 +161,13 @@ class Settings(BaseSettings):
             raise SettingError(f"no provider URL: set {self.profile.base_env[0]}, for instance in .env ({_REHEARSE})")
         if not base.startswith(("http://", "https://")):
             raise SettingError(f"{self.profile.base_env[0]}: {base!r} must begin with http:// or https://")
+        try:
+            parts = urlsplit(base)
+            named = bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            named = False
+        if not named:
+            raise SettingError(f"{self.profile.base_env[0]}: {base!r} names no host, or a port that is none")
         return base.rstrip("/")
 
     @cached_property

@@ -19,7 +19,8 @@ from brimful_worker import guardian
 
 log = logging.getLogger(__name__)
 
-BEAT_S = 0.3
+_BEATS, _BEAT_LEAST_S, _BEAT_MOST_S = 6, 0.3, 1.0
+"""So many beats in a silence that is allowed, so that one that comes late harms nobody; and the pauses between them."""
 SILENCE_LEAST_S = 2.0
 """A busy machine may keep any process waiting for a second; nobody is killed for that. Leases under 5 s cannot be
 guarded to the end, then."""
@@ -58,7 +59,7 @@ class Pulse:
                 self._beat_on()
             except OSError as error:
                 log.debug("the guardian: %s", error)
-            if self._stopping.wait(BEAT_S):
+            if self._stopping.wait(_BEAT_LEAST_S):
                 return
             tries = _TRIES if time.monotonic() - since > _LONG_S else tries - 1
         log.warning("no guardian watches this worker: it ended, or could not be started, %d times", _TRIES)
@@ -80,9 +81,10 @@ class Pulse:
         try:
             log.debug("guardian %d watches this worker", process.pid)
             while True:
+                silence_ms = self._silence_ms()
                 with contextlib.suppress(BlockingIOError):  # it stands still itself, and will look twice when it wakes
-                    os.write(write, b"%d\n" % self._silence_ms())
-                if self._stopping.wait(BEAT_S):
+                    os.write(write, b"%d\n" % silence_ms)
+                if self._stopping.wait(max(_BEAT_LEAST_S, min(silence_ms / 1000 / _BEATS, _BEAT_MOST_S))):
                     return
         finally:
             os.close(write)

@@ -16,7 +16,7 @@ from brimful.run.tune import Tuner
 from brimful.run.units import manifest_message
 
 SHARD_BYTES = 768 * 1024
-_SHARDS = 32
+_SHARDS = 24
 """Into about so many shards what is outstanding is divided, so that every worker gets its share; at least one request
 each, _SHARD_MOST at most."""
 _SHARD_MOST = 256

@@ -1,4 +1,11 @@
-"""HTTP to the provider: one shared session, and one exchange at a time on it."""
+"""HTTP to the provider: one pool of connections, and one exchange at a time on each.
+
+Connections – names, TLS, proxies, their pool – and the parser of answers are aiohttp's. What its ``ClientSession`` does
+around them for every request (cookies, redirects, headers put together and taken apart, a request and an answer object,
+and before Python 3.12 a task for the body) costs more than all the rest of an exchange, and is of no use here: the head
+is always the same, and a request's bytes must leave in the step in which its grant is asked. What was read in aiohttp
+3.14: ``client.py``, ``_connect_and_send_request``.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +17,13 @@ from typing import Any
 
 import aiohttp
 import orjson
+from aiohttp.connector import Connection
+from aiohttp.http_exceptions import HttpProcessingError
 
 from brimful.outcome import Cause
 from brimful_worker.provider.answer import Answer, NoAnswer
-from brimful_worker.provider.wire import WIRE, Grant, Wire, WiredRequest
+from brimful_worker.provider.route import Route
+from brimful_worker.provider.wire import Grant, Wire
 
 _KEEPALIVE_S = 50.0
 """Idle connections are kept this long: long enough for the next request of a busy fleet, and shorter than what the
@@ -66,30 +76,27 @@ class Http:
         tls: ssl.SSLContext | bool = True,
         proxy: str | None = None,
     ) -> None:
+        self._headers = headers
+        self._proxy = proxy
         self._max_bytes = max_bytes
-        self._session = aiohttp.ClientSession(
-            connector=_Connector(tls),
-            headers=headers,
-            # From the wire on, the timeout is the exchange's own; before it, only connecting is bounded.
-            timeout=aiohttp.ClientTimeout(
-                total=None, connect=connect_timeout_s + _RESOLVE_S, sock_connect=connect_timeout_s
-            ),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            request_class=WiredRequest,
-            auto_decompress=True,
-            proxy=proxy,
+        self._connector = _Connector(tls)
+        # From the wire on, the timeout is the exchange's own; before it, only connecting is bounded.
+        self._timeout = aiohttp.ClientTimeout(
+            total=None, connect=connect_timeout_s + _RESOLVE_S, sock_connect=connect_timeout_s
         )
 
     async def aclose(self) -> None:
-        await self._session.close()
+        await self._connector.close()
+
+    def route(self, method: str, url: str, headers: Mapping[str, str]) -> Route:
+        """Raises ValueError for a URL that is none."""
+        return Route(method, url, {**self._headers, **headers}, proxy=self._proxy)
 
     async def exchange(
         self,
-        method: str,
-        url: str,
+        route: Route,
+        body: bytes | None,
         *,
-        body: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
         timeout_s: float,
         grant: Grant | None,
         on_wire: Callable[[Wire], None] | None = None,
@@ -99,16 +106,15 @@ class Http:
         ``timeout_s`` runs from the first byte written to the last byte read. What ``grant.sent()`` raises comes
         through, with nothing written. Cancelled, the connection is dropped at once.
         """
-        wire = Wire(grant, body or b"", timeout_s, on_wire)
-        token = WIRE.set(wire)
-        if body is not None:
-            headers = {**(headers or {}), "Content-Length": str(len(body))}
+        wire = Wire(grant, timeout_s, on_wire)
+        connection = None
         try:
-            async with self._session.request(method, url, headers=headers, allow_redirects=False) as response:
-                answer = await self._read(response)
+            connection = await self._connector.connect(route.target, [], self._timeout)
+            self._send(connection, route, body, wire)
+            answer = await self._read(connection)
             # Without a length, a body ends as its connection does: also by our own hand.
             return _timed_out(wire) if wire.expired else answer
-        except (aiohttp.ClientError, OSError, ValueError) as error:
+        except (aiohttp.ClientError, HttpProcessingError, OSError, ValueError) as error:
             wire.abort()
             return _timed_out(wire) if wire.expired else _no_answer(error, wire)
         except BaseException:
@@ -116,20 +122,36 @@ class Http:
             raise
         finally:
             wire.end()
-            WIRE.reset(token)
+            if connection is not None:
+                connection.release()  # closes it where its answer was not read to the end
 
-    async def _read(self, response: aiohttp.ClientResponse) -> Answer:
-        headers = response.headers
-        content = response.content
+    def _send(self, connection: Connection, route: Route, body: bytes | None, wire: Wire) -> None:
+        """Nothing is written where this raises: the connection is as good as before, and waits for the next grant."""
+        protocol = connection.protocol
+        transport = None if protocol is None else protocol.transport
+        if protocol is None or transport is None or transport.is_closing():
+            raise aiohttp.ServerDisconnectedError("the connection closed before the request was sent")
+        protocol.set_response_params(read_until_eof=True)
+        wire.reused = getattr(protocol, "_brimful_used", False)
+        wire.begin(transport)
+        protocol._brimful_used = True  # type: ignore[attr-defined]
+        transport.write(route.head(body) + (body or b""))
+
+    async def _read(self, connection: Connection) -> Answer:
+        protocol = connection.protocol
+        assert protocol is not None
+        message, content = await protocol.read()
+        while message.code < 200 and message.code != 101:  # an early hint: the answer is still to come
+            message, content = await protocol.read()
         chunks: list[bytes] = []
         size = 0
         while chunk := await content.readany():
             size += len(chunk)
             if size > self._max_bytes:
-                response.close()
-                return Answer(response.status, headers, b"", too_large=True)
+                connection.close()
+                return Answer(message.code, message.headers, b"", too_large=True)
             chunks.append(chunk)
-        return Answer(response.status, headers, chunks[0] if len(chunks) == 1 else b"".join(chunks))
+        return Answer(message.code, message.headers, chunks[0] if len(chunks) == 1 else b"".join(chunks))
 
 
 def _timed_out(wire: Wire) -> NoAnswer:
@@ -141,7 +163,7 @@ def _no_answer(error: BaseException, wire: Wire) -> NoAnswer:
 
     aiohttp's texts are not quoted where they may hold more than an errno: some show a proxy's password or raw bytes.
     """
-    if isinstance(error, aiohttp.ServerTimeoutError):
+    if isinstance(error, TimeoutError) and not error.errno:
         return NoAnswer(Cause.CONNECTION, "no connection within the connect timeout")
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return NoAnswer(
@@ -162,9 +184,9 @@ def _no_answer(error: BaseException, wire: Wire) -> NoAnswer:
         return NoAnswer(Cause.BAD_REQUEST, "the provider's URL is none", permanent=True)
     if isinstance(error, aiohttp.ClientPayloadError):
         return NoAnswer(Cause.CONNECTION, "the connection broke off within the answer's body")
-    if isinstance(error, aiohttp.ClientResponseError):
+    if isinstance(error, (aiohttp.ClientResponseError, HttpProcessingError)):
         return NoAnswer(Cause.BAD_ANSWER, "what came back is no HTTP")
-    if isinstance(error, (aiohttp.ClientConnectionError, ConnectionError)):
+    if isinstance(error, (aiohttp.ClientConnectionError, OSError)):
         when = "before the request was sent" if wire.sent_at is None else "before an answer came"
         how = _reason(error) if isinstance(error, OSError) else "by the server"
         return NoAnswer(Cause.CONNECTION, f"the connection closed {when}: {how}", stale=wire.reused)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 from urllib.parse import urlsplit
 
 from brimful.config import Settings
@@ -17,6 +18,7 @@ from brimful_worker.provider.http import Http, encode
 from brimful_worker.provider.jobs import Conversation, Hooks, Ticket
 from brimful_worker.provider.meaning import meaning
 from brimful_worker.provider.redact import redact
+from brimful_worker.provider.route import Route
 from brimful_worker.provider.wire import Grant, Wire
 
 OnWire = Callable[[Wire], None]
@@ -41,6 +43,7 @@ class Provider:
             for workload in Workload
         }
         self._http: Http | None = None
+        self._routes: dict[tuple[Mode, Workload], Route] = {}
         key = settings.api_key.get_secret_value()
         if not (key.isascii() and key.isprintable()):
             raise SettingError(
@@ -63,6 +66,15 @@ class Provider:
             tls=tls_context(),
             proxy=proxy_for(self._endpoints.base),
         )
+        try:
+            self._routes = {
+                (mode, workload): self._http.route("POST", url, headers)
+                for mode, url in self._urls.items()
+                for workload, headers in self._headers.items()
+            }
+        except ValueError:
+            name = self._profile.base_env[0]
+            raise SettingError(f"{name}: {settings.api_base!r} is no URL that can be asked") from None
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -89,9 +101,7 @@ class Provider:
     async def complete(self, part: Part, body: bytes, grant: Grant, on_wire: OnWire) -> Meaning:
         """One request to a completions or chat endpoint. ``grant.sent()``'s StaleGrant comes through."""
         request = part.request
-        came = await self._exchange(
-            "POST", self._urls[request.mode], body, self._headers[request.workload], grant, on_wire
-        )
+        came = await self._exchange(self._routes[request.mode, request.workload], body, grant, on_wire)
         return self._clean(meaning(came, expected=len(part.places), prompts=part.prompts, now=time.time()), part)
 
     async def job(
@@ -104,28 +114,23 @@ class Provider:
         async def send(
             method: str, path: tuple[str, ...], *, key: str | None, grant: Grant | None
         ) -> Answer | NoAnswer:
+            assert self._http is not None
             if not path:
                 assert key is not None
-                more = {**headers, "Idempotency-Key": key}
-                return await self._exchange("POST", self._urls[request.mode], body, more, grant, on_wire)
-            return await self._exchange(method, self._endpoints.job(*path), None, headers, grant, None)
+                route = self._http.route("POST", self._urls[request.mode], {**headers, "Idempotency-Key": key})
+                return await self._exchange(route, body, grant, on_wire)
+            return await self._exchange(
+                self._http.route(method, self._endpoints.job(*path), headers), None, grant, None
+            )
 
         talk = Conversation(send, hooks, ticket, expected=len(part.places), prompts=part.prompts)
         return self._clean(await talk.run(grant), part)
 
-    async def _exchange(
-        self,
-        method: str,
-        url: str,
-        body: bytes | None,
-        headers: dict[str, str],
-        grant: Grant | None,
-        on_wire: OnWire | None,
-    ) -> Answer | NoAnswer:
+    def _exchange(
+        self, route: Route, body: bytes | None, grant: Grant | None, on_wire: OnWire | None
+    ) -> Coroutine[Any, Any, Answer | NoAnswer]:
         assert self._http is not None, "the provider's session is not open"
-        return await self._http.exchange(
-            method, url, body=body, headers=headers, timeout_s=self._settings.timeout_s, grant=grant, on_wire=on_wire
-        )
+        return self._http.exchange(route, body, timeout_s=self._settings.timeout_s, grant=grant, on_wire=on_wire)
 
     def _clean(self, told: Meaning, part: Part) -> Meaning:
         """Providers quote keys and prompts in their errors; our messages may hold neither."""
