@@ -192,6 +192,23 @@ def test_a_worker_with_one_place_takes_what_comes() -> None:
     assert shares.full() == frozenset()
 
 
+def test_after_a_large_shard_the_others_come_first_for_a_moment() -> None:
+    now = 100.0
+    shares = Shares(Leases(), lambda: now)
+    shares.took("batch", 10**6)
+    assert shares.moment() == 0.0, "a worker without shares"
+    shares.limit(64)
+    shares.took("interactive", 10**6)
+    assert shares.moment() == 0.0
+    shares.took("batch", 2**14)
+    assert shares.moment() == pytest.approx(2**14 / 2**21), "as long as its loop takes"
+    shares.took("batch", 10**9)
+    assert shares.moment() == pytest.approx(0.05), "work waits no longer, also where there are no others"
+    now += 0.05
+    assert shares.moment() == 0.0
+    assert shares.full() == frozenset()
+
+
 def test_tasks_that_wait_for_their_time_take_no_share() -> None:
     leases = Leases()
     later = weak("a")

@@ -30,10 +30,15 @@ from kombu.utils.json import dumps, loads
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from brimful.names import Workload
 from brimful_worker.leases import leases
 from brimful_worker.shares import shares
 
 log = logging.getLogger(__name__)
+
+_BATCH = Workload.BATCH.value
+_MOMENT_LEAST_S = 0.005
+"""Redis takes fractions of a second, but 0 would be for ever."""
 
 LOST_HEADER = "brimful_lost"
 """Message header: how many workers have died with this task."""
@@ -50,6 +55,7 @@ class QoS(transport.QoS):
         with self.pipe_or_acquire() as pipe:
             pipe.zadd(self.unacked_index_key, {delivery_tag: leases.server_time()})
             pipe.hset(self.unacked_key, delivery_tag, raw).execute()
+        shares.took(delivery["routing_key"], len(raw))
         virtual.QoS.append(self, message, delivery_tag)
 
     def ack(self, delivery_tag: str) -> None:
@@ -156,12 +162,15 @@ class Channel(transport.Channel):
         return {**super()._connparams(asynchronous), "retry": Retry(NoBackoff(), 0)}
 
     def _brpop_start(self, timeout: float | None = None) -> None:
-        """Ask all queues but those that have their share of this worker already."""
-        full = shares.full()
-        if not full:
+        """Ask all queues but those that have their share of this worker already, or are left to others for a moment."""
+        left_out = shares.full()
+        moment = shares.moment()
+        if moment and any(queue not in left_out and queue != _BATCH for queue in self.active_queues):
+            left_out, timeout = left_out | {_BATCH}, max(moment, _MOMENT_LEAST_S)
+        if not left_out:
             super()._brpop_start(timeout)
             return
-        queues = [queue for queue in self._queue_cycle.consume(len(self.active_queues)) if queue not in full]
+        queues = [queue for queue in self._queue_cycle.consume(len(self.active_queues)) if queue not in left_out]
         if not queues:
             return  # asked again when a task has ended
         keys = [self._q_for_pri(queue, step) for step in self.priority_steps for queue in queues]

@@ -1,24 +1,33 @@
 """How much of one worker each queue may fill, so that no kind of work shuts the other out.
 
 Queues are asked in order of urgency; a long one would be all that is ever taken. Batch work leaves a quarter of a
-worker's places to others, and the others leave an eighth to batch.
+worker's places to others, and the others leave an eighth to batch. And a worker that has taken a large shard lets the
+other workers come first for a moment, in which its loop takes that shard in: else the one that is up a tenth of a
+second before the others takes thousands of requests more than they, and opens connections for all of them.
 """
 
 from __future__ import annotations
+
+import time
+from collections.abc import Callable
 
 from brimful.names import QUEUES, Workload
 from brimful_worker.leases import Leases, leases
 
 _BATCH = Workload.BATCH.value
 _URGENT = frozenset(QUEUES) - {_BATCH}
+_BYTES_A_SECOND, _MOMENT_MOST_S = 2**21, 0.05
+"""About what a loop takes in; and more than a moment would keep work waiting where nobody else is."""
 
 
 class Shares:
     """Off until :meth:`limit` is called; main thread only."""
 
-    def __init__(self, held: Leases = leases) -> None:
+    def __init__(self, held: Leases = leases, clock: Callable[[], float] = time.monotonic) -> None:
         self._leases = held
+        self._clock = clock
         self._places = 0
+        self._others_until = 0.0
 
     def limit(self, places: int) -> None:
         """The worker runs so many tasks at once; 0 = no shares."""
@@ -35,6 +44,15 @@ class Shares:
         if sum(counts[queue] for queue in _URGENT) >= self._places - max(1, self._places // 8):
             full |= _URGENT
         return frozenset(full)
+
+    def took(self, queue: str, size: int) -> None:
+        """A message of so many bytes came."""
+        if self._places >= 2 and queue == _BATCH:
+            self._others_until = self._clock() + min(size / _BYTES_A_SECOND, _MOMENT_MOST_S)
+
+    def moment(self) -> float:
+        """Seconds for which batch work is left to other workers."""
+        return max(0.0, self._others_until - self._clock())
 
 
 shares = Shares()
