@@ -20,9 +20,9 @@ from brimful.config import Settings
 from brimful.errors import BadRequest, RedisUnreachable
 from brimful.names import Workload
 from brimful.outcome import Cause, Failure, Rollout
-from brimful.packing import check_line, line_profile
 from brimful.redis_url import redis_client, required, without_password
 from brimful.request import Request
+from brimful.request_size import check_line, line_profile
 from brimful.run.drive import Driver
 from brimful.run.insist import Patience
 from brimful.run.threaded import threaded

@@ -1,11 +1,8 @@
 """Many prompts in one request, and back. Pure: no clock, no I/O.
 
 A line's wish is cut into *parts*: one prompt with some of its choices. Parts of the same *shape* (model and every other
-field but the prompt, number of choices, strings or token lists) may share a request, within the profile's bounds.
-A line too large for one request is cut over its prompts first, then over its choices.
-
-Source of the bounds: the provider's documentation (`prompt_count x n x max_tokens`, `max_tokens` explicit where there
-is more than one choice), as the profile states them.
+field but the prompt, number of choices, strings or token lists) may share a request, within the profile's bounds
+(:mod:`brimful.request_size`). A line too large for one request is cut over its prompts first, then over its choices.
 """
 
 from __future__ import annotations
@@ -16,16 +13,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from brimful.errors import RequestTooLarge
 from brimful.names import Mode, Workload
 from brimful.outcome import Cause, Failure, Outcome, Rollout, rollouts
 from brimful.profile import Profile
 from brimful.request import Request
+from brimful.request_size import MAX_PACK_BYTES, check_line, most_choices, most_prompts, prompt_bytes
 from brimful.run.units import Delivered, Failed, Manifest, Piece, Unit
 from brimful.run.usage import share_usage
-
-MAX_PACK_BYTES = 512 * 1024
-"""Prompt bytes of a packed request at most: many a server refuses bodies above 1 MiB. A larger prompt goes alone."""
 
 _SHAPES = 4096
 """Shapes that are remembered."""
@@ -116,25 +110,10 @@ class Packed:
         return len({part.unit.line for part in self.parts})
 
 
-def line_profile(profile: Profile) -> Profile:
-    """The profile without the bounds that splitting takes care of: what an input line is parsed under."""
-    return profile.model_copy(update={"max_request_tokens": None, "max_prompts": None, "max_n": None})
-
-
-def check_line(request: Request, profile: Profile) -> None:
-    """Raises RequestTooLarge where not even one choice of one prompt fits a request."""
-    bound = profile.max_request_tokens
-    if bound is not None and request.max_tokens is not None and request.max_tokens > bound:
-        raise RequestTooLarge(
-            f"max_tokens: {request.max_tokens:,} for one choice, above {profile.name}'s {bound:,} in one request; "
-            "ask for fewer"
-        )
-
-
 def parts_of(
     unit: Unit, profile: Profile, known: MutableMapping[str, Shape] | None = None
 ) -> Iterator[tuple[Shape, Part]]:
-    """The unit's wanted rollouts, each in exactly one part. Raises RequestTooLarge (see :func:`check_line`).
+    """The unit's wanted rollouts, each in exactly one part. Raises RequestTooLarge as ``check_line`` does.
 
     ``known``: shapes made before under the same profile, by their keys; equal ones are then the same one.
     """
@@ -142,7 +121,7 @@ def parts_of(
     check_line(unit.request, profile)
     request = unit.request
     prompts = request.prompts
-    most = _most_choices(request, profile)
+    most = most_choices(request, profile)
     shapes: dict[tuple[str, int, int], Shape] = {}
     for prompt_index, missing in _missing(unit, len(prompts)):
         prompt = prompts[prompt_index]
@@ -250,15 +229,6 @@ def even_chunks(parts: Sequence[Part], most: int) -> Iterator[tuple[Part, ...]]:
     yield from (tuple(chunk) for chunk in _even(parts, most))
 
 
-def prompt_bytes(prompt: Any) -> int:
-    """About the bytes of a prompt in a JSON body."""
-    if isinstance(prompt, str):
-        return len(prompt) + 4 if prompt.isascii() else 6 * len(prompt) + 4
-    if prompt and isinstance(prompt[0], int):
-        return 7 * len(prompt) + 4
-    return len(json.dumps(prompt))
-
-
 def _missing(unit: Unit, prompts: int) -> Iterator[tuple[int, tuple[int, ...]]]:
     if unit.wanted is None:
         every = tuple(range(unit.request.n))
@@ -269,28 +239,6 @@ def _missing(unit: Unit, prompts: int) -> Iterator[tuple[int, tuple[int, ...]]]:
         by_prompt.setdefault(prompt, []).append(choice)
     for prompt in sorted(by_prompt):
         yield prompt, tuple(sorted(set(by_prompt[prompt])))
-
-
-def _most_choices(request: Request, profile: Profile) -> int:
-    """Choices of one prompt in one request."""
-    most = profile.max_n or request.n
-    if request.max_tokens is None:
-        return 1 if profile.max_tokens_required else most
-    if profile.max_request_tokens is not None:
-        most = min(most, profile.max_request_tokens // request.max_tokens)
-    return max(1, most)
-
-
-def _most_parts(request: Request, n: int, profile: Profile) -> int:
-    """Parts of one request, by the profile alone; 1 where packing is not possible."""
-    if request.mode is Mode.CHAT or profile.max_prompts == 1:
-        return 1
-    most = profile.max_prompts or 1_000_000
-    if request.max_tokens is None:
-        return 1 if profile.max_tokens_required or profile.max_request_tokens is not None else most
-    if profile.max_request_tokens is not None:
-        most = min(most, profile.max_request_tokens // (n * request.max_tokens))
-    return max(1, most)
 
 
 def _shape(
@@ -315,7 +263,7 @@ def _shape(
         n=n,
         model=model,
         max_tokens=request.max_tokens,
-        limit=_most_parts(request, n, profile),
+        limit=most_prompts(request, n, profile),
     )
     return shape
 

@@ -12,10 +12,10 @@ import pytest
 
 from brimful.names import Workload
 from brimful.outcome import Cause, Failure
-from brimful.packing import line_profile
 from brimful.profile import get_profile
 from brimful.redis_url import redis_client
 from brimful.request import Request
+from brimful.request_size import line_profile
 from brimful.run.drive import Driver
 from brimful.run.ledger import Ledger
 from brimful.run.units import Delivered, Failed, Unit

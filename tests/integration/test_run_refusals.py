@@ -15,9 +15,9 @@ import redis
 
 from brimful.config import Settings
 from brimful.errors import RedisRefused, RedisUnreachable
-from brimful.packing import line_profile
 from brimful.profile import get_profile
 from brimful.request import Request
+from brimful.request_size import line_profile
 from brimful.run import insist
 from brimful.run.drive import Driver
 from brimful.run.launch import Showing, run_to_end

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from brimful.packing import Shape, line_profile
+from brimful.packing import Shape
 from brimful.profile import get_profile
 from brimful.request import Request
+from brimful.request_size import line_profile
 from brimful.run.pace import Limits, Pace
 from brimful.run.plan import Planner
 from brimful.run.tune import Tuner

@@ -11,9 +11,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from brimful.packing import line_profile
 from brimful.profile import get_profile
 from brimful.request import Request
+from brimful.request_size import line_profile
 from brimful.run.drive import Driver
 from brimful.run.units import Delivered, Failed, Unit, parse_pack
 

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from functools import partial
 from itertools import islice
 
-from brimful.packing import MAX_PACK_BYTES, Part, Shape, fitting, parts_of
+from brimful.packing import Part, Shape, fitting, parts_of
 from brimful.profile import Profile
+from brimful.request_size import MAX_PACK_BYTES
 from brimful.run.pace import Pace
 from brimful.run.tune import BLIND_WAVES, START_PROMPTS, Lot, Tuner, deal_blind, deal_out, fill_up
 from brimful.run.units import PackOption, Unit

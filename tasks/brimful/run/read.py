@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from brimful.errors import BadRequest, BrimfulError, InputError
 from brimful.names import Mode
-from brimful.packing import check_line, line_profile
 from brimful.profile import Profile
 from brimful.request import Request
+from brimful.request_size import check_line, line_profile
 from brimful.run.formats import InputFormat, Parser, detect, parser
 from brimful.run.identity import Ids
 from brimful.run.options import ReadOptions

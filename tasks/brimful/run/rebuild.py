@@ -8,9 +8,10 @@ from typing import Any
 
 from brimful.errors import BadRequest
 from brimful.names import Mode
-from brimful.packing import Packed, Part, line_profile, parts_of, prompt_bytes
+from brimful.packing import Packed, Part, parts_of
 from brimful.profile import Profile
 from brimful.request import Request
+from brimful.request_size import line_profile, prompt_bytes
 from brimful.run.units import Manifest, Unit
 
 

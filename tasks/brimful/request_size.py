@@ -1,0 +1,69 @@
+"""The size of one request: how many prompts and choices a provider takes in one, and how many bytes. Pure.
+
+A bound that a profile does not set does not exist. What no splitting can make fit is refused here (RequestTooLarge).
+
+Source of the bounds: the provider's documentation (`prompt_count x n x max_tokens`, `max_tokens` explicit where there
+is more than one choice), as the profile states them.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from brimful.errors import RequestTooLarge
+from brimful.names import Mode
+from brimful.profile import Profile
+from brimful.request import Request
+
+MAX_PACK_BYTES = 512 * 1024
+"""Prompt bytes of a packed request at most: many a server refuses bodies above 1 MiB. A larger prompt goes alone."""
+
+_PROMPTS = 1_000_000
+"""Prompts in one request where the profile bounds them by nothing."""
+
+
+def line_profile(profile: Profile) -> Profile:
+    """The profile without the bounds that splitting takes care of: what an input line is parsed under."""
+    return profile.model_copy(update={"max_request_tokens": None, "max_prompts": None, "max_n": None})
+
+
+def check_line(request: Request, profile: Profile) -> None:
+    """Raises RequestTooLarge where not even one choice of one prompt fits a request."""
+    bound = profile.max_request_tokens
+    if bound is not None and request.max_tokens is not None and request.max_tokens > bound:
+        raise RequestTooLarge(
+            f"max_tokens: {request.max_tokens:,} for one choice, above {profile.name}'s {bound:,} in one request; "
+            "ask for fewer"
+        )
+
+
+def most_choices(request: Request, profile: Profile) -> int:
+    """Choices of one prompt in one request; at least 1, even where :func:`check_line` raises."""
+    most = profile.max_n or request.n
+    if request.max_tokens is None:
+        return 1 if profile.max_tokens_required else most
+    if profile.max_request_tokens is not None:
+        most = min(most, profile.max_request_tokens // request.max_tokens)
+    return max(1, most)
+
+
+def most_prompts(request: Request, n: int, profile: Profile) -> int:
+    """Prompts of one request with ``n`` choices each, by the profile alone; 1 where packing is not possible."""
+    if request.mode is Mode.CHAT or profile.max_prompts == 1:
+        return 1
+    most = profile.max_prompts or _PROMPTS
+    if request.max_tokens is None:
+        return 1 if profile.max_tokens_required or profile.max_request_tokens is not None else most
+    if profile.max_request_tokens is not None:
+        most = min(most, profile.max_request_tokens // (n * request.max_tokens))
+    return max(1, most)
+
+
+def prompt_bytes(prompt: Any) -> int:
+    """About the bytes of a prompt (a string, a ``list[int]`` or a chat's messages) in a JSON body."""
+    if isinstance(prompt, str):
+        return len(prompt) + 4 if prompt.isascii() else 6 * len(prompt) + 4
+    if prompt and isinstance(prompt[0], int):
+        return 7 * len(prompt) + 4
+    return len(json.dumps(prompt))
