@@ -166,7 +166,7 @@ class Planner:
         for group in groups:
             shape = group.shape
             most = self._tuner.best(shape) if known else self._tuner.start(shape)
-            seconds = partial(self._tuner._seconds, shape) if known else partial(_work, shape)
+            seconds = partial(self._tuner.predicted_s, shape) if known else partial(_work, shape)
             lots.append(Lot(max(1, round(grown * len(group.parts))), most, seconds))
         if not known:
             self._share = sum(lot.count * lot.seconds(1) for lot in lots) / slots
@@ -174,7 +174,7 @@ class Planner:
                 return None  # enough of it to learn from the first requests before the rest is dealt out
         if sum(-(-lot.count // lot.most) for lot in lots) > (_END_WAVES if known else BLIND_WAVES) * slots:
             return None
-        starts_left, start_s = self._pace.starts_left(now), self._tuner._start_s
+        starts_left, start_s = self._pace.starts_left(now), self._tuner.between_starts_s
         if known:
             for lot, group in zip(lots, groups, strict=True):
                 lot.most = min(2 * lot.most, self._tuner.most_prompts(group.shape))

@@ -58,9 +58,18 @@ class Tuner:
         return found
 
     def seconds(self, shape: Shape, prompts: int) -> float | None:
-        """Predicted on the wire; None where nothing is known."""
+        """Predicted on the wire, for a request of so many prompts; None where nothing is known."""
         found = self._models.get(shape.model)
         return None if found is None else found.predict(shape.max_tokens, prompts * shape.n)
+
+    def predicted_s(self, shape: Shape, prompts: int) -> float:
+        """Seconds on the wire, to reckon with: 0.0 where nothing is known, so ask :meth:`known` first."""
+        return self.seconds(shape, prompts) or 0.0
+
+    @property
+    def between_starts_s(self) -> float:
+        """Seconds between starts in the long run, by the limit or by what a small fleet manages; never 0."""
+        return _OWN_S if self.limits.starts is None else max(_OWN_S, self.limits.window_s / self.limits.starts)
 
     def known(self, shape: Shape) -> bool:
         found = self._models.get(shape.model)
@@ -88,7 +97,7 @@ class Tuner:
         low, high = 1, most
         while low < high:
             middle = (low + high + 1) // 2
-            if (self.seconds(shape, middle) or 0.0) <= self._longest_s:
+            if self.predicted_s(shape, middle) <= self._longest_s:
                 low = middle
             else:
                 high = middle - 1
@@ -96,7 +105,7 @@ class Tuner:
 
     def hopeless(self, shape: Shape, prompts: int) -> bool:
         """Whether such a request, of several prompts, is sure to run into its timeout."""
-        return prompts > 1 and self.known(shape) and (self.seconds(shape, prompts) or 0.0) > self._timeout_s
+        return prompts > 1 and self.known(shape) and self.predicted_s(shape, prompts) > self._timeout_s
 
     def best(self, shape: Shape) -> int:
         """For the long run, as long as there is plenty left."""
@@ -115,17 +124,9 @@ class Tuner:
         if not self.known(shape):
             return most
         sizes = sorted({1, most, *(min(most, int(size)) for size in _geometric(most))})
-        rates = [size / max(self._seconds(shape, size) / self.limits.slots, self._start_s) for size in sizes]
+        rates = [size / max(self.predicted_s(shape, size) / self.limits.slots, self.between_starts_s) for size in sizes]
         enough = _WITHIN * max(rates)
         return next(size for size, rate in zip(sizes, rates, strict=True) if rate >= enough)
-
-    def _seconds(self, shape: Shape, prompts: int) -> float:
-        return self.seconds(shape, prompts) or 0.0
-
-    @property
-    def _start_s(self) -> float:
-        """Seconds between starts in the long run, by the limit or by what a small fleet manages."""
-        return _OWN_S if self.limits.starts is None else max(_OWN_S, self.limits.window_s / self.limits.starts)
 
 
 def _geometric(most: int) -> list[float]:
