@@ -13,17 +13,24 @@ from brimful_worker.local.gateway.ask import Ask, read_ask, read_json
 from brimful_worker.local.gateway.control import Control, Handler
 from brimful_worker.local.gateway.faults import FaultError, Faults
 from brimful_worker.local.gateway.holds import Budget
+from brimful_worker.local.gateway.job_routes import JobRoutes
 from brimful_worker.local.gateway.jobs import Jobs, Result
 from brimful_worker.local.gateway.ledger import Arrival, Ledger
 from brimful_worker.local.gateway.limits import Slots, Window
 from brimful_worker.local.gateway.options import GatewayOptions, OptionError
 from brimful_worker.local.gateway.refusal import Refusal, retry_headers
 from brimful_worker.local.gateway.server import listen
-from brimful_worker.local.gateway.text import dump_json
 from brimful_worker.local.gateway.visit import Visit
 from brimful_worker.local.gateway.wire import Fault, Wire, json_response
 
+Serve = Callable[[web.BaseRequest, Ask, dict[str, Any], Fault | None], Awaitable[web.StreamResponse]]
+"""Does what an admitted request asks for, given its body's fields and the fault it is to meet. May raise Refusal."""
+
 _WORKLOAD_HEADER = "X-Acs-Workload"
+
+
+def _nothing() -> None:
+    pass
 
 
 class Gateway:
@@ -43,11 +50,12 @@ class Gateway:
         self.jitter = random.Random(opt.seed + 1)
         self._stop: Callable[[], Awaitable[None]] | None = None
         self._host, self._port = "127.0.0.1", 0
+        self._job_routes = JobRoutes(self)
         self._routes: dict[tuple[str, str], Handler] = {
-            ("POST", "/completions"): lambda request: self._arrive(request, "completions"),
-            ("POST", "/chat/completions"): lambda request: self._arrive(request, "chat"),
-            ("POST", "/completion-jobs"): lambda request: self._arrive(request, "submit"),
+            ("POST", "/completions"): self._completions,
+            ("POST", "/chat/completions"): self._chat_completions,
             ("GET", "/models"): self._models,
+            **self._job_routes.routes,
             **Control(self).routes,
         }
 
@@ -137,8 +145,8 @@ class Gateway:
         try:
             if handler is not None:
                 return await handler(request)
-            if path.startswith("/completion-jobs/"):
-                return await self._job(request, path.split("/")[2:])
+            if path.startswith(JobRoutes.PREFIX):
+                return await self._job_routes.handle(request, path.removeprefix(JobRoutes.PREFIX))
             if any(path == known for _, known in self._routes):
                 raise Refusal(405, "method_not_allowed", f"{request.method} is not allowed for {path}.")
             raise Refusal(404, "not_found", f"Unknown request URL: {request.method} {path}.")
@@ -147,18 +155,25 @@ class Gateway:
         except (OptionError, FaultError) as error:
             return self._refuse(Refusal(400, "invalid_option", str(error)))
 
+    async def _completions(self, request: web.BaseRequest) -> web.StreamResponse:
+        return await self.arrive(request, "completions", self._serve)
+
+    async def _chat_completions(self, request: web.BaseRequest) -> web.StreamResponse:
+        return await self.arrive(request, "chat", self._serve)
+
     async def _models(self, request: web.BaseRequest) -> web.StreamResponse:
-        self._check_key(request)
+        self.check_key(request)
         data = [{"id": name, "object": "model", "created": 0, "owned_by": "stand-in"} for name in self.options.models]
         return json_response({"object": "list", "data": data})
 
     # -- requests that are work -----------------------------------------------------------------------------------
 
-    async def _arrive(self, request: web.BaseRequest, kind: str) -> web.StreamResponse:
+    async def arrive(self, request: web.BaseRequest, kind: str, serve: Serve) -> web.StreamResponse:
+        """Writes the request into the ledger, from its arrival to its end, and answers it: also when it is refused."""
         ledger = self.ledger
         arrival = ledger.arrive(kind, request.headers.get(_WORKLOAD_HEADER, ""))
         try:
-            response = await self._admit(request, kind, arrival)
+            response = await self._admit(request, kind, arrival, serve)
         except Refusal as refusal:
             response = self._refuse(refusal)
             ledger.ended(arrival, refusal.status, refusal.code or "")
@@ -169,12 +184,12 @@ class Gateway:
             ledger.ended(arrival, response.status)
         return response
 
-    async def _admit(self, request: web.BaseRequest, kind: str, arrival: Arrival) -> web.StreamResponse:
+    async def _admit(self, request: web.BaseRequest, kind: str, arrival: Arrival, serve: Serve) -> web.StreamResponse:
         """Key, window, body, fault at the door; then the work."""
-        self._check_key(request)
+        self.check_key(request)
         opt = self.options
         wait_s = self.window.admit(arrival.at, opt.starts, count_refused=opt.refused_count)
-        limited = None if wait_s is None else self._limited(wait_s)
+        limited = None if wait_s is None else self.limited(wait_s)
         try:
             fields = read_json(await self.body(request))
             ask = read_ask(fields, opt, chat=kind == "chat")
@@ -189,34 +204,24 @@ class Gateway:
         if fault is not None:
             self.ledger.faulted(arrival, fault.name)
             if fault.door:
-                return await fault.strike(self._wire(request, dict, _nothing, _nothing))
-        if kind == "submit":
-            return await self._submit(request, ask, fields, fault)
-        return await self._serve(request, ask, fault)
+                return await fault.strike(self.wire(request))
+        return await serve(request, ask, fields, fault)
 
-    async def _serve(self, request: web.BaseRequest, ask: Ask, fault: Fault | None) -> web.StreamResponse:
+    async def _serve(
+        self, request: web.BaseRequest, ask: Ask, fields: dict[str, Any], fault: Fault | None
+    ) -> web.StreamResponse:
         """Takes a slot and a hold, takes its time, answers. Both are free before the answer's last byte is written."""
         async with Visit(self, ask) as visit:
             await visit.work()
             if fault is None:
                 visit.deliver()
                 return json_response(visit.answer())
-            response = await fault.strike(self._wire(request, visit.answer, visit.leave, visit.deliver))
+            response = await fault.strike(self.wire(request, visit.answer, visit.leave, visit.deliver))
             self.ledger.spoiled += fault.done and not visit.delivered
             return response
 
-    async def _submit(
-        self, request: web.BaseRequest, ask: Ask, fields: dict[str, Any], fault: Fault | None
-    ) -> web.StreamResponse:
-        if fault is not None and not fault.done:
-            return await fault.strike(self._wire(request, dict, _nothing, _nothing))
-        job = self.jobs.submit(ask, request.headers.get("Idempotency-Key"), dump_json(fields, sort=True))
-        view = self.jobs.view(job)
-        if fault is not None:
-            return await fault.strike(self._wire(request, lambda: view, _nothing, _nothing))
-        return json_response(view, 202)
-
     async def _run_job(self, ask: Ask, running: Callable[[], None]) -> Result:
+        """The same for a Job, which has no connection of its own."""
         fault = self.faults.choose("job", ask.prompts)
         async with Visit(self, ask, background=True) as visit:
             running()
@@ -225,45 +230,15 @@ class Gateway:
                 visit.deliver()
                 return 200, visit.answer()
             self.ledger.faulted(None, fault.name)
-            struck = await fault.strike(self._wire(None, visit.answer, visit.leave, visit.deliver))
+            struck = await fault.strike(self.wire(None, visit.answer, visit.leave, visit.deliver))
             assert isinstance(struck, web.Response)
             assert isinstance(struck.body, bytes)
             return struck.status, read_json(struck.body)
 
-    async def _job(self, request: web.BaseRequest, path: list[str]) -> web.StreamResponse:
-        """``GET {id}``, ``GET {id}/result``, ``POST {id}/cancel`` and ``DELETE {id}``."""
-        match (request.method, path):
-            case ("GET", [id]):
-                kind = "poll"
-            case ("GET", [id, "result"]):
-                kind = "result"
-            case ("POST", [id, "cancel"]) | ("DELETE", [id]):
-                kind = "cancel"
-            case _:
-                raise Refusal(404, "not_found", f"Unknown request URL: {request.method} {request.path}.")
-        self._check_key(request)
-        self.ledger.kinds[kind] += 1
-        if self.options.polls_count:
-            wait_s = self.window.admit(time.monotonic(), self.options.starts)
-            if wait_s is not None:
-                raise self._limited(wait_s)
-        fault = self.faults.choose(kind)
-        if fault is not None and not fault.done:
-            self.ledger.faulted(None, fault.name)
-            return await fault.strike(self._wire(request, dict, _nothing, _nothing))
-        status, answer = 200, dict[str, Any]()
-        if kind == "result":
-            status, answer = self.jobs.result(id)
-        else:
-            answer = self.jobs.view(self.jobs.cancel(id) if kind == "cancel" else self.jobs.get(id))
-        if fault is not None:
-            self.ledger.faulted(None, fault.name)
-            return await fault.strike(self._wire(request, lambda: answer, _nothing, _nothing))
-        return json_response(answer, status)
-
     # -- help -----------------------------------------------------------------------------------------------------
 
-    def _check_key(self, request: web.BaseRequest) -> None:
+    def check_key(self, request: web.BaseRequest) -> None:
+        """Raises Refusal (401)."""
         scheme, _, key = request.headers.get("Authorization", "").partition(" ")
         key = key.strip()
         if scheme.lower() != "bearer" or not key:
@@ -281,7 +256,8 @@ class Gateway:
         except web.RequestPayloadError as error:
             raise Refusal(400, "invalid_body", f"We could not read the body of your request: {error}") from None
 
-    def _limited(self, wait_s: float) -> Refusal:
+    def limited(self, wait_s: float) -> Refusal:
+        """The 429 of the window, to be raised; ``wait_s``: seconds until it has room for a start."""
         message = f"More than {self.options.starts} request starts in {self.options.window_s:g} s."
         return Refusal(429, "rate_limited", message, retry_s=wait_s)
 
@@ -293,15 +269,12 @@ class Gateway:
         told = self.options.retry_after_s
         return retry_headers(self.options.retry_after, seconds if told is None else told)
 
-    def _wire(
+    def wire(
         self,
         request: web.BaseRequest | None,
-        answer: Callable[[], dict[str, Any]],
-        release: Callable[[], None],
-        delivered: Callable[[], None],
+        answer: Callable[[], dict[str, Any]] = dict,
+        release: Callable[[], None] = _nothing,
+        delivered: Callable[[], None] = _nothing,
     ) -> Wire:
+        """What a fault gets to strike with; by default of a request that did no work: nothing to tell or to free."""
         return Wire(request, answer, release, self._retry_after, delivered)
-
-
-def _nothing() -> None:
-    pass
