@@ -36,6 +36,9 @@ class FakeLease:
     def watch(self, transport: asyncio.Transport) -> None:
         self.transport = transport
 
+    def unwatch(self) -> None:
+        pass
+
     def report(
         self,
         *,

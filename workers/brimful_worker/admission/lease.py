@@ -87,7 +87,7 @@ class Lease:
 
     def watch(self, transport: asyncio.BaseTransport) -> None:
         """Shut this connection when the lease is lost. Watching another one lets go of the one before."""
-        self._unwatch()
+        self.unwatch()
         sock = transport.get_extra_info("socket")
         descriptor = sock.fileno() if sock is not None else -1
         if descriptor < 0 or self.ended or self.start_only:
@@ -96,6 +96,12 @@ class Lease:
             self._watch = self._watchdog.add(self, descriptor)
         except OSError as error:  # closed at this moment: the event loop will hear of it
             log.debug("admission: a connection cannot be watched: %s", error)
+
+    def unwatch(self) -> None:
+        """The connection is not this request's any more."""
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            self._watchdog.remove(watch)
 
     def report(
         self,
@@ -132,7 +138,7 @@ class Lease:
 
     def end(self) -> None:
         self.ended = True
-        self._unwatch()
+        self.unwatch()
 
     def cooloff(self, default_s: float, failed: bool) -> float:
         """Seconds for which the slot rests after this lease's end."""
@@ -147,8 +153,3 @@ class Lease:
         if not self.settle_s or not self.wired or self.start_only or self.lost or self.cooloff_s:
             return 0.0
         return min(self.settle_s, max(_SETTLE_LEAST_S, _SETTLE_SHARE * (now - self._wired_at)))
-
-    def _unwatch(self) -> None:
-        watch, self._watch = self._watch, None
-        if watch is not None:
-            self._watchdog.remove(watch)

@@ -9,7 +9,6 @@ is always the same, and a request's bytes must leave in the step in which its gr
 
 from __future__ import annotations
 
-import asyncio
 import json
 import ssl
 from collections.abc import Callable, Mapping
@@ -22,20 +21,12 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from brimful.outcome import Cause
 from brimful_worker.provider.answer import Answer, NoAnswer
+from brimful_worker.provider.connections import RESOLVE_S, Connector, Protocol
 from brimful_worker.provider.route import Route
 from brimful_worker.provider.wire import Grant, Wire
 
-_KEEPALIVE_S = 50.0
-"""Idle connections are kept this long: long enough for the next request of a busy fleet, and shorter than what the
-load balancers in front of providers allow (60 s and more), so that ours is the side that closes."""
-_DNS_TTL_S = 60
-
-
-_OPENING = 128
-"""Connections being made at once. Thousands of handshakes together would outlast each other's timeouts and drown the
-provider's queue of new connections; so they follow one another, and each one's timeout begins with its own turn."""
-_RESOLVE_S = 60.0
-"""Beyond it even a turn that never comes, or a name server that never answers, is a failure."""
+_SENT_AT_ONCE = 65_536
+"""A larger body may not have left whole when it is refused, and the next request would wait behind its rest."""
 
 
 def encode(body: Mapping[str, Any]) -> bytes:
@@ -44,24 +35,6 @@ def encode(body: Mapping[str, Any]) -> bytes:
         return orjson.dumps(body)
     except (orjson.JSONEncodeError, TypeError):
         return json.dumps(body, separators=(",", ":"), allow_nan=False).encode("ascii")
-
-
-class _Connector(aiohttp.TCPConnector):
-    """As aiohttp's, but for the queue before new connections."""
-
-    def __init__(self, tls: ssl.SSLContext | bool) -> None:
-        super().__init__(
-            limit=0,  # admission decides how many; a second limit below it would only hide waiting from it
-            limit_per_host=0,
-            keepalive_timeout=_KEEPALIVE_S,
-            ttl_dns_cache=_DNS_TTL_S,
-            ssl=tls,
-        )
-        self._opening = asyncio.Semaphore(_OPENING)
-
-    async def _create_connection(self, *arguments: Any, **more: Any) -> Any:
-        async with self._opening:
-            return await super()._create_connection(*arguments, **more)
 
 
 class Http:
@@ -79,10 +52,10 @@ class Http:
         self._headers = headers
         self._proxy = proxy
         self._max_bytes = max_bytes
-        self._connector = _Connector(tls)
+        self._connector = Connector(tls)
         # From the wire on, the timeout is the exchange's own; before it, only connecting is bounded.
         self._timeout = aiohttp.ClientTimeout(
-            total=None, connect=connect_timeout_s + _RESOLVE_S, sock_connect=connect_timeout_s
+            total=None, connect=connect_timeout_s + RESOLVE_S, sock_connect=connect_timeout_s
         )
 
     async def aclose(self) -> None:
@@ -112,10 +85,13 @@ class Http:
             connection = await self._connector.connect(route.target, [], self._timeout)
             self._send(connection, route, body, wire)
             answer = await self._read(connection)
+            if answer.too_large or (answer.status >= 400 and body is not None and len(body) > _SENT_AT_ONCE):
+                wire.abort()  # the provider may still be sending, or not have taken all of the body yet
             # Without a length, a body ends as its connection does: also by our own hand.
             return _timed_out(wire) if wire.expired else answer
         except (aiohttp.ClientError, HttpProcessingError, OSError, ValueError) as error:
             wire.abort()
+            error.__traceback__ = None  # the connection keeps the error, and with it would keep this request
             return _timed_out(wire) if wire.expired else _no_answer(error, wire)
         except BaseException:
             wire.abort()
@@ -129,26 +105,25 @@ class Http:
         """Nothing is written where this raises: the connection is as good as before, and waits for the next grant."""
         protocol = connection.protocol
         transport = None if protocol is None else protocol.transport
-        if protocol is None or transport is None or transport.is_closing():
+        if not isinstance(protocol, Protocol) or transport is None or transport.is_closing():
             raise aiohttp.ServerDisconnectedError("the connection closed before the request was sent")
         protocol.set_response_params(read_until_eof=True)
-        wire.reused = getattr(protocol, "_brimful_used", False)
+        wire.reused = protocol.used
         wire.begin(transport)
-        protocol._brimful_used = True  # type: ignore[attr-defined]
+        protocol.used = True
         transport.write(route.head(body) + (body or b""))
 
     async def _read(self, connection: Connection) -> Answer:
         protocol = connection.protocol
         assert protocol is not None
         message, content = await protocol.read()
-        while message.code < 200 and message.code != 101:  # an early hint: the answer is still to come
+        while 100 <= message.code < 200 and message.code != 101:  # an early hint: the answer is still to come
             message, content = await protocol.read()
         chunks: list[bytes] = []
         size = 0
         while chunk := await content.readany():
             size += len(chunk)
             if size > self._max_bytes:
-                connection.close()
                 return Answer(message.code, message.headers, b"", too_large=True)
             chunks.append(chunk)
         return Answer(message.code, message.headers, chunks[0] if len(chunks) == 1 else b"".join(chunks))

@@ -29,6 +29,9 @@ class Grant(Protocol):
     def watch(self, transport: Transport) -> None:
         """The connection to be shut when the lease can no longer be renewed."""
 
+    def unwatch(self) -> None:
+        """It may be another request's from now on."""
+
 
 class Wire:
     """One exchange's way onto the wire. ``grant`` None: the exchange takes no start."""
@@ -71,6 +74,8 @@ class Wire:
         object, and a ring would keep the whole request until the garbage collector comes by."""
         if self._timer is not None:
             self._timer.cancel()
+        if self.grant is not None:
+            self.grant.unwatch()
         self._timer = self._on_sent = self.grant = self.transport = None
 
     def _expire(self) -> None:

@@ -1,0 +1,226 @@
+"""Servers that break the rules of HTTP/1.1: no answer is another's, nobody waits for ever or behind another's rest."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import pytest
+import uvloop
+
+from brimful.outcome import Cause
+from brimful_worker.provider.answer import Answer, NoAnswer
+from brimful_worker.provider.http import Http
+from support.fake_admission import FakeLease
+from support.waiting import wait_until_async
+
+LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter, int], Awaitable[None]]
+
+
+class Bench:
+    """``serve(reader, writer, number)`` is the server's side of the number-th connection, from 1 on."""
+
+    def __init__(self, serve: Serve, max_bytes: int = 2**20) -> None:
+        self._serve = serve
+        self._http = Http(headers={}, connect_timeout_s=5, max_bytes=max_bytes)
+        self.connections = 0
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def __aenter__(self) -> Bench:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._http.aclose()
+        for writer in self._writers:
+            writer.transport.abort()
+        self._server.close()
+        await self._server.wait_closed()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self._writers.append(writer)
+        try:
+            await self._serve(reader, writer, self.connections)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+
+    async def ask(
+        self, body: bytes = b"{}", timeout_s: float = 20, lease: FakeLease | None = None
+    ) -> Answer | NoAnswer:
+        route = self._http.route("POST", self.url, {})
+        async with asyncio.timeout(30):
+            return await self._http.exchange(route, body, timeout_s=timeout_s, grant=lease or FakeLease())
+
+    async def close_client(self) -> None:
+        await self._http.aclose()
+
+
+async def asked(reader: asyncio.StreamReader) -> int:
+    """Reads a request's head; the length of its body."""
+    head = (await reader.readuntil(b"\r\n\r\n")).decode()
+    return int(head.lower().split("content-length: ")[1].split("\r\n")[0])
+
+
+async def whole(reader: asyncio.StreamReader) -> None:
+    await reader.readexactly(await asked(reader))
+
+
+def answer(text: str, status: int = 200) -> bytes:
+    return f"HTTP/1.1 {status} Told\r\nContent-Length: {len(text)}\r\n\r\n{text}".encode()
+
+
+def run(loop: str, test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
+        runner.run(test())
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("rest", [b"no size\r\n", b"ffffffffffffffffffff\r\n", b"2\r\n{}\r\n0\r\nbad trailer\r\n\r\n"])
+def test_a_body_that_breaks_after_its_head_ends_its_exchange(loop: str, rest: bytes) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
+        await whole(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        await writer.drain()
+        begun.set()
+        await go_on.wait()
+        writer.write(rest)
+
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def test() -> None:
+        async with Bench(serve) as bench:
+            asking = asyncio.create_task(bench.ask())
+            await begun.wait()
+            await asyncio.sleep(0)
+            go_on.set()
+            told = await asking
+        assert isinstance(told, NoAnswer)
+        assert told.cause in (Cause.CONNECTION, Cause.BAD_ANSWER)
+
+    run(loop, test)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("head", [b"Content-Length: 9", b"Transfer-Encoding: chunked", b"Connection: close"])
+def test_closing_the_client_ends_what_is_half_read(loop: str, head: bytes) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
+        await whole(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\n" + head + b"\r\n\r\n")
+        await writer.drain()
+        begun.set()
+
+    begun = asyncio.Event()
+
+    async def test() -> None:
+        async with Bench(serve) as bench:
+            asking = asyncio.create_task(bench.ask())
+            await begun.wait()
+            await bench.close_client()
+            assert isinstance(await asking, NoAnswer)
+
+    run(loop, test)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize(
+    "stray", [answer("stray"), answer("", 408), b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nhalf"]
+)
+def test_what_nobody_asked_for_is_nobodys_answer(loop: str, stray: bytes) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
+        for turn in range(9):
+            await whole(reader)
+            writer.write(answer(f"{number}.{turn}"))
+            if (number, turn) == (1, 0):
+                await writer.drain()
+                await first_told.wait()
+                writer.write(stray)
+                await writer.drain()
+                sent.set()
+
+    first_told, sent = asyncio.Event(), asyncio.Event()
+
+    async def test() -> None:
+        async with Bench(serve) as bench:
+            told = [await bench.ask()]
+            first_told.set()
+            await sent.wait()
+            for _ in range(20):  # the loop meets what has come
+                await asyncio.sleep(0)
+            told += [await bench.ask(), await bench.ask()]
+        assert [one.body for one in told if isinstance(one, Answer)] == [b"1.0", b"2.0", b"2.1"]
+
+    run(loop, test)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_who_is_refused_before_its_body_was_taken_leaves_the_connection(loop: str) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
+        length = await asked(reader)
+        if length > 2**20:
+            writer.write(answer("no", 429))  # and its body stays where it is
+            return
+        await reader.readexactly(length)
+        writer.write(answer("yes"))
+
+    async def test() -> None:
+        async with Bench(serve) as bench:
+            refused = await bench.ask(b"x" * 2**23)
+            taken = await bench.ask()
+            assert bench.connections == 2
+        assert isinstance(refused, Answer)
+        assert isinstance(taken, Answer)
+        assert (refused.status, taken.body) == (429, b"yes")
+
+    run(loop, test)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_an_answer_that_is_too_large_is_not_sent_on_once_its_slot_is_free(loop: str) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
+        await whole(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000000\r\n\r\n")
+        try:
+            while True:
+                writer.write(b"x" * 10_000)
+                await writer.drain()
+        except ConnectionError:
+            ended.set()
+
+    ended = asyncio.Event()
+
+    async def test() -> None:
+        async with Bench(serve, max_bytes=50_000) as bench:
+            told = await bench.ask()
+            await wait_until_async(ended.is_set, "the server to see the connection's end")
+        assert isinstance(told, Answer)
+        assert told.too_large
+
+    run(loop, test)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_connection_is_watched_for_its_own_request_only(loop: str) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
+        while True:
+            await whole(reader)
+            writer.write(answer("x"))
+
+    class Lease(FakeLease):
+        def watch(self, transport: asyncio.Transport) -> None:
+            said.append("watch")
+
+        def unwatch(self) -> None:
+            said.append("unwatch")
+
+    said: list[str] = []
+
+    async def test() -> None:
+        async with Bench(serve) as bench:
+            await bench.ask(lease=Lease())
+            assert said == ["watch", "unwatch"], "though the lease is held on: a Job is under way"
+
+    run(loop, test)
