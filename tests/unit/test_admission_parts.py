@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
+import resource
 import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -325,6 +327,28 @@ class TestWatchdog:
             dog.stop()
             with pytest.raises(OSError, match="Bad file descriptor"):
                 dog.add(gone, -1)
+
+    def test_it_needs_no_descriptor_when_there_is_none_left(self) -> None:
+        dog = Watchdog()
+        ours, theirs = socket.socketpair()
+        ending = Watched(steady() + 60)
+        before, fillers = resource.getrlimit(resource.RLIMIT_NOFILE), list[int]()
+        with ours, theirs:
+            dog.add(ending, ours.fileno())
+            try:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+                with contextlib.suppress(OSError):
+                    while True:
+                        fillers.append(os.dup(ours.fileno()))
+                ending.ends = 0.0
+                dog.look()
+                theirs.settimeout(10)
+                assert theirs.recv(1) == b""
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, before)
+                for filler in fillers:
+                    os.close(filler)
+            dog.stop()
 
     def test_none_is_looked_at_before_the_first_may_end(self) -> None:
         first = steady() + 60

@@ -152,6 +152,18 @@ def test_a_lease_lost_while_it_settles_is_told_once(holdings: Holdings, clock: C
     assert holdings.outbox.releases == [[lease.id, 0, 1, -1, 0]]
 
 
+def test_a_lease_that_redis_says_is_lost_is_over_at_once(holdings: Holdings, clock: Clock) -> None:
+    """The turn that tells of it has just put its end off, with all that it renewed."""
+    lost, kept = wired(holdings, clock, 1.0), wired(holdings, clock, 1.0)
+    holdings.to_renew(clock.now + 60)
+    holdings.renewed(clock.now)
+    holdings.lost(lost.id)
+    assert lost.deadline <= clock.now < kept.deadline
+    assert holdings._first_end() <= clock.now
+    holdings.end(lost, failed=True)
+    assert holdings._first_end() == kept.deadline
+
+
 def test_how_long_a_process_may_stand_still(holdings: Holdings, clock: Clock) -> None:
     whole = 8 - 1.25 - 8 / 3
     assert holdings.patience() == pytest.approx(whole)

@@ -21,8 +21,8 @@ LOOK_S = 0.5
 """The longest wait without a look at the clock."""
 OVERSLEPT_S = 0.5
 """A look that comes so much later: this process stood still too, or the machine is too busy to judge anybody by."""
-CHANCE_S = 1.5
-"""The worker then has so long to be heard."""
+CHANCE_S = 2.5
+"""The worker then has so long to be heard: its beats are up to a second apart."""
 
 
 def steady() -> float:

@@ -90,14 +90,16 @@ class Held:
         if not terms:
             return
         whole = max(terms, key=lambda term: len(term.tickets))
+        rest = [term for term in self._terms if term not in terms]
+        place = bisect_right(rest, renewed, key=_BY_RENEWAL)
+        # In this order, and the list in one step: the watchdog's thread may read along at any time.
+        self._terms = [*rest[:place], whole, *rest[place:]]
+        whole.renewed, whole.deadline = renewed, deadline
         for term in terms:
-            self._terms.remove(term)
             if term is not whole:
                 for ticket in term.tickets:
                     self._leases[ticket].term = whole
                 whole.tickets.update(term.tickets)
-        whole.renewed, whole.deadline = renewed, deadline
-        insort(self._terms, whole, key=_BY_RENEWAL)
 
     def shorten(self, lease_s: float) -> None:
         """No term lasts longer than this after its renewal."""

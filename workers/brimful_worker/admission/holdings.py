@@ -265,10 +265,13 @@ class Holdings:
 
     def _lose(self, lease: Lease) -> None:
         """Neither renewed nor told as held any more; its body is ended, and says so when it has ended."""
-        self._ending_first = min(self._ending_first, lease.deadline)
-        self.held.pop(lease.id)
+        now = steady()
         if not lease.ended:
+            self._ending_first = min(self._ending_first, now)
             self.ending[lease.id] = lease
+        self.held.pop(lease.id)
+        lease.term.deadline = min(lease.term.deadline, now)  # the turn that told of it had put it off
+        self._watchdog.look()
         lease.lose()
 
     def _lease_at(self, at: float) -> float:

@@ -1,13 +1,14 @@
 """A thread that shuts connections whose lease has ended, even when the event loop is stuck in somebody's code.
 
 It shuts a connection at the operating system: the provider sees the request's end whatever asyncio does. A descriptor
-may have been closed meanwhile, and opened anew for somebody else: it is looked at through a duplicate of its own, which
-nobody can exchange, and shut only where it still is the socket that was to be watched.
+may have been closed meanwhile, and opened anew for somebody else: it is looked at through a duplicate, which nobody can
+exchange, and shut only where it still is the socket that was to be watched.
 """
 
 from __future__ import annotations
 
-import contextlib
+import errno
+import logging
 import math
 import os
 import socket
@@ -16,6 +17,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from brimful_worker.admission.clock import steady
+
+log = logging.getLogger(__name__)
 
 _GRACE_S = 0.1
 """The event loop, when it runs, is given this long to end the request itself."""
@@ -45,15 +48,23 @@ class Watch:
         self._descriptor = descriptor
         self._inode = os.fstat(descriptor).st_ino
 
-    def shut(self) -> None:
-        with contextlib.suppress(OSError):  # closed already, by either side
-            duplicate = os.dup(self._descriptor)
-            if os.fstat(duplicate).st_ino != self._inode:
-                os.close(duplicate)
+    def shut(self, spare: int, null: int) -> None:
+        """``spare`` is a descriptor of ours to look through; it needs no new one, of which there may be none left."""
+        try:
+            os.dup2(self._descriptor, spare, inheritable=False)
+            if os.fstat(spare).st_ino != self._inode:
                 return
             # A socket object is made only here: making one asks the system four times what sort of socket it is.
-            with socket.socket(fileno=duplicate) as connection:
+            connection = socket.socket(fileno=spare)
+            try:
                 connection.shutdown(socket.SHUT_RDWR)
+            finally:
+                connection.detach()
+        except OSError as error:
+            if error.errno not in (errno.EBADF, errno.ENOTCONN):  # closed already, by either side
+                log.warning("admission: a connection whose lease has ended was not shut: %s", error)
+        finally:
+            os.dup2(null, spare, inheritable=False)
 
 
 class Watchdog:
@@ -68,11 +79,15 @@ class Watchdog:
         self._thread: threading.Thread | None = None
         self._target = math.inf
         self._stopped = False
+        self._null = self._spare = -1
 
     def add(self, watched: Watched, descriptor: int) -> Watch:
-        """Raises OSError when the descriptor is closed."""
+        """Raises OSError when the descriptor is closed, or none is left for the thread's own use."""
         watch = Watch(watched, descriptor)
         with self._changed:
+            if self._thread is None:
+                self._null = os.open(os.devnull, os.O_RDONLY)
+                self._spare = os.dup(self._null)
             self._watches.add(watch)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="brimful-watchdog", daemon=True)
@@ -85,6 +100,7 @@ class Watchdog:
     def look(self) -> None:
         """Some deadline has become earlier. (That they become later needs no telling.)"""
         with self._changed:
+            self._target = -math.inf  # also where it has just woken of itself
             self._changed.notify()
 
     def remove(self, watch: Watch) -> None:
@@ -99,6 +115,8 @@ class Watchdog:
             self._watches.clear()
         if self._thread is not None:
             self._thread.join()
+            os.close(self._spare)
+            os.close(self._null)
 
     def _run(self) -> None:
         with self._changed:
@@ -126,7 +144,7 @@ class Watchdog:
             if end <= now:
                 self._watches.discard(watch)
                 watch.watched.shut()
-                watch.shut()
+                watch.shut(self._spare, self._null)
             else:
                 first = min(first, end)
         return first
