@@ -69,7 +69,9 @@ class Store:
         self._redis = client
         self._in_hand = in_hand
         self._script = client.register_script(_STORE)
-        self._items: deque[_Item] = deque()
+        self._items: dict[str, deque[_Item]] = {}
+        """By run: only a run's own keys are sure to be in one slot of a Redis Cluster. None is empty."""
+        self._waiting = 0
         self._some = asyncio.Event()
         self._full = asyncio.Event()
         """A batch is full, or the store closes: more are not waited for."""
@@ -81,19 +83,21 @@ class Store:
 
     @property
     def waiting(self) -> int:
-        return len(self._items)
+        return self._waiting
 
     def put(
         self, keys: Keys, shard: str, id: str, units: Any, outcome: Outcome, *, last: Callable[[], bool]
     ) -> asyncio.Future[None]:
-        """Done when Redis has it, and all that were put before it; cancelled where that does not come to be.
+        """Done when Redis has it, and all of its run that were put before it; cancelled where that does not come to be.
 
         ``last()`` is called once, when it has been stored: whether its shard has ended with it.
         """
         stored = asyncio.get_running_loop().create_future()
-        self._items.append(_Item(keys, shard, id, result_fields(id, units, outcome, _encode), last, stored))
+        item = _Item(keys, shard, id, result_fields(id, units, outcome, _encode), last, stored)
+        self._items.setdefault(keys.results, deque()).append(item)
+        self._waiting += 1
         self._some.set()
-        if len(self._items) >= _MOST:
+        if self._waiting >= _MOST:
             self._full.set()
         return stored
 
@@ -106,12 +110,13 @@ class Store:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
                 while self._items:
-                    await asyncio.wait([self._items[-1].stored])
-        if self._items:
-            log.warning("%d outcomes could not be stored: Redis is away; they will be sampled again", len(self._items))
+                    await asyncio.wait([items[-1].stored for items in self._items.values()])
+        if self._waiting:
+            log.warning("%d outcomes could not be stored: Redis is away; they will be sampled again", self._waiting)
         await end([self._writer])
-        for item in self._items:
-            item.stored.cancel()
+        for items in self._items.values():
+            for item in items:
+                item.stored.cancel()
 
     async def _write(self) -> None:
         pause, next_at = _PAUSE_S[0], 0.0
@@ -119,43 +124,38 @@ class Store:
             await self._some.wait()
             await self._gather(next_at - time.monotonic())
             next_at = time.monotonic() + max(_GATHER_S, gather_s(self._in_hand()))
-            batch = self._batch()
-            if not batch:
-                self._some.clear()
-                continue
             try:
-                await self._send(batch)
+                for run in list(self._items):
+                    await self._step(run)
             except (RedisError, OSError) as error:
-                log.warning("%d outcomes wait for Redis: %s", len(self._items), type(error).__name__)
+                log.warning("%d outcomes wait for Redis: %s", self._waiting, type(error).__name__)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _PAUSE_S[1])
                 continue
             pause = _PAUSE_S[0]
-            for _ in batch:
-                self._items.popleft()
-            await self._end(batch)
+            if not self._items:
+                self._some.clear()
+
+    async def _step(self, run: str) -> None:
+        """The oldest of one run."""
+        items = self._items[run]
+        batch = _batch(items)
+        await self._send(batch)
+        for _ in batch:
+            items.popleft()
+        self._waiting -= len(batch)
+        if not items:
+            del self._items[run]
+        await self._end(batch)
 
     async def _gather(self, seconds: float) -> None:
         """Lets outcomes come together for so long at most."""
-        if len(self._items) >= _MOST or self._closing or seconds <= 0:
+        if self._waiting >= _MOST or self._closing or seconds <= 0:
             return
         self._full.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._full.wait()
-
-    def _batch(self) -> list[_Item]:
-        """The oldest items, all of one run: only a run's own keys are sure to be in one slot of a Redis Cluster."""
-        batch: list[_Item] = []
-        size = 0
-        for item in self._items:
-            if batch and (
-                item.keys.results != batch[0].keys.results or len(batch) == _MOST or size + item.size > _MOST_BYTES
-            ):
-                break
-            batch.append(item)
-            size += item.size
-        return batch
 
     async def _send(self, batch: list[_Item]) -> None:
         keys = batch[0].keys
@@ -179,3 +179,15 @@ class Store:
                 pipe.zrem(keys.shards, *ended)
                 pipe.delete(*map(keys.claim, ended), *map(keys.tries, ended), *map(keys.shard, ended))
                 await pipe.execute()
+
+
+def _batch(items: deque[_Item]) -> list[_Item]:
+    """The first of them, as many as one step takes."""
+    batch: list[_Item] = []
+    size = 0
+    for item in items:
+        if batch and (len(batch) == _MOST or size + item.size > _MOST_BYTES):
+            break
+        batch.append(item)
+        size += item.size
+    return batch

@@ -1,0 +1,54 @@
+"""Outcomes on their way to Redis: in how many steps they go there, and in which order."""
+
+from __future__ import annotations
+
+import asyncio
+
+from redis.asyncio import Redis
+
+from brimful.outcome import Outcome
+from brimful.redis_url import redis_client
+from brimful.run.ledger import Keys
+from brimful_worker.local.valkey import Valkey
+from brimful_worker.store import Store
+
+
+async def steps(client: Redis) -> int:
+    told = await client.info("commandstats")
+    return sum(told.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("evalsha", "eval"))
+
+
+async def test_runs_that_take_turns_are_stored_a_step_each(valkey: Valkey) -> None:
+    async with redis_client(valkey.url) as client:
+        store = Store(client, in_hand=lambda: 2000)
+        store.start()
+        runs = [Keys("one"), Keys("two"), Keys("three")]
+        before = await steps(client)
+        put = [
+            store.put(keys, "shard", f"{number}", [[number, 0, 1]], Outcome(f"{number}", completion={}), last=bool)
+            for number in range(40)
+            for keys in runs
+        ]
+        assert store.waiting == 120
+        await asyncio.wait_for(asyncio.gather(*put), 20)
+        assert store.waiting == 0
+        assert await steps(client) - before <= 2 * len(runs)  # a script that is not known yet is sent again
+        for keys in runs:
+            rows = await client.xrange(keys.results)
+            assert [fields["id"] for _, fields in rows] == [f"{number}" for number in range(40)]
+        await store.aclose(5)
+
+
+async def test_the_last_one_is_stored_when_all_before_it_are(valkey: Valkey) -> None:
+    async with redis_client(valkey.url) as client:
+        store = Store(client)
+        store.start()
+        keys, done = Keys("run"), list[int]()
+        for number in range(500):
+            put = store.put(keys, "shard", f"{number}", [], Outcome(f"{number}", completion={}), last=bool)
+            put.add_done_callback(lambda _, number=number: done.append(number))  # type: ignore[misc]
+        await asyncio.wait_for(put, 20)
+        await asyncio.sleep(0)
+        assert done == list(range(500))
+        assert await client.xlen(keys.results) == 500
+        await store.aclose(5)
