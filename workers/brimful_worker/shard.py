@@ -1,9 +1,9 @@
 """The worker's side of a run: claim a shard, sample what is still wanted of it, bring the outcomes to the ledger.
 
-Exactly once rests on three things. A *claim* (a key with a TTL, renewed every second) keeps a second delivery of the
-same message waiting while the first lives. A request's outcome and its removal from the shard's HASH go to Redis in
-one step, so that whoever begins the shard again asks only for what has no outcome. And the submitter drops what comes
-twice all the same, as when a claim was lost to an outage.
+Exactly once rests on three things. A claim (:mod:`brimful_worker.claims`) keeps a second delivery of the same message
+waiting while the first lives. A request's outcome and its removal from the shard's HASH go to Redis in one step, so
+that whoever begins the shard again asks only for what has no outcome. And the submitter drops what comes twice all the
+same, as when a claim was lost to an outage.
 
 When Redis is away, outcomes are kept here until it is back; nothing that was sampled is thrown away for it.
 """
@@ -11,17 +11,13 @@ When Redis is away, outcomes are kept here until it is back; nothing that was sa
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from importlib import resources
 from typing import Any, Protocol
 
 from celery.exceptions import Reject
-from redis import RedisError
 
 from brimful.aio import end
 from brimful.errors import BadRequest
@@ -29,16 +25,12 @@ from brimful.names import Mode, Workload
 from brimful.outcome import Cause, Failure, Outcome
 from brimful.redis_url import redis_client
 from brimful.request import Request
-from brimful.run.ledger import CLAIM_TTL_S, MAX_TRIES, TTL_S, Keys
+from brimful.run.ledger import CLAIM_TTL_S, MAX_TRIES, Keys
+from brimful_worker.claims import Claim, Claims
 from brimful_worker.packed import packed
 from brimful_worker.store import Store
 
-log = logging.getLogger(__name__)
-
-_CLAIMS = resources.files("brimful_worker").joinpath("claims.lua").read_text("utf-8")
 _CHECK_S = 1.0
-_WAIT_S = 0.5
-_AWAY = (RedisError, OSError)
 
 
 class Samples(Protocol):
@@ -52,11 +44,9 @@ class Samples(Protocol):
 
 
 @dataclass(eq=False)
-class _Job:
-    run: str
-    shard: str
-    keys: Keys
-    token: str
+class _Job(Claim):
+    """A shard in hand: its claim, and its requests' tasks."""
+
     tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     on_wire: set[str] = field(default_factory=set)
     left: int = 0
@@ -65,7 +55,6 @@ class _Job:
     """Done when the outcome that was put last is stored, and with it all before."""
     stopped: str = ""
     """Why the rest is not done here: withdrawn, lost, stopping."""
-    drained: bool = False
 
     def wire(self, id: str, on: bool) -> None:
         if on:
@@ -113,15 +102,17 @@ class ShardRunner:
         self._name = worker_name
         self._stopping = stopping
         self._parse = parse or _as_it_is
-        self._ttl_ms = int(claim_ttl_s * 1000)
         self._check_s = check_s
-        self._claims = self._redis.register_script(_CLAIMS)
+        self._claims = Claims(self._redis, stopping, claim_ttl_s)
         self._store = Store(self._redis, lambda: sum(job.left for job in self._jobs))
         self._jobs: set[_Job] = set()
         self._background: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        self._background = [asyncio.create_task(self._watch()), asyncio.create_task(self._watch_stopping())]
+        self._background = [
+            asyncio.create_task(self._claims.keep(self._running, self._heard, self._check_s)),
+            asyncio.create_task(self._watch_stopping()),
+        ]
         self._store.start()
 
     async def aclose(self, grace_s: float = 5.0) -> None:
@@ -152,9 +143,8 @@ class ShardRunner:
 
         Raises celery's Reject (requeue) where the worker stops first. Cancelled: gives its claim up at once.
         """
-        keys = Keys(run)
-        job = _Job(run, shard, keys, f"{self._name}:{uuid.uuid4().hex}")
-        if not await self._claim(job):
+        job = _Job(run, shard, Keys(run), f"{self._name}:{uuid.uuid4().hex}")
+        if not await self._claims.take(job):
             return {"requests": 0, "failed": 0}
         self._jobs.add(job)
         try:
@@ -164,14 +154,14 @@ class ShardRunner:
             for task in job.tasks.values():
                 task.cancel()
             if job.left:
-                await self._give_up_claim(job)
+                await self._claims.give_up(job, given_back=job.stopped == "stopping")
 
     async def _run_claimed(self, job: _Job, requests: list[dict[str, Any]]) -> dict[str, Any]:
-        wanted, tries = await self._begin(job)
+        wanted, tries = await self._claims.begin(job)
         todo = [entry for entry in requests if entry["id"] in wanted]
         job.left = len(todo)
         if not todo:
-            await self._end_empty(job)
+            await self._claims.end_empty(job)
             return {"requests": 0, "failed": 0}
         counts = {"requests": 0, "failed": 0}
         lost = tries > MAX_TRIES
@@ -215,62 +205,6 @@ class ShardRunner:
         counts["failed"] += not outcome.ok
         job.put = self._store.put(job.keys, job.shard, id, entry["units"], outcome, last=job.stored)
 
-    # -- the claim -----------------------------------------------------------------------------------------------
-
-    async def _claim(self, job: _Job) -> bool:
-        """False: the shard is gone. Waits while another delivery of it lives. Raises Reject when the worker stops."""
-        while True:
-            if self._stopping.is_set():
-                raise Reject("the worker stops", requeue=True)
-            with contextlib.suppress(*_AWAY):
-                async with self._redis.pipeline(transaction=True) as pipe:
-                    pipe.set(job.keys.claim(job.shard), job.token, nx=True, px=self._ttl_ms)
-                    pipe.exists(job.keys.shard(job.shard))
-                    pipe.get(job.keys.claim(job.shard))
-                    # The submitter says that it drains before it looks for claims: who claims later must not begin.
-                    pipe.exists(job.keys.drain)
-                    _, recorded, holder, drain = await pipe.execute()
-                if holder == job.token:
-                    if recorded:
-                        job.drained = bool(drain)
-                        return True
-                    await self._end_empty(job)
-                if not recorded:
-                    return False
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), _WAIT_S)
-
-    async def _begin(self, job: _Job) -> tuple[set[str], int]:
-        while True:
-            try:
-                async with self._redis.pipeline(transaction=True) as pipe:
-                    pipe.hkeys(job.keys.shard(job.shard))
-                    pipe.incr(job.keys.tries(job.shard))
-                    pipe.expire(job.keys.tries(job.shard), TTL_S)
-                    wanted, tries, _ = await pipe.execute()
-                return set(wanted), int(tries)
-            except _AWAY:
-                await asyncio.sleep(_WAIT_S)
-
-    async def _end_empty(self, job: _Job) -> None:
-        with contextlib.suppress(*_AWAY):
-            async with self._redis.pipeline(transaction=True) as pipe:
-                pipe.zrem(job.keys.shards, job.shard)
-                pipe.delete(job.keys.claim(job.shard), job.keys.tries(job.shard))
-                await pipe.execute()
-
-    async def _give_up_claim(self, job: _Job) -> None:
-        """So that the next one need not wait for it to run out; a shard given back is no try."""
-        with contextlib.suppress(*_AWAY):
-            async with asyncio.timeout(1.0):
-                if await self._redis.get(job.keys.claim(job.shard)) != job.token:
-                    return
-                async with self._redis.pipeline(transaction=True) as pipe:
-                    pipe.delete(job.keys.claim(job.shard))
-                    if job.stopped == "stopping":
-                        pipe.decr(job.keys.tries(job.shard))
-                    await pipe.execute()
-
     # -- what may end a job early --------------------------------------------------------------------------------
 
     async def _watch_stopping(self) -> None:
@@ -279,32 +213,19 @@ class ShardRunner:
             job.stopped = job.stopped or "stopping"
             job.stop_unsent()
 
-    async def _watch(self) -> None:
-        while True:
-            await asyncio.sleep(self._check_s)
-            try:
-                await self._check([job for job in self._jobs if job.tasks])
-            except _AWAY as error:
-                log.debug("claims not renewed: %s", error)
+    def _running(self) -> list[_Job]:
+        return [job for job in self._jobs if job.tasks]
 
-    async def _check(self, jobs: list[_Job]) -> None:
-        for run in {job.run for job in jobs}:
-            await self._renew([job for job in jobs if job.run == run])
-
-    async def _renew(self, jobs: list[_Job]) -> None:
-        """The claims of one run's jobs: only a run's own keys are sure to be in one slot of a Redis Cluster."""
-        keys = jobs[0].keys
-        names = [keys.drain, *(name for job in jobs for name in (keys.claim(job.shard), keys.shard(job.shard)))]
-        answers = await self._claims(keys=names, args=[self._ttl_ms, *(job.token for job in jobs)])
-        for job, told in zip(jobs, answers, strict=True):
-            if job not in self._jobs or job.left == 0:
-                continue
-            if told in ("lost", "withdrawn"):
-                job.stopped = told
-                job.stop_all()
-            elif told == "drains":
-                job.drained = True
-                job.stop_unsent()
+    def _heard(self, job: _Job, told: str) -> None:
+        """What the renewal of a job's claim told; the job may have ended meanwhile."""
+        if job not in self._jobs or job.left == 0:
+            return
+        if told in ("lost", "withdrawn"):
+            job.stopped = told
+            job.stop_all()
+        elif told == "drains":
+            job.drained = True
+            job.stop_unsent()
 
 
 def _as_it_is(fields: Mapping[str, Any]) -> Request:
