@@ -9,7 +9,6 @@ import random
 import socket
 import time
 import traceback
-import uuid
 from collections.abc import Callable
 
 from brimful.config import Settings
@@ -20,9 +19,9 @@ from brimful.request import Request
 from brimful_worker import metrics, retry, verdict
 from brimful_worker.admission import Admission, Lease, LeaseLost, StaleGrant
 from brimful_worker.budget import BudgetGate
+from brimful_worker.job_hooks import Tickets, hooks
 from brimful_worker.provider.answer import Kind, Meaning
 from brimful_worker.provider.assembly import Assembly, Part
-from brimful_worker.provider.jobs import Hooks, Ticket
 from brimful_worker.provider.session import Provider
 from brimful_worker.provider.wire import Wire
 from brimful_worker.share import Share
@@ -107,12 +106,12 @@ class _Sampling:
         "fleet",
         "last",
         "request",
+        "scope",
         "stale_grants",
         "tally",
         "tell_wire",
         "throttles",
-        "ticket",
-        "ticket_name",
+        "tickets",
     )
 
     def __init__(
@@ -120,6 +119,7 @@ class _Sampling:
     ) -> None:
         self.fleet = fleet
         self.request = request
+        self.scope = scope
         self.assembly = Assembly(request)
         self.tally = Tally(request)
         self.tell_wire = tell_wire
@@ -128,8 +128,8 @@ class _Sampling:
         self.clock: asyncio.Timeout | None = None
         self.failures = self.throttles = self.stale_grants = 0
         self.last: Meaning | None = None
-        self.ticket: Ticket | None = None
-        self.ticket_name = f"{scope}\0{request.id}" if scope or request.id else ""
+        self.tickets: Tickets | None = None
+        """From a Job's first attempt on."""
 
     # -- the loop -----------------------------------------------------------------------------------------------
 
@@ -199,7 +199,10 @@ class _Sampling:
             self._wire(True)
 
         if part.request.mode is Mode.JOB:
-            told = await provider.job(part, body, lease, on_wire, self._ticket_of(body), self._hooks())
+            if self.tickets is None:
+                self.tickets = Tickets(self.scope, self.request.id)
+            around = hooks(fleet, self._note, self._pause_fleet)
+            told = await provider.job(part, body, lease, on_wire, self.tickets.of(body), around)
         else:
             told = await provider.complete(part, body, lease, on_wire)
         if lease.lost and told.completion is None:
@@ -286,32 +289,3 @@ class _Sampling:
 
     def failed(self, failure: Failure) -> Outcome:
         return self.tally.outcome(self.fleet.worker, failure=failure)
-
-    # -- Jobs ---------------------------------------------------------------------------------------------------
-
-    def _ticket_of(self, body: bytes) -> Ticket:
-        """One ticket as long as the same is asked; what is missing of a short answer is another Job."""
-        if self.ticket is None or self.ticket.body != body:
-            self.ticket_name = self.ticket_name or uuid.uuid4().hex
-            self.ticket = Ticket(self.ticket_name, body)
-        return self.ticket
-
-    def _hooks(self) -> Hooks:
-        fleet = self.fleet
-
-        async def pause(polls: int) -> None:
-            await asyncio.sleep(retry.poll_pause(polls, first_s=fleet.settings.job_poll_s, uniform=fleet.uniform))
-
-        async def throttled(told: Meaning) -> None:
-            self._note(told)
-            if told.retry_after_s:
-                await self._pause_fleet(told)
-                await asyncio.sleep(min(told.retry_after_s, fleet.settings.retry_after_cap_s))
-            await pause(3)
-
-        return Hooks(
-            pause=pause,
-            start=fleet.admission.start_only if fleet.settings.profile.job_polls_count else None,
-            throttled=throttled,
-            giving_back=fleet.stopping,
-        )
