@@ -92,7 +92,7 @@ class Claims:
                 await asyncio.sleep(_WAIT_S)
 
     async def end_empty(self, claim: Claim) -> None:
-        """Nothing of the shard is wanted any more. Should this fail, names are left over, which mislead nobody and end by their TTLs."""
+        """Nothing of the shard is wanted any more. Should this fail, its names are left over until their TTLs end."""
         with contextlib.suppress(*_AWAY):
             async with self._redis.pipeline(transaction=True) as pipe:
                 pipe.zrem(claim.keys.shards, claim.shard)
