@@ -123,6 +123,27 @@ async def test_a_second_delivery_waits_and_finds_nothing_left(valkey: Valkey, le
     assert len(await stored(ledger)) == 1
 
 
+async def test_who_is_cancelled_before_it_has_begun_leaves_no_claim(
+    valkey: Valkey, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(*_: object) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    await record(ledger, "a")
+    begun = asyncio.Event()
+    async with worker(valkey, HeldSampler()) as runner, redis_client(valkey.url) as client:
+        with monkeypatch.context() as patched:
+            patched.setattr(runner._claims, "begin", never)
+            running = asyncio.create_task(runner.run(RUN, SHARD, message("a")))
+            await begun.wait()
+            assert await client.exists(ledger.keys.claim(SHARD))
+            running.cancel()
+            await asyncio.wait([running])
+        assert not await client.exists(ledger.keys.claim(SHARD))
+        assert (await runner.run(RUN, SHARD, message("a")))["requests"] == 1
+
+
 async def test_a_dead_workers_claim_runs_out_and_the_rest_is_taken_over(valkey: Valkey, ledger: Ledger) -> None:
     await record(ledger, "a")
     async with redis_client(valkey.url) as client:

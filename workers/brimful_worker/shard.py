@@ -49,8 +49,8 @@ class _Job(Claim):
 
     tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     on_wire: set[str] = field(default_factory=set)
-    left: int = 0
-    """Requests whose outcome is not stored yet."""
+    left: int = 1
+    """Requests whose outcome is not stored yet; until they are counted, as good as one."""
     put: asyncio.Future[None] | None = None
     """Done when the outcome that was put last is stored, and with it all before."""
     stopped: str = ""
@@ -144,10 +144,11 @@ class ShardRunner:
         Raises celery's Reject (requeue) where the worker stops first. Cancelled: gives its claim up at once.
         """
         job = _Job(run, shard, Keys(run), f"{self._name}:{uuid.uuid4().hex}")
-        if not await self._claims.take(job):
-            return {"requests": 0, "failed": 0}
-        self._jobs.add(job)
         try:
+            if not await self._claims.take(job):
+                job.left = 0
+                return {"requests": 0, "failed": 0}
+            self._jobs.add(job)
             return await self._run_claimed(job, requests)
         finally:
             self._jobs.discard(job)
