@@ -16,10 +16,6 @@ class Grant(Protocol):
     """The part of a lease that matters here; see ``brimful_worker.admission.Lease``."""
 
     @property
-    def wire_deadline(self) -> float:
-        """On :func:`brimful_worker.admission.clock.steady`: the latest time at which bytes may leave."""
-
-    @property
     def lost(self) -> bool:
         """The slot is no longer ours."""
 
