@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from brimful.outcome import Cause
 from brimful_worker.provider.answer import Answer, NoAnswer
 from brimful_worker.provider.http import Http
 from support.fake_admission import FakeLease
+from support.tls import certificate_in
 from support.waiting import wait_until_async
 
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
@@ -22,15 +25,18 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter, int], Awaitable[No
 class Bench:
     """``serve(reader, writer, number)`` is the server's side of the number-th connection, from 1 on."""
 
-    def __init__(self, serve: Serve, max_bytes: int = 2**20) -> None:
+    def __init__(self, serve: Serve, max_bytes: int = 2**20, tls: tuple[Path, ssl.SSLContext] | None = None) -> None:
         self._serve = serve
-        self._http = Http(headers={}, connect_timeout_s=5, max_bytes=max_bytes)
+        self._tls = tls
+        trusted = ssl.create_default_context(cafile=tls[0]) if tls else True
+        self._http = Http(headers={}, connect_timeout_s=5, max_bytes=max_bytes, tls=trusted)
         self.connections = 0
         self._writers: list[asyncio.StreamWriter] = []
 
     async def __aenter__(self) -> Bench:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/"
+        context = self._tls[1] if self._tls else None
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, ssl=context)
+        self.url = f"{'https' if self._tls else 'http'}://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/"
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -104,9 +110,17 @@ def test_a_body_that_breaks_after_its_head_ends_its_exchange(loop: str, rest: by
     run(loop, test)
 
 
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ssl.SSLContext]:
+    return certificate_in(tmp_path_factory.mktemp("tls"))
+
+
 @pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("tls", [False, True])
 @pytest.mark.parametrize("head", [b"Content-Length: 9", b"Transfer-Encoding: chunked", b"Connection: close"])
-def test_closing_the_client_ends_what_is_half_read(loop: str, head: bytes) -> None:
+def test_closing_the_client_ends_what_is_half_read(
+    loop: str, tls: bool, head: bytes, certificate: tuple[Path, ssl.SSLContext]
+) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
         await whole(reader)
         writer.write(b"HTTP/1.1 200 OK\r\n" + head + b"\r\n\r\n")
@@ -116,7 +130,7 @@ def test_closing_the_client_ends_what_is_half_read(loop: str, head: bytes) -> No
     begun = asyncio.Event()
 
     async def test() -> None:
-        async with Bench(serve) as bench:
+        async with Bench(serve, tls=certificate if tls else None) as bench:
             asking = asyncio.create_task(bench.ask())
             await begun.wait()
             await bench.close_client()
@@ -179,7 +193,10 @@ def test_who_is_refused_before_its_body_was_taken_leaves_the_connection(loop: st
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_an_answer_that_is_too_large_is_not_sent_on_once_its_slot_is_free(loop: str) -> None:
+@pytest.mark.parametrize("tls", [False, True])
+def test_an_answer_that_is_too_large_is_not_sent_on_once_its_slot_is_free(
+    loop: str, tls: bool, certificate: tuple[Path, ssl.SSLContext]
+) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
         await whole(reader)
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000000\r\n\r\n")
@@ -187,13 +204,13 @@ def test_an_answer_that_is_too_large_is_not_sent_on_once_its_slot_is_free(loop: 
             while True:
                 writer.write(b"x" * 10_000)
                 await writer.drain()
-        except ConnectionError:
+        except (ConnectionError, ssl.SSLError):
             ended.set()
 
     ended = asyncio.Event()
 
     async def test() -> None:
-        async with Bench(serve, max_bytes=50_000) as bench:
+        async with Bench(serve, max_bytes=50_000, tls=certificate if tls else None) as bench:
             told = await bench.ask()
             await wait_until_async(ended.is_set, "the server to see the connection's end")
         assert isinstance(told, Answer)

@@ -6,7 +6,6 @@ import asyncio
 import gc
 import socket
 import ssl
-import subprocess
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -21,6 +20,7 @@ from brimful.errors import SettingError
 from brimful.outcome import Cause
 from support.fake_admission import FakeAdmission
 from support.sampling import KEY, bench
+from support.tls import certificate_in
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
@@ -200,16 +200,7 @@ async def test_a_proxys_password_is_in_no_message(monkeypatch: pytest.MonkeyPatc
 
 @pytest.fixture
 def certificate(tmp_path: Path) -> tuple[Path, ssl.SSLContext]:
-    """A self-signed certificate for 127.0.0.1, and a server's context with it."""
-    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=test",
-         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(cert)],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(cert, key)
-    return cert, context
+    return certificate_in(tmp_path)
 
 
 @pytest.mark.parametrize("variable", ["SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"])

@@ -25,6 +25,9 @@ provider's queue of new connections; so they follow one another, and each one's 
 RESOLVE_S = 60.0
 """Beyond it even a turn that never comes, or a name server that never answers, is a failure."""
 
+_NEW_TRIES = 3
+"""So many connections that no request was sent on may be spoken to first."""
+
 
 class Protocol(ResponseHandler):
     """As aiohttp's, but whoever reads a body hears of the connection's end in every case.
@@ -44,6 +47,11 @@ class Protocol(ResponseHandler):
     def close(self) -> None:
         body = self._payload
         super().close()
+        _cut(body)
+
+    def abort(self) -> None:
+        body = self._payload
+        super().abort()
         _cut(body)
 
 
@@ -69,13 +77,15 @@ class Connector(aiohttp.TCPConnector):
     async def connect(self, req: ClientRequest, traces: list[Any], timeout: aiohttp.ClientTimeout) -> Connection:
         """Not one on which something lies that nobody has asked for – a second answer, a 408 before the server closes:
         it would be taken for the next request's answer, and from then on each for the one's before."""
+        new = 0
         while True:
             connection = await super().connect(req, traces, timeout)
             protocol = connection.protocol
             if protocol is None or not protocol.should_close:
                 return connection
             connection.close()
-            if not getattr(protocol, "used", False):
+            new += not getattr(protocol, "used", False)
+            if new == _NEW_TRIES:
                 raise aiohttp.ServerDisconnectedError("the server spoke first")
 
     async def _create_connection(self, *arguments: Any, **more: Any) -> Any:

@@ -26,7 +26,8 @@ from brimful_worker.provider.route import Route
 from brimful_worker.provider.wire import Grant, Wire
 
 _SENT_AT_ONCE = 65_536
-"""A larger body may not have left whole when it is refused, and the next request would wait behind its rest."""
+"""Bytes. A larger body may not have left whole when it is refused, and the next request would wait behind its rest:
+so each such refusal costs a connection. (How much has left, TLS does not tell.)"""
 
 
 def encode(body: Mapping[str, Any]) -> bytes:
