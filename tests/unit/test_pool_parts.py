@@ -200,8 +200,10 @@ def test_after_a_large_shard_the_others_come_first_for_a_moment() -> None:
     shares.limit(64)
     shares.took("interactive", 10**6)
     assert shares.moment() == 0.0
-    shares.took("batch", 2**14)
-    assert shares.moment() == pytest.approx(2**14 / 2**21), "as long as its loop takes"
+    shares.took("batch", 2**15 - 1)
+    assert shares.moment() == 0.0, "no shard, or a small one"
+    shares.took("batch", 2**15)
+    assert shares.moment() == pytest.approx(2**15 / 2**21), "as long as its loop takes"
     shares.took("batch", 10**9)
     assert shares.moment() == pytest.approx(0.05), "work waits no longer, also where there are no others"
     now += 0.05

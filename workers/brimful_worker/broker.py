@@ -22,6 +22,7 @@ from typing import Any
 
 from celery import Celery
 from kombu import connection
+from kombu.asynchronous import get_event_loop
 from kombu.transport import redis as transport
 from kombu.transport import virtual
 from kombu.transport.redis import Mutex, MutexHeld
@@ -30,15 +31,10 @@ from kombu.utils.json import dumps, loads
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from brimful.names import Workload
 from brimful_worker.leases import leases
 from brimful_worker.shares import shares
 
 log = logging.getLogger(__name__)
-
-_BATCH = Workload.BATCH.value
-_MOMENT_LEAST_S = 0.005
-"""Redis takes fractions of a second, but 0 would be for ever."""
 
 LOST_HEADER = "brimful_lost"
 """Message header: how many workers have died with this task."""
@@ -142,6 +138,7 @@ class Channel(transport.Channel):
     """A channel that can be closed without Redis."""
 
     QoS = QoS
+    _asks_later = False
 
     def close(self) -> None:
         if self.closed:
@@ -162,11 +159,15 @@ class Channel(transport.Channel):
         return {**super()._connparams(asynchronous), "retry": Retry(NoBackoff(), 0)}
 
     def _brpop_start(self, timeout: float | None = None) -> None:
-        """Ask all queues but those that have their share of this worker already, or are left to others for a moment."""
+        """Ask all queues but those that have their share of this worker already; a moment later where others come
+        first. (Not by a BRPOP that ends then: Redis, when it has nothing else to do, looks ten times a second only.)"""
+        hub = get_event_loop()
+        if hub is not None and (moment := shares.moment()):
+            if not self._asks_later:
+                self._asks_later = True
+                hub.call_later(moment, self._ask_now)
+            return
         left_out = shares.full()
-        moment = shares.moment()
-        if moment and any(queue not in left_out and queue != _BATCH for queue in self.active_queues):
-            left_out, timeout = left_out | {_BATCH}, max(moment, _MOMENT_LEAST_S)
         if not left_out:
             super()._brpop_start(timeout)
             return
@@ -177,6 +178,9 @@ class Channel(transport.Channel):
         self._in_poll = self.client.connection
         self._brpop_sent_at = time.monotonic()  # type: ignore[assignment]
         self.client.connection.send_command("BRPOP", *keys, timeout or self.brpop_timeout)
+
+    def _ask_now(self) -> None:
+        self._asks_later = False  # the hub asks whenever it has woken
 
     def _basic_cancel(self, consumer_tag: str) -> Any:
         result = super()._basic_cancel(consumer_tag)

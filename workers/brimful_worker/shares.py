@@ -16,8 +16,9 @@ from brimful_worker.leases import Leases, leases
 
 _BATCH = Workload.BATCH.value
 _URGENT = frozenset(QUEUES) - {_BATCH}
-_BYTES_A_SECOND, _MOMENT_MOST_S = 2**21, 0.05
-"""About what a loop takes in; and more than a moment would keep work waiting where nobody else is."""
+_LARGE, _BYTES_A_SECOND, _MOMENT_MOST_S = 2**15, 2**21, 0.05
+"""Bytes from which on a message is a large shard; about what a loop takes in; and more than a moment would keep work
+waiting where nobody else is."""
 
 
 class Shares:
@@ -47,11 +48,11 @@ class Shares:
 
     def took(self, queue: str, size: int) -> None:
         """A message of so many bytes came."""
-        if self._places >= 2 and queue == _BATCH:
+        if self._places >= 2 and queue == _BATCH and size >= _LARGE:
             self._others_until = self._clock() + min(size / _BYTES_A_SECOND, _MOMENT_MOST_S)
 
     def moment(self) -> float:
-        """Seconds for which batch work is left to other workers."""
+        """Seconds for which what there is to do is left to other workers."""
         return max(0.0, self._others_until - self._clock())
 
 
