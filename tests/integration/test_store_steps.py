@@ -52,3 +52,21 @@ async def test_the_last_one_is_stored_when_all_before_it_are(valkey: Valkey) -> 
         assert done == list(range(500))
         assert await client.xlen(keys.results) == 500
         await store.aclose(5)
+
+
+async def test_a_run_that_cannot_be_stored_holds_up_no_other(valkey: Valkey) -> None:
+    async with redis_client(valkey.url) as client:
+        bad, good = Keys("bad"), Keys("good")
+        await client.set(bad.results, "no stream")
+        store = Store(client)
+        store.start()
+        waiting = store.put(bad, "shard", "0", [], Outcome("0", completion={}), last=bool)
+        for number in range(300):
+            put = store.put(good, "shard", f"{number}", [], Outcome(f"{number}", completion={}), last=bool)
+        await asyncio.wait_for(put, 20)
+        assert not waiting.done()
+        assert store.waiting == 1
+        await client.delete(bad.results)
+        await asyncio.wait_for(waiting, 20)
+        assert await client.xlen(bad.results) == 1
+        await store.aclose(5)

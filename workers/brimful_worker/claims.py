@@ -121,11 +121,11 @@ class Claims:
         while True:
             await asyncio.sleep(every_s)
             claims = held()
-            try:
-                for run in {claim.run for claim in claims}:
+            for run in {claim.run for claim in claims}:
+                try:
                     await self._renew([claim for claim in claims if claim.run == run], heard)
-            except _AWAY as error:
-                log.debug("claims not renewed: %s", error)
+                except _AWAY as error:
+                    log.debug("claims not renewed: %s", error)
 
     async def _renew(self, claims: Sequence[_Claim], heard: Callable[[_Claim, str], None]) -> None:
         """One run's: only a run's own keys are sure to be in one slot of a Redis Cluster."""

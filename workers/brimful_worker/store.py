@@ -72,6 +72,8 @@ class Store:
         self._items: dict[str, deque[_Item]] = {}
         """By run: only a run's own keys are sure to be in one slot of a Redis Cluster. None is empty."""
         self._waiting = 0
+        self._failing: dict[str, tuple[float, float]] = {}
+        """Runs whose last step failed: when to try again (``time.monotonic``), and after how long a pause."""
         self._some = asyncio.Event()
         self._full = asyncio.Event()
         """A batch is full, or the store closes: more are not waited for."""
@@ -119,22 +121,30 @@ class Store:
                 item.stored.cancel()
 
     async def _write(self) -> None:
-        pause, next_at = _PAUSE_S[0], 0.0
+        next_at = 0.0
         while True:
             await self._some.wait()
             await self._gather(next_at - time.monotonic())
-            next_at = time.monotonic() + max(_GATHER_S, gather_s(self._in_hand()))
-            try:
-                for run in list(self._items):
-                    await self._step(run)
-            except (RedisError, OSError) as error:
-                log.warning("%d outcomes wait for Redis: %s", self._waiting, type(error).__name__)
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _PAUSE_S[1])
-                continue
-            pause = _PAUSE_S[0]
+            now = time.monotonic()
+            next_at = now + max(_GATHER_S, gather_s(self._in_hand()))
+            due = [run for run in self._items if self._failing.get(run, (0.0, 0.0))[0] <= now]
+            for run in due:
+                await self._try(run)
             if not self._items:
                 self._some.clear()
+            elif not due:
+                await asyncio.sleep(_PAUSE_S[0])
+
+    async def _try(self, run: str) -> None:
+        """One run's trouble is not the others'."""
+        try:
+            await self._step(run)
+        except (RedisError, OSError) as error:
+            log.warning("%d outcomes wait for Redis: %s", len(self._items[run]), type(error).__name__)
+            pause = min(2 * self._failing.get(run, (0.0, _PAUSE_S[0] / 2))[1], _PAUSE_S[1])
+            self._failing[run] = time.monotonic() + pause, pause
+        else:
+            self._failing.pop(run, None)
 
     async def _step(self, run: str) -> None:
         """The oldest of one run."""

@@ -94,8 +94,8 @@ class Lease:
             return
         try:
             self._watch = self._watchdog.add(self, descriptor)
-        except OSError as error:  # closed at this moment: the event loop will hear of it
-            log.debug("admission: a connection cannot be watched: %s", error)
+        except OSError as error:  # the event loop alone ends the request
+            log.warning("admission: a connection cannot be watched: %s", error)
 
     def unwatch(self) -> None:
         """The connection is not this request's any more."""

@@ -86,8 +86,7 @@ class Watchdog:
         watch = Watch(watched, descriptor)
         with self._changed:
             if self._thread is None:
-                self._null = os.open(os.devnull, os.O_RDONLY)
-                self._spare = os.dup(self._null)
+                self._null, self._spare = _two_descriptors()
             self._watches.add(watch)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="brimful-watchdog", daemon=True)
@@ -148,3 +147,12 @@ class Watchdog:
             else:
                 first = min(first, end)
         return first
+
+
+def _two_descriptors() -> tuple[int, int]:
+    null = os.open(os.devnull, os.O_RDONLY)
+    try:
+        return null, os.dup(null)
+    except OSError:
+        os.close(null)
+        raise
