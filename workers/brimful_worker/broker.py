@@ -36,6 +36,9 @@ from brimful_worker.shares import shares
 
 log = logging.getLogger(__name__)
 
+_TIMER_S = 0.001
+"""A timer that came this much too soon would find nothing to do yet."""
+
 LOST_HEADER = "brimful_lost"
 """Message header: how many workers have died with this task."""
 
@@ -51,7 +54,8 @@ class QoS(transport.QoS):
         with self.pipe_or_acquire() as pipe:
             pipe.zadd(self.unacked_index_key, {delivery_tag: leases.server_time()})
             pipe.hset(self.unacked_key, delivery_tag, raw).execute()
-        shares.took(delivery["routing_key"], len(raw))
+        if moment := shares.took(delivery["routing_key"], len(raw)):
+            _wake_after(moment)
         virtual.QoS.append(self, message, delivery_tag)
 
     def ack(self, delivery_tag: str) -> None:
@@ -134,11 +138,21 @@ class QoS(transport.QoS):
         return done
 
 
+def _wake_after(seconds: float) -> None:
+    """The hub asks its channels whenever it has woken. (It reckons how long it may sleep before it asks them: a timer
+    that they set then would come too late.)"""
+    if (hub := get_event_loop()) is not None:
+        hub.call_later(seconds + _TIMER_S, _nothing)
+
+
+def _nothing() -> None:
+    pass
+
+
 class Channel(transport.Channel):
     """A channel that can be closed without Redis."""
 
     QoS = QoS
-    _asks_later = False
 
     def close(self) -> None:
         if self.closed:
@@ -161,11 +175,7 @@ class Channel(transport.Channel):
     def _brpop_start(self, timeout: float | None = None) -> None:
         """Ask all queues but those that have their share of this worker already; a moment later where others come
         first. (Not by a BRPOP that ends then: Redis, when it has nothing else to do, looks ten times a second only.)"""
-        hub = get_event_loop()
-        if hub is not None and (moment := shares.moment()):
-            if not self._asks_later:
-                self._asks_later = True
-                hub.call_later(moment, self._ask_now)
+        if shares.moment() and get_event_loop() is not None:
             return
         left_out = shares.full()
         if not left_out:
@@ -178,9 +188,6 @@ class Channel(transport.Channel):
         self._in_poll = self.client.connection
         self._brpop_sent_at = time.monotonic()  # type: ignore[assignment]
         self.client.connection.send_command("BRPOP", *keys, timeout or self.brpop_timeout)
-
-    def _ask_now(self) -> None:
-        self._asks_later = False  # the hub asks whenever it has woken
 
     def _basic_cancel(self, consumer_tag: str) -> Any:
         result = super()._basic_cancel(consumer_tag)

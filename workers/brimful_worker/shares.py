@@ -46,10 +46,13 @@ class Shares:
             full |= _URGENT
         return frozenset(full)
 
-    def took(self, queue: str, size: int) -> None:
-        """A message of so many bytes came."""
+    def took(self, queue: str, size: int) -> float:
+        """A message of so many bytes came. The :meth:`moment` that begins with it; 0.0 = none."""
         if self._places >= 2 and queue == _BATCH and size >= _LARGE:
-            self._others_until = self._clock() + min(size / _BYTES_A_SECOND, _MOMENT_MOST_S)
+            moment = min(size / _BYTES_A_SECOND, _MOMENT_MOST_S)
+            self._others_until = self._clock() + moment
+            return moment
+        return 0.0
 
     def moment(self) -> float:
         """Seconds for which what there is to do is left to other workers."""
