@@ -23,7 +23,7 @@ from brimful.errors import SettingError
 from brimful.profile import Profile, get_profile
 
 _DOTENV = ".env"
-_REHEARSE = "`brimful up --rehearse` needs none"
+_REHEARSE = "a rehearsal, --rehearse, needs none"
 _REDIS_SCHEMES = ("redis://", "rediss://", "unix://", "sentinel://")
 
 

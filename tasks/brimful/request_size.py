@@ -12,7 +12,7 @@ import json
 from typing import Any
 
 from brimful.errors import RequestTooLarge
-from brimful.names import Mode
+from brimful.names import Mode, Workload
 from brimful.profile import Profile
 from brimful.request import Request
 
@@ -58,6 +58,14 @@ def most_prompts(request: Request, n: int, profile: Profile) -> int:
     if profile.max_request_tokens is not None:
         most = min(most, profile.max_request_tokens // (n * request.max_tokens))
     return max(1, most)
+
+
+def lacks_max_tokens(request: Request, profile: Profile) -> bool:
+    """Whether it would share a request with others, did it say how many tokens it asks for."""
+    if request.max_tokens is not None or request.mode is Mode.CHAT or request.workload is not Workload.BATCH:
+        return False
+    bound = profile.max_tokens_required or profile.max_request_tokens is not None
+    return bound and profile.max_prompts != 1
 
 
 def prompt_bytes(prompt: Any) -> int:

@@ -92,6 +92,14 @@ def test_doctor_goes_on_without_a_provider(valkey: Valkey) -> None:
     assert "workers: none answers" in done.stdout
 
 
+def test_a_slip_in_a_settings_name_is_pointed_out(valkey: Valkey) -> None:
+    done = brimful("status", BRIMFUL_REDIS_URL=valkey.url, ACS_API_KEY="any", BRIMFUL_SLOT="3", BRIMFUL_DEBUG="")
+    assert done.stderr.startswith(
+        "brimful: BRIMFUL_SLOT is set, but no setting is called so; is BRIMFUL_SLOTS meant?\n"
+    )
+    assert "BRIMFUL_SLOT is" not in done.stdout
+
+
 def test_doctor_says_which_setting_is_wrong() -> None:
     done = brimful("doctor", BRIMFUL_SLOTS="many")
     assert done.returncode == ExitCode.USAGE

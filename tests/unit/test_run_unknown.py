@@ -45,6 +45,26 @@ def test_unknown_fields_are_pointed_out(tmp_path: Path) -> None:
     prepared.close()
 
 
+@pytest.mark.parametrize(
+    ("lines", "more", "told"),
+    [
+        ([{"prompt": "a"}, {"prompt": "b"}, {"prompt": "c", "max_tokens": 4}], {}, True),
+        ([{"prompt": "a"}], {}, False),
+        ([{"prompt": "a"}, {"prompt": "b"}], {"pack": "off"}, False),
+        ([{"prompt": "a", "mode": "chat"}, {"prompt": "b", "workload": "interactive"}, {"prompt": "c"}], {}, False),
+    ],
+    ids=["told", "alone", "off", "others"],
+)
+def test_what_is_not_packed_for_want_of_max_tokens_is_told(
+    tmp_path: Path, lines: list[Any], more: dict[str, Any], told: bool
+) -> None:
+    path = write_lines(tmp_path / "in.jsonl", lines)
+    prepared = prepare(options(path, out=tmp_path / "out.jsonl", read={"defaults": {}}, **more), PROFILE)
+    prepared.close()
+    expected = f"2 lines set no max_tokens, and {PROFILE.name} takes such prompts one a request: they are not packed "
+    assert prepared.notes == ([f"{expected}(--max-tokens N)"] if told else [])
+
+
 def test_so_many_names_and_no_more() -> None:
     unknown = UnknownFields()
     for place in range(1000):

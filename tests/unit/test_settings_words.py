@@ -53,7 +53,7 @@ def test_unknown_variables_and_what_may_be_meant(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("name", ["api_base", "api_key"])
 def test_a_missing_key_or_url_names_what_is_there_everywhere(name: str) -> None:
-    with pytest.raises(SettingError, match=r"set ACS_API_.*`brimful up --rehearse` needs none"):
+    with pytest.raises(SettingError, match=r"set ACS_API_.*a rehearsal, --rehearse, needs none"):
         getattr(Settings.load(), name)
 
 

@@ -71,11 +71,22 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def _root(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which brimful this is.")
     ] = False,
 ) -> None:
     """Samples LLM completions through a fleet that keeps one API key's limits full to the brim, and never over."""
+    if context.invoked_subcommand != "doctor":  # it says so itself
+        _warn_of_slips()
+
+
+def _warn_of_slips() -> None:
+    """A setting with a slip in its name is one that silently is not there: a limit, say, of a key that is paid for."""
+    from brimful.config import Settings
+
+    for name, near in Settings.unknown_variables().items():
+        _say(f"{name} is set, but no setting is called so; {f'is {near} meant?' if near else 'unset it'}")
 
 
 def run_command(arguments: list[str]) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from brimful.errors import InputError, UsageError
 from brimful.profile import Profile
+from brimful.request_size import lacks_max_tokens
 from brimful.run.budget import Budget
 from brimful.run.digests import LineDigests
 from brimful.run.edits import WAYS_OUT, Edits
@@ -163,12 +164,13 @@ def _resumed(
     if not anew:
         errors.load(tally)
     edits = Edits(digests, Ranges(sidecar.bad_lines), errors, tally)
-    found, left = None, 0
+    found, left, alone = None, 0, 0
     if options.read.repeatable:
 
         def note(entry: Entry) -> None:
-            nonlocal left
+            nonlocal left, alone
             edits.see(entry)
+            alone += isinstance(entry.item, Unit) and lacks_max_tokens(entry.item.request, profile)
             if isinstance(entry.item, Unit) and tally.missing(entry.line, entry.item.request) != ():
                 recorded = entry.line in errors.lines
                 left += recorded if options.retry_errors else not recorded or entry.line in edits.corrected
@@ -188,6 +190,11 @@ def _resumed(
             notes.append(f"and {found.bad - len(found.faults[:3]):,} more bad lines: see {paths.errors}")
         if unknown := found.unknown.notes(3):
             notes.append("; ".join(unknown))
+        if alone > 1 and options.pack != "off":
+            notes.append(
+                f"{alone:,} lines set no max_tokens, and {profile.name} takes such prompts one a request: they are not "
+                "packed (--max-tokens N)"
+            )
     if options.retry_errors and not len(errors.lines):
         notes.append(f"--retry-errors: no failures are recorded in {paths.error_ledger}")
     return Prepared(
