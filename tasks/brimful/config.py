@@ -140,6 +140,15 @@ class Settings(BaseSettings):
         near = {name: difflib.get_close_matches(name, known, 1, 0.8) for name in sorted(stated - known)}
         return {name: next(iter(found), None) for name, found in near.items()}
 
+    @classmethod
+    def slips(cls) -> list[tuple[str, str]]:
+        """What :meth:`unknown_variables` found, and what to do, in words. A setting with a slip in its name is one that
+        silently is not there: a limit, say, of a key that is paid for."""
+        return [
+            (f"{name} is set, but no setting is called so", f"is {near} meant?" if near else "unset it")
+            for name, near in cls.unknown_variables().items()
+        ]
+
     @cached_property
     def profile(self) -> Profile:
         """The provider's profile with this process's limits put in."""

@@ -43,13 +43,16 @@ async def test_the_last_one_is_stored_when_all_before_it_are(valkey: Valkey) -> 
     async with redis_client(valkey.url) as client:
         store = Store(client)
         store.start()
-        keys, done = Keys("run"), list[int]()
-        for number in range(500):
-            put = store.put(keys, "shard", f"{number}", [], Outcome(f"{number}", completion={}), last=bool)
-            put.add_done_callback(lambda _, number=number: done.append(number))  # type: ignore[misc]
-        await asyncio.wait_for(put, 20)
+        keys, done = Keys("run"), list[asyncio.Future[None]]()
+        puts = [
+            store.put(keys, "shard", f"{number}", [], Outcome(f"{number}", completion={}), last=bool)
+            for number in range(500)
+        ]
+        for put in puts:
+            put.add_done_callback(done.append)
+        await asyncio.wait_for(puts[-1], 20)
         await asyncio.sleep(0)
-        assert done == list(range(500))
+        assert done == puts
         assert await client.xlen(keys.results) == 500
         await store.aclose(5)
 

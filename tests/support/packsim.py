@@ -33,10 +33,6 @@ def lines(count: int, **fields: Any) -> list[dict[str, Any]]:
     return [{"prompt": f"p{place}", "max_tokens": 32, **fields} for place in range(count)]
 
 
-def _predicted(tuner: Tuner, shape: Shape, prompts: int) -> float:
-    return tuner.seconds(shape, prompts) or 0.0
-
-
 def simulate(
     asked: Sequence[dict[str, Any]],
     pack: PackOption,
@@ -72,7 +68,7 @@ def simulate(
                 break
             shape, parts = request
             sent += 1
-            pace.enqueued(str(sent), partial(_predicted, tuner, shape, len(parts)), now)
+            pace.enqueued(str(sent), partial(tuner.predicted_s, shape, len(parts)), now)
             queue.append((str(sent), shape, len(parts)))
             result.sizes.append(len(parts))
             while left and not planner.full:

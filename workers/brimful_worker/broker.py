@@ -177,11 +177,11 @@ class Channel(transport.Channel):
         first. (Not by a BRPOP that ends then: Redis, when it has nothing else to do, looks ten times a second only.)"""
         if shares.moment() and get_event_loop() is not None:
             return
-        left_out = shares.full()
-        if not left_out:
+        full = shares.full()
+        if not full:
             super()._brpop_start(timeout)
             return
-        queues = [queue for queue in self._queue_cycle.consume(len(self.active_queues)) if queue not in left_out]
+        queues = [queue for queue in self._queue_cycle.consume(len(self.active_queues)) if queue not in full]
         if not queues:
             return  # asked again when a task has ended
         keys = [self._q_for_pri(queue, step) for step in self.priority_steps for queue in queues]

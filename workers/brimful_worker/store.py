@@ -71,7 +71,6 @@ class Store:
         self._script = client.register_script(_STORE)
         self._items: dict[str, deque[_Item]] = {}
         """By run: only a run's own keys are sure to be in one slot of a Redis Cluster. None is empty."""
-        self._waiting = 0
         self._failing: dict[str, tuple[float, float]] = {}
         """Runs whose last step failed: when to try again (``time.monotonic``), and after how long a pause."""
         self._some = asyncio.Event()
@@ -85,7 +84,7 @@ class Store:
 
     @property
     def waiting(self) -> int:
-        return self._waiting
+        return sum(map(len, self._items.values()))
 
     def put(
         self, keys: Keys, shard: str, id: str, units: Any, outcome: Outcome, *, last: Callable[[], bool]
@@ -97,9 +96,8 @@ class Store:
         stored = asyncio.get_running_loop().create_future()
         item = _Item(keys, shard, id, result_fields(id, units, outcome, _encode), last, stored)
         self._items.setdefault(keys.results, deque()).append(item)
-        self._waiting += 1
         self._some.set()
-        if self._waiting >= _MOST:
+        if self.waiting >= _MOST:
             self._full.set()
         return stored
 
@@ -113,8 +111,8 @@ class Store:
             async with asyncio.timeout(grace_s):
                 while self._items:
                     await asyncio.wait([items[-1].stored for items in self._items.values()])
-        if self._waiting:
-            log.warning("%d outcomes could not be stored: Redis is away; they will be sampled again", self._waiting)
+        if self._items:
+            log.warning("%d outcomes could not be stored: Redis is away; they will be sampled again", self.waiting)
         await end([self._writer])
         for items in self._items.values():
             for item in items:
@@ -153,14 +151,13 @@ class Store:
         await self._send(batch)
         for _ in batch:
             items.popleft()
-        self._waiting -= len(batch)
         if not items:
             del self._items[run]
         await self._end(batch)
 
     async def _gather(self, seconds: float) -> None:
         """Lets outcomes come together for so long at most."""
-        if self._waiting >= _MOST or self._closing or seconds <= 0:
+        if self.waiting >= _MOST or self._closing or seconds <= 0:
             return
         self._full.clear()
         with contextlib.suppress(TimeoutError):

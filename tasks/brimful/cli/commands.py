@@ -82,11 +82,10 @@ def _root(
 
 
 def _warn_of_slips() -> None:
-    """A setting with a slip in its name is one that silently is not there: a limit, say, of a key that is paid for."""
     from brimful.config import Settings
 
-    for name, near in Settings.unknown_variables().items():
-        _say(f"{name} is set, but no setting is called so; {f'is {near} meant?' if near else 'unset it'}")
+    for found, remedy in Settings.slips():
+        _say(f"{found}; {remedy}")
 
 
 def run_command(arguments: list[str]) -> int:

@@ -18,14 +18,8 @@ _SPARE_FILES = 128
 
 
 def variable_checks() -> Iterator[Check]:
-    """A setting with a slip in its name is one that silently is not there."""
-    for name, near in Settings.unknown_variables().items():
-        yield Check(
-            "settings",
-            Level.WARN,
-            f"{name} is set, but no setting is called so",
-            f"is {near} meant?" if near else "unset it",
-        )
+    for found, remedy in Settings.slips():
+        yield Check("settings", Level.WARN, found, remedy)
 
 
 def machine_checks(profile: Profile | None) -> Iterator[Check]:

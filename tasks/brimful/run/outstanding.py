@@ -146,4 +146,4 @@ class Outstanding:
         return packed
 
     def _seconds(self, packed: Packed) -> float:
-        return self._tuner.seconds(packed.shape, len(packed.parts)) or 0.0
+        return self._tuner.predicted_s(packed.shape, len(packed.parts))

@@ -17,12 +17,7 @@ def check_provider(settings: Settings) -> None:
     if any(os.environ.get(name) for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "ALL_PROXY")):
         return
     parts = urlsplit(settings.api_base)
-    try:
-        port = parts.port or (443 if parts.scheme == "https" else 80)
-    except ValueError:
-        port = 0
-    if not parts.hostname or not port:
-        raise SettingError(f"{_base_name(settings)}: {settings.api_base!r} names no host and port")
+    port = parts.port or (443 if parts.scheme == "https" else 80)
     try:
         socket.create_connection((parts.hostname, port), _PATIENCE_S).close()
     except OSError as error:

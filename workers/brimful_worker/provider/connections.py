@@ -18,7 +18,6 @@ _KEEPALIVE_S = 50.0
 load balancers in front of providers allow (60 s and more), so that ours is the side that closes."""
 _DNS_TTL_S = 60
 
-
 _OPENING = 128
 """Connections being made at once. Thousands of handshakes together would outlast each other's timeouts and drown the
 provider's queue of new connections; so they follow one another, and each one's timeout begins with its own turn."""
