@@ -19,7 +19,7 @@ from brimful.config import Settings
 from brimful.errors import ExitCode, SettingError
 from brimful.names import APP, QUEUES, TASK_SAMPLE, TASK_SHARD, Workload
 from brimful.redis_url import NOT_SET, broker_options, broker_url
-from brimful.worker_side import missing, needs
+from brimful.runtime.extras import missing, needs
 
 POOL = "brimful_worker.pool:TaskPool"
 """By name: clients must not import it. ``celery -A brimful worker`` finds it here; ``-P custom`` means the same with
@@ -36,7 +36,7 @@ class App(Celery):  # type: ignore[misc]  # celery ships no types
         return super()._connection(url, *more, **options)
 
 
-app = App(APP, set_as_current=False, include=["brimful.tasks"], amqp="brimful.discreet:DiscreetAMQP")
+app = App(APP, set_as_current=False, include=["brimful.tasks"], amqp="brimful.runtime.redaction:DiscreetAMQP")
 
 
 def configuration(redis_url: str | None = None) -> dict[str, Any]:
@@ -131,7 +131,7 @@ def _refuse(why: str) -> NoReturn:
 def app_for(redis_url: str | None) -> Celery:
     """An app of its own that publishes there, whatever BRIMFUL_REDIS_URL says; it has no tasks and makes no events of
     what it sends."""
-    publisher = App(APP, set_as_current=False, amqp="brimful.discreet:DiscreetAMQP")
+    publisher = App(APP, set_as_current=False, amqp="brimful.runtime.redaction:DiscreetAMQP")
     publisher.add_defaults(lambda: {**configuration(redis_url), "task_send_sent_event": False})
     # Celery reads its settings when first asked, which is no affair for several threads at once.
     publisher.finalize()

@@ -23,13 +23,13 @@ from typing import Any, TypeVar
 from celery.exceptions import TaskRevokedError
 from celery.result import AsyncResult
 
-from brimful.aio import Held, end
 from brimful.client import Client
 from brimful.errors import Cancelled
 from brimful.fleet_async import AsyncFleet
 from brimful.mapping import Asked, MapRun, Sampled
 from brimful.names import Workload
 from brimful.run.units import PackOption
+from brimful.runtime.aio import Held, end
 
 __all__ = ["AsyncFleet", "Fleet"]
 

@@ -15,7 +15,6 @@ from typing import Any
 
 from redis import RedisError
 
-from brimful.aio import Held
 from brimful.config import Settings
 from brimful.errors import BadRequest, RedisUnreachable
 from brimful.names import Workload
@@ -25,8 +24,9 @@ from brimful.request import Request
 from brimful.request_size import check_line, line_profile
 from brimful.run.drive import Driver
 from brimful.run.insist import Patience
-from brimful.run.threaded import threaded
 from brimful.run.units import Delivered, Failed, PackOption, Unit
+from brimful.runtime.aio import Held
+from brimful.runtime.threads import threaded
 
 Asked = Request | Mapping[str, Any] | str | list[Any]
 """A request, a mapping of its fields, or just a prompt."""

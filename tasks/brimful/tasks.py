@@ -9,7 +9,7 @@ from celery import Task
 from brimful.celery import app
 from brimful.errors import BadRequest, SampleError
 from brimful.names import TASK_SAMPLE, TASK_SHARD
-from brimful.port import port
+from brimful.runtime.port import port
 
 
 class CoroutineTask(Task):  # type: ignore[misc]  # celery ships no types

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from kombu.asynchronous.semaphore import LaxBoundedSemaphore
 
-from brimful.discreet import describe
 from brimful.names import QUEUES, TASK_SAMPLE, TASK_SHARD
+from brimful.runtime.redaction import describe
 from brimful_worker.leases import Leases
 from brimful_worker.mainthread import MainThread
 from brimful_worker.room import Room

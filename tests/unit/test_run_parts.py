@@ -24,11 +24,11 @@ from brimful.run.output import mend
 from brimful.run.records import rollout_records
 from brimful.run.sidecar import Ranges
 from brimful.run.stats import Histogram, Recent
-from brimful.run.stream import AHEAD, in_thread
 from brimful.run.summary import Summary, duration
 from brimful.run.tally import Tally
 from brimful.run.units import Delivered, DriveStatus
 from brimful.run.usage import share_usage
+from brimful.runtime.stream import AHEAD, in_thread
 from brimful.status import _next_start_ms
 
 

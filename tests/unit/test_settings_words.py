@@ -8,7 +8,7 @@ import pytest
 
 from brimful.config import Settings
 from brimful.errors import SettingError, UsageError
-from brimful.worker_side import missing, worker_side
+from brimful.runtime.extras import missing, worker_side
 
 
 @pytest.mark.parametrize(

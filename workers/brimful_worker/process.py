@@ -18,7 +18,7 @@ from kombu.utils.imports import symbol_by_name
 
 from brimful.errors import BrimfulError
 from brimful.names import TASK_SAMPLE
-from brimful.port import Port, bind
+from brimful.runtime.port import Port, bind
 from brimful_worker import broker, garbage, hello, logs
 from brimful_worker.loop import LoopThread
 from brimful_worker.recovery import Renewal

@@ -8,9 +8,9 @@ from typing import Any
 from billiard.einfo import ExceptionInfo
 from celery.worker.request import Request
 
-from brimful.discreet import describe
 from brimful.names import TASK_SAMPLE, TASK_SHARD
 from brimful.outcome import Cause, Failure
+from brimful.runtime.redaction import describe
 from brimful_worker.broker import LOST_HEADER
 from brimful_worker.leases import leases
 from brimful_worker.recovery import MAX_LOST

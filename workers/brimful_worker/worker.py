@@ -32,7 +32,7 @@ _STATUS_S = 5.0
 
 
 class WorkerPort:
-    """Implements brimful.port.Port. Everything but ``run`` and ``parse`` is used on the loop."""
+    """Implements brimful.runtime.port.Port. Everything but ``run`` and ``parse`` is used on the loop."""
 
     def __init__(self, settings: Settings, name: str) -> None:
         """Raises SettingError for whatever is missing or wrong; opens nothing."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from brimful import interrupt
+from brimful.runtime import interrupt
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from brimful.errors import SettingError
-from brimful.worker_side import worker_side
+from brimful.runtime.extras import worker_side
 
 
 def gateway(

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from brimful.interrupt import unwinding
+from brimful.runtime.interrupt import unwinding
 
 
 def report(

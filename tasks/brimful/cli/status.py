@@ -13,9 +13,9 @@ import typer
 
 from brimful.cli.style import coloured, paint
 from brimful.config import Settings
-from brimful.interrupt import unwinding
 from brimful.names import QUEUES
 from brimful.queues import Queues, read_queues
+from brimful.runtime.interrupt import unwinding
 from brimful.status import Status, known_tags, read_status
 from brimful.where import Place, connect, find_redis, find_tag, unreachable
 

@@ -10,7 +10,7 @@ import typer
 from brimful.config import Settings
 from brimful.errors import ExitCode, SettingError
 from brimful.names import QUEUES
-from brimful.worker_side import worker_side
+from brimful.runtime.extras import worker_side
 
 
 def worker(

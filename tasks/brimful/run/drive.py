@@ -21,7 +21,6 @@ from dataclasses import replace
 
 from celery import Celery
 
-from brimful.aio import end
 from brimful.celery import app_for
 from brimful.names import Workload
 from brimful.profile import Profile
@@ -43,6 +42,7 @@ from brimful.run.send import Sender
 from brimful.run.sweep import Sweep
 from brimful.run.tune import Tuner
 from brimful.run.units import Delivered, DriveStatus, Failed, PackOption, Recovered, Unit
+from brimful.runtime.aio import end
 
 _LIMITS_S = 5.0
 

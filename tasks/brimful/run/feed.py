@@ -12,9 +12,9 @@ from brimful.run.edits import Edits
 from brimful.run.errors_file import ErrorsFile
 from brimful.run.options import RunOptions
 from brimful.run.read import BadLine, Entry, Reader
-from brimful.run.stream import in_thread
 from brimful.run.tally import Tally, all_pairs
 from brimful.run.units import Unit
+from brimful.runtime.stream import in_thread
 
 _BREATH = 256  # lines between two looks of the event loop
 

@@ -17,9 +17,9 @@ from brimful.run.outstanding import Outstanding
 from brimful.run.pace import Pace
 from brimful.run.plan import Planner
 from brimful.run.send import Sender
-from brimful.run.threaded import threaded
 from brimful.run.tune import Tuner
 from brimful.run.units import DriveStatus, Unit
+from brimful.runtime.threads import threaded
 
 _BYTES_OUTSTANDING = 96 * 1024 * 1024
 _STALLED_S = 0.05

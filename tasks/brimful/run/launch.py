@@ -15,7 +15,6 @@ from functools import partial
 
 from brimful.config import Settings
 from brimful.errors import BrimfulError, ExitCode, UsageError
-from brimful.interrupt import unwinding
 from brimful.run.display import Display, Quiet, make_display
 from brimful.run.fleet_gauges import FleetGauges
 from brimful.run.gauges import GaugeReader, Gauges
@@ -26,7 +25,8 @@ from brimful.run.reach import check_provider, check_redis
 from brimful.run.session import DriverLike, Session
 from brimful.run.signals import Signals
 from brimful.run.summary import Summary
-from brimful.worker_side import LocalFleet, local_fleet
+from brimful.runtime.extras import LocalFleet, local_fleet
+from brimful.runtime.interrupt import unwinding
 
 _WORKER_PATIENCE_S = 8
 
