@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import redis
 
-from brimful.hub import running_hubs
+from brimful.state.embedded import running_hubs
 
 _GATEWAY = """
 import json, sys

@@ -18,8 +18,8 @@ from kombu import Queue  # type: ignore[attr-defined]
 from brimful.config import Settings
 from brimful.errors import ExitCode, SettingError
 from brimful.names import APP, QUEUES, TASK_SAMPLE, TASK_SHARD, Workload
-from brimful.redis_url import NOT_SET, broker_options, broker_url
 from brimful.runtime.extras import missing, needs
+from brimful.state.redis_url import NOT_SET, broker_options, broker_url
 
 POOL = "brimful_worker.pool:TaskPool"
 """By name: clients must not import it. ``celery -A brimful worker`` finds it here; ``-P custom`` means the same with

@@ -20,9 +20,9 @@ from brimful.client import Client
 from brimful.errors import Cancelled
 from brimful.mapping import Asked, MapRun, Sampled
 from brimful.names import Workload
-from brimful.redis_url import redis_client
 from brimful.run.units import PackOption
 from brimful.runtime.aio import Held, end
+from brimful.state.redis_url import redis_client
 
 _POLL_S = (0.02, 0.25)
 """First and longest pause between looks for results; one look asks for all that are awaited."""

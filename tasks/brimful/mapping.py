@@ -19,14 +19,14 @@ from brimful.config import Settings
 from brimful.errors import BadRequest, RedisUnreachable
 from brimful.names import Workload
 from brimful.outcome import Cause, Failure, Rollout
-from brimful.redis_url import redis_client, required, without_password
 from brimful.request import Request
 from brimful.request_size import check_line, line_profile
 from brimful.run.drive import Driver
-from brimful.run.insist import Patience
 from brimful.run.units import Delivered, Failed, PackOption, Unit
 from brimful.runtime.aio import Held
 from brimful.runtime.threads import threaded
+from brimful.state.redis_retry import Patience
+from brimful.state.redis_url import redis_client, required, without_password
 
 Asked = Request | Mapping[str, Any] | str | list[Any]
 """A request, a mapping of its fields, or just a prompt."""

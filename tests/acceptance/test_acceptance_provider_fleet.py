@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from brimful.redis_url import sync_redis_client
-from brimful.status import read_status
+from brimful.state.redis_url import sync_redis_client
+from brimful.state.status import read_status
 from support.commands import brimful
 from support.fleets import Fleet, fleet
 from support.gateways import gateway_process

@@ -15,7 +15,7 @@ import psutil
 import redis
 from celery import Celery
 
-from brimful.hub import running_hubs
+from brimful.state.embedded import running_hubs
 from support.commands import Running, brimful
 from support.indiscreet import IndiscreetProvider
 from support.waiting import wait_until

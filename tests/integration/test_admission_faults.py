@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import redis
 
-from brimful.status import read_status
+from brimful.state.status import read_status
 from brimful_worker.local.valkey import Valkey
 from support.admissions import KEYS, TAG, blessed
 from support.chaos import long_only, rounds

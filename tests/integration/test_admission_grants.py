@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from brimful.errors import BudgetExhausted, UsageError
-from brimful.status import known_tags, read_status, set_limits
+from brimful.state.status import known_tags, read_status, set_limits
 from brimful_worker.admission import Admission, LeaseLost, Limits, StaleGrant
 from brimful_worker.admission.clock import steady
 from brimful_worker.local.valkey import Valkey

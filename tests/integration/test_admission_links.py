@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from brimful.errors import RedisUnreachable
-from brimful.status import read_status
+from brimful.state.status import read_status
 from brimful_worker.admission import Admission, LeaseLost, Limits, StaleGrant
 from brimful_worker.local.valkey import Valkey, binary, free_port
 from support.admissions import KEYS, TAG, Holding, admissions, blessed, hold

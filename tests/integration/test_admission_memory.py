@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import redis
 
-from brimful.status import read_status
+from brimful.state.status import read_status
 from brimful_worker.admission import LeaseLost, assume_full
 from brimful_worker.admission.clock import steady
 from brimful_worker.local.valkey import Valkey

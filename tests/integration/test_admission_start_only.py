@@ -7,7 +7,7 @@ import asyncio
 import pytest
 import redis
 
-from brimful.status import read_status
+from brimful.state.status import read_status
 from brimful_worker.admission import Admission, StaleGrant
 from brimful_worker.admission.clock import steady
 from brimful_worker.local.valkey import Valkey

@@ -12,7 +12,7 @@ import redis
 
 from brimful import __version__
 from brimful.errors import ExitCode
-from brimful.keys import TAGS, admission_keys
+from brimful.state.keys import TAGS, admission_keys
 from brimful_worker.local.valkey import Valkey
 from support.commands import brimful, command, environment
 

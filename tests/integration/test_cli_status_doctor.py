@@ -14,11 +14,11 @@ import redis
 from brimful.config import Settings
 from brimful.doctor import Check, Level, provider_checks, server_checks
 from brimful.errors import ExitCode, RedisUnreachable, UsageError
-from brimful.keys import TAGS
 from brimful.names import QUEUES
-from brimful.queues import read_queues
-from brimful.redis_url import broker_url, without_password
-from brimful.where import Place, connect, find_redis, find_tag
+from brimful.state.keys import TAGS
+from brimful.state.queues import read_queues
+from brimful.state.redis_url import broker_url, without_password
+from brimful.state.target import Place, connect, find_redis, find_tag
 from brimful_worker.local.valkey import Valkey, free_port
 from support.commands import brimful
 
@@ -179,7 +179,7 @@ def test_which_key_is_meant(valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> 
 def test_queues_are_counted_over_all_priorities(valkey: Valkey) -> None:
     from celery import Celery
 
-    from brimful.redis_url import broker_options
+    from brimful.state.redis_url import broker_options
 
     with Celery("x", broker=broker_url(valkey.url), set_as_current=False) as app:
         app.conf.broker_transport_options = broker_options(valkey.url, 15)

@@ -16,7 +16,7 @@ import pytest
 import redis
 
 from brimful.errors import SettingError
-from brimful.keys import admission_keys
+from brimful.state.keys import admission_keys
 from brimful_worker.local.hub import Hub
 from brimful_worker.local.valkey import free_port
 from support.waiting import wait_until

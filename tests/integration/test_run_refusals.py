@@ -18,10 +18,10 @@ from brimful.errors import RedisRefused, RedisUnreachable
 from brimful.profile import get_profile
 from brimful.request import Request
 from brimful.request_size import line_profile
-from brimful.run import insist
 from brimful.run.drive import Driver
 from brimful.run.launch import Showing, run_to_end
 from brimful.run.units import Unit
+from brimful.state import redis_retry as insist
 from brimful_worker.local.valkey import Valkey
 from support.commands import command, environment, write_prompts
 from support.fake_driver import FakeDriver

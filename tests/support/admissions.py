@@ -9,7 +9,7 @@ from typing import Any
 
 import redis
 
-from brimful.keys import admission_keys
+from brimful.state.keys import admission_keys
 from brimful_worker.admission import Admission, Limits, bless
 from brimful_worker.local.valkey import Valkey
 

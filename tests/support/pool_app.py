@@ -14,7 +14,7 @@ import redis
 from celery import Celery
 from celery.exceptions import Reject, SoftTimeLimitExceeded
 
-from brimful.redis_url import broker_options
+from brimful.state.redis_url import broker_options
 
 URL = os.environ.get("POOL_APP_REDIS", "redis://127.0.0.1:1/0")
 VISIBILITY_S = int(os.environ.get("POOL_APP_VISIBILITY", "15"))

@@ -14,10 +14,10 @@ from redis import RedisError
 
 from brimful.names import QUEUES
 from brimful.outcome import Cause, Failure, Outcome
-from brimful.redis_url import redis_client
 from brimful.request import Request
-from brimful.run.queued import parse_message
 from brimful.runtime.aio import end
+from brimful.state.broker_queues import parse_message
+from brimful.state.redis_url import redis_client
 from brimful_worker.shard import ShardRunner
 
 Answer = Callable[[Request], Awaitable[Failure | None]]

@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful.config import Settings
-from brimful.keys import ADMISSION, admission_keys
 from brimful.names import Workload
+from brimful.state.keys import ADMISSION, admission_keys
 from brimful_worker.admission import Lease, StaleGrant
 from brimful_worker.admission.clock import RedisClock, steady
 from brimful_worker.admission.history import History

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from brimful.cli.status import render
-from brimful.queues import Queues
-from brimful.status import Status, WorkerStatus
+from brimful.state.queues import Queues
+from brimful.state.status import Status, WorkerStatus
 
 _QUEUES = Queues({"interactive": 1, "batch": 22, "celery": 0}, unacked=7)
 _STATUS = Status(

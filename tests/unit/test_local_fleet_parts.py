@@ -10,8 +10,8 @@ from pydantic import SecretStr
 
 from brimful.config import Settings
 from brimful.errors import SettingError
-from brimful.hub import HUB_FILE, read_hub, running_hubs, state_dir
 from brimful.runtime.redaction import describe
+from brimful.state.embedded import HUB_FILE, read_hub, running_hubs, state_dir
 from brimful_worker.local.environment import keyless_environment, worker_environment
 from brimful_worker.local.flowerhide import HIDDEN, hide, hide_request
 from brimful_worker.local.respawn import GIVE_UP, Respawn

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from brimful.errors import SettingError
-from brimful.status import Status, WorkerStatus
+from brimful.state.status import Status, WorkerStatus
 from brimful_worker import metrics
 from support.waiting import wait_until_async
 

@@ -8,7 +8,7 @@ import contextlib
 import pytest
 from redis.exceptions import ConnectionError
 
-from brimful.run.insist import insist
+from brimful.state.redis_retry import insist
 
 
 @pytest.mark.parametrize("away", [False, True])

@@ -29,7 +29,7 @@ from brimful.run.tally import Tally
 from brimful.run.units import Delivered, DriveStatus
 from brimful.run.usage import share_usage
 from brimful.runtime.stream import AHEAD, in_thread
-from brimful.status import _next_start_ms
+from brimful.state.status import _next_start_ms
 
 
 @given(st.lists(st.none() | st.integers(1, 30).map(str) | st.sampled_from(["a", "b", "007", "-1"]), max_size=40))

@@ -17,8 +17,8 @@ from redis.exceptions import (
 )
 
 from brimful.errors import ExitCode, RedisRefused, RedisUnreachable
-from brimful.run import insist
-from brimful.run.insist import REFUSED_S, Patience, refused_lately
+from brimful.state import redis_retry as insist
+from brimful.state.redis_retry import REFUSED_S, Patience, refused_lately
 
 
 @pytest.fixture(autouse=True)

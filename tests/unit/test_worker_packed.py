@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from redis.asyncio.connection import Connection
 
-from brimful.redis_url import redis_client
+from brimful.state.redis_url import redis_client
 from brimful_worker.packed import packed
 
 

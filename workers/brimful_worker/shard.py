@@ -22,10 +22,10 @@ from celery.exceptions import Reject
 from brimful.errors import BadRequest
 from brimful.names import Mode, Workload
 from brimful.outcome import Cause, Failure, Outcome
-from brimful.redis_url import redis_client
 from brimful.request import Request
 from brimful.run.ledger import CLAIM_TTL_S, MAX_TRIES, Keys
 from brimful.runtime.aio import end
+from brimful.state.redis_url import redis_client
 from brimful_worker.claims import Claim, Claims
 from brimful_worker.packed import packed
 from brimful_worker.store import Store

@@ -15,8 +15,8 @@ from redis import RedisError
 from brimful.config import Settings
 from brimful.names import Workload
 from brimful.outcome import Outcome
-from brimful.redis_url import required
 from brimful.request import Request
+from brimful.state.redis_url import required
 from brimful_worker import metrics
 from brimful_worker.admission import Admission
 from brimful_worker.jobs import run_coroutine

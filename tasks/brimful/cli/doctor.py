@@ -25,7 +25,7 @@ from brimful.doctor import (
     variable_checks,
 )
 from brimful.errors import ExitCode, RedisUnreachable, SettingError, UsageError
-from brimful.where import connect, find_redis
+from brimful.state.target import connect, find_redis
 
 _COLOURS = {Level.OK: "green", Level.NOTE: "blue", Level.WARN: "yellow", Level.FAIL: "red"}
 

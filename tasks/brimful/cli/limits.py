@@ -12,8 +12,8 @@ import typer
 
 from brimful.config import Settings
 from brimful.errors import UsageError
-from brimful.status import SETTABLE, Status, read_status, set_limits
-from brimful.where import connect, find_redis, find_tag, unreachable
+from brimful.state.status import SETTABLE, Status, read_status, set_limits
+from brimful.state.target import connect, find_redis, find_tag, unreachable
 
 limits = typer.Typer(
     help="The limits in force, for the whole fleet, while it runs.",

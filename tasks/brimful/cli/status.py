@@ -14,10 +14,10 @@ import typer
 from brimful.cli.style import coloured, paint
 from brimful.config import Settings
 from brimful.names import QUEUES
-from brimful.queues import Queues, read_queues
 from brimful.runtime.interrupt import unwinding
-from brimful.status import Status, known_tags, read_status
-from brimful.where import Place, connect, find_redis, find_tag, unreachable
+from brimful.state.queues import Queues, read_queues
+from brimful.state.status import Status, known_tags, read_status
+from brimful.state.target import Place, connect, find_redis, find_tag, unreachable
 
 _EVERY_S = 1.0
 _BAR = 30

@@ -13,7 +13,7 @@ import typer
 from brimful.config import Settings
 from brimful.errors import UsageError
 from brimful.runtime.extras import LocalFleet, local_fleet
-from brimful.where import Place, connect
+from brimful.state.target import Place, connect
 
 _LOOK_S = 0.5
 _SAME_PRESS_S = 0.3

@@ -10,9 +10,9 @@ from celery import Celery
 from brimful.config import Settings
 from brimful.doctor.check import Check, Level
 from brimful.names import QUEUES
-from brimful.queues import read_queues
-from brimful.redis_url import broker_options, broker_url
-from brimful.where import Place
+from brimful.state.queues import read_queues
+from brimful.state.redis_url import broker_options, broker_url
+from brimful.state.target import Place
 
 _PING_S = 1.0
 

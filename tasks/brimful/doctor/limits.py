@@ -9,8 +9,8 @@ import redis
 from brimful.config import Settings
 from brimful.doctor.check import Check, Level
 from brimful.errors import UsageError
-from brimful.status import Status, read_status
-from brimful.where import Place, find_tag
+from brimful.state.status import Status, read_status
+from brimful.state.target import Place, find_tag
 
 
 def limit_checks(place: Place, client: redis.Redis, settings: Settings) -> Iterator[Check]:

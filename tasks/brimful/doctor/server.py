@@ -9,7 +9,7 @@ from typing import Any
 import redis
 
 from brimful.doctor.check import Check, Level
-from brimful.where import Place
+from brimful.state.target import Place
 
 _OLDEST = (6, 2)
 _SKEW_S = 5.0

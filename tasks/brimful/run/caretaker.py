@@ -13,7 +13,6 @@ from collections.abc import Callable
 from brimful.packing import even_chunks
 from brimful.run.ending import Ending
 from brimful.run.inbox import Inbox
-from brimful.run.insist import insist
 from brimful.run.intake import Intake
 from brimful.run.ledger import Ledger
 from brimful.run.outstanding import Outstanding, Shard
@@ -22,6 +21,7 @@ from brimful.run.send import Sender
 from brimful.run.sweep import Sweep
 from brimful.run.tune import Tuner
 from brimful.run.units import DriveStatus
+from brimful.state.redis_retry import insist
 
 log = logging.getLogger(__name__)
 

@@ -24,14 +24,11 @@ from celery import Celery
 from brimful.celery import app_for
 from brimful.names import Workload
 from brimful.profile import Profile
-from brimful.redis_url import redis_client
 from brimful.run.caretaker import Caretaker
 from brimful.run.ending import Ending
 from brimful.run.inbox import Inbox
-from brimful.run.insist import AWAY, heedful
 from brimful.run.intake import Intake
 from brimful.run.ledger import Ledger
-from brimful.run.live import live_limits
 from brimful.run.outcomes import Outcomes
 from brimful.run.outstanding import Outstanding
 from brimful.run.pace import Limits, Pace
@@ -43,6 +40,9 @@ from brimful.run.sweep import Sweep
 from brimful.run.tune import Tuner
 from brimful.run.units import Delivered, DriveStatus, Failed, PackOption, Recovered, Unit
 from brimful.runtime.aio import end
+from brimful.state.live_limits import live_limits
+from brimful.state.redis_retry import AWAY, heedful
+from brimful.state.redis_url import redis_client
 
 _LIMITS_S = 5.0
 

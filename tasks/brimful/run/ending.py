@@ -11,11 +11,11 @@ import contextlib
 import logging
 
 from brimful.errors import FleetError
-from brimful.run.insist import AWAY, insist, refused_lately
 from brimful.run.intake import Intake
 from brimful.run.ledger import Ledger
 from brimful.run.outstanding import Outstanding
 from brimful.run.units import DriveStatus
+from brimful.state.redis_retry import AWAY, insist, refused_lately
 
 log = logging.getLogger(__name__)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from brimful.config import Settings
 from brimful.errors import SettingError
-from brimful.redis_url import redis_client
 from brimful.run.gauges import Gauges
-from brimful.status import Status, known_tags_async, read_status_async
+from brimful.state.redis_url import redis_client
+from brimful.state.status import Status, known_tags_async, read_status_async
 
 
 class FleetGauges:

@@ -12,13 +12,13 @@ from collections.abc import Callable
 
 from brimful.errors import RequestTooLarge
 from brimful.run.ending import Ending
-from brimful.run.insist import AWAY, heedful, insist
 from brimful.run.intake import Intake
 from brimful.run.ledger import Ledger, Result
 from brimful.run.outcomes import STOPS, Outcomes
 from brimful.run.outstanding import Outstanding
 from brimful.run.plan import Planner
 from brimful.run.units import Delivered, DriveStatus, Failed, Unit
+from brimful.state.redis_retry import AWAY, heedful, insist
 
 _BLOCK_MS = 1000
 _CHOICES_AT_ONCE = 4096

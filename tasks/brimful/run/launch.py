@@ -18,7 +18,6 @@ from brimful.errors import BrimfulError, ExitCode, UsageError
 from brimful.run.display import Display, Quiet, make_display
 from brimful.run.fleet_gauges import FleetGauges
 from brimful.run.gauges import GaugeReader, Gauges
-from brimful.run.insist import refused_lately
 from brimful.run.options import RunOptions
 from brimful.run.prepare import Prepared, prepare
 from brimful.run.reach import check_provider, check_redis
@@ -27,6 +26,7 @@ from brimful.run.signals import Signals
 from brimful.run.summary import Summary
 from brimful.runtime.extras import LocalFleet, local_fleet
 from brimful.runtime.interrupt import unwinding
+from brimful.state.redis_retry import refused_lately
 
 _WORKER_PATIENCE_S = 8
 
@@ -180,7 +180,7 @@ class _Launch:
         """A fleet elsewhere may have no workers yet: said once, while the run waits for them."""
         from celery import Celery
 
-        from brimful.redis_url import broker_options, broker_url
+        from brimful.state.redis_url import broker_options, broker_url
 
         url = self._settings.redis_url
         app = Celery("brimful-ping", broker=broker_url(url), set_as_current=False)

@@ -14,7 +14,7 @@ from celery import Celery
 from kombu.exceptions import OperationalError
 
 from brimful.names import TASK_SHARD
-from brimful.run.insist import AWAY, Patience
+from brimful.state.redis_retry import AWAY, Patience
 
 _PAUSE_S = 0.5
 

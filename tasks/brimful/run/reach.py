@@ -31,7 +31,7 @@ async def check_redis(url: str) -> None:
     """Raises RedisUnreachable naming BRIMFUL_REDIS_URL, without its password."""
     from redis.exceptions import RedisError
 
-    from brimful.redis_url import redis_client, without_password
+    from brimful.state.redis_url import redis_client, without_password
 
     try:
         client = redis_client(url, socket_connect_timeout=_PATIENCE_S, socket_timeout=_PATIENCE_S)

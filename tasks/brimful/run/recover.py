@@ -9,11 +9,11 @@ from redis.asyncio import Redis
 
 from brimful.packing import Packed, deal
 from brimful.profile import Profile
-from brimful.run import queued
-from brimful.run.insist import insist
 from brimful.run.ledger import Ledger
 from brimful.run.rebuild import rebuilt
 from brimful.run.units import Delivered, Recovered
+from brimful.state import broker_queues as queued
+from brimful.state.redis_retry import insist
 
 
 @dataclass(frozen=True, slots=True)

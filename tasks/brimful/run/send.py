@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from brimful.run.insist import insist
 from brimful.run.ledger import Ledger
 from brimful.run.outstanding import SHARD_BYTES, Outstanding, Shard
 from brimful.run.publish import Publisher
+from brimful.state.redis_retry import insist
 
 _SHARDS_AT_ONCE = 64
 

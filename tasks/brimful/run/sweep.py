@@ -12,10 +12,10 @@ from collections.abc import Callable
 
 from redis.asyncio import Redis
 
-from brimful.run import queued
-from brimful.run.insist import insist
 from brimful.run.ledger import Ledger
 from brimful.run.outstanding import Outstanding, Shard
+from brimful.state import broker_queues as queued
+from brimful.state.redis_retry import insist
 
 _LOOKS = 2
 """Looks in a row that must have missed it: a message on its way is in neither place for a moment."""

@@ -14,10 +14,10 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from brimful.errors import RedisUnreachable
-from brimful.keys import TAGS
 from brimful.names import Workload
-from brimful.redis_url import close_redis_client, redis_client
-from brimful.status import Status, read_status_async
+from brimful.state.keys import TAGS
+from brimful.state.redis_url import close_redis_client, redis_client
+from brimful.state.status import Status, read_status_async
 from brimful_worker.admission.clock import steady
 from brimful_worker.admission.errors import LeaseLost
 from brimful_worker.admission.holdings import Holdings

@@ -1,8 +1,8 @@
-"""The keys as the scripts take them. The names are built in :mod:`brimful.keys`."""
+"""The keys as the scripts take them. The names are built in :mod:`brimful.state.keys`."""
 
 from __future__ import annotations
 
-from brimful.keys import ADMISSION, admission_keys, everyone_channel, process_channel
+from brimful.state.keys import ADMISSION, admission_keys, everyone_channel, process_channel
 
 BLESS = ("state", "start_only", "interactive", "batch", "heard", "commands", "pushed", "inbox", "workers")
 """The keys of ``bless.lua``, in its order."""

@@ -11,7 +11,7 @@ from typing import Any
 import redis.exceptions
 from redis.asyncio.connection import AbstractConnection
 
-from brimful.redis_url import close_redis_client, redis_client
+from brimful.state.redis_url import close_redis_client, redis_client
 from brimful_worker.admission.clock import steady
 from brimful_worker.packed import packed
 

@@ -19,8 +19,8 @@ from pydantic import SecretStr
 
 from brimful.config import Settings
 from brimful.errors import FleetError
-from brimful.hub import state_dir
-from brimful.redis_url import sync_redis_client
+from brimful.state.embedded import state_dir
+from brimful.state.redis_url import sync_redis_client
 from brimful_worker.local.environment import worker_environment
 from brimful_worker.local.flower import FlowerChild, check_port
 from brimful_worker.local.hub import Hub
@@ -116,7 +116,7 @@ class LocalFleet:
         """How many of the workers answer a ping within ``timeout`` seconds."""
         from celery import Celery
 
-        from brimful.redis_url import broker_options, broker_url
+        from brimful.state.redis_url import broker_options, broker_url
 
         with Celery("brimful-local", broker=broker_url(self.redis_url), set_as_current=False) as app:
             app.conf.broker_transport_options = broker_options(

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import TracebackType
 
 from brimful.errors import FleetError, SettingError
-from brimful.hub import HubInfo, read_hub
+from brimful.state.embedded import HubInfo, read_hub
 from brimful_worker.local.resp import Resp, RespError
 from brimful_worker.local.valkey import port_is_free
 

@@ -15,7 +15,7 @@ import redis.asyncio as redis_async
 from redis.exceptions import ResponseError
 
 from brimful.errors import UsageError
-from brimful.keys import TAGS, admission_keys, everyone_channel
+from brimful.state.keys import TAGS, admission_keys, everyone_channel
 
 SETTABLE = (
     "slots",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import redis
 
 from brimful.names import QUEUES
-from brimful.redis_url import broker_options
+from brimful.state.redis_url import broker_options
 
 
 @dataclass(frozen=True, slots=True)

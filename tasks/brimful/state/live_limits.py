@@ -5,7 +5,7 @@ from __future__ import annotations
 from redis.asyncio import Redis
 
 from brimful.run.pace import Limits
-from brimful.status import known_tags_async, read_limits_async
+from brimful.state.status import known_tags_async, read_limits_async
 
 
 async def live_limits(client: Redis) -> Limits | None:

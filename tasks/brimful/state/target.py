@@ -9,9 +9,9 @@ import redis
 
 from brimful.config import Settings
 from brimful.errors import RedisUnreachable, SettingError, UsageError
-from brimful.hub import running_hubs
-from brimful.redis_url import sync_redis_client, without_password
-from brimful.status import known_tags
+from brimful.state.embedded import running_hubs
+from brimful.state.redis_url import sync_redis_client, without_password
+from brimful.state.status import known_tags
 
 _TIMEOUT_S = 5.0
 
