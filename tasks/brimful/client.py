@@ -18,8 +18,8 @@ from brimful.config import Settings
 from brimful.errors import RedisUnreachable
 from brimful.mapping import Asked, MapRun
 from brimful.names import TASK_SAMPLE, Workload
+from brimful.packing.units import PackOption, parse_pack
 from brimful.request import Request
-from brimful.run.units import PackOption, parse_pack
 from brimful.state.redis_url import required, without_password
 
 

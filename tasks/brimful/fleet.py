@@ -28,7 +28,7 @@ from brimful.errors import Cancelled
 from brimful.fleet_async import AsyncFleet
 from brimful.mapping import Asked, MapRun, Sampled
 from brimful.names import Workload
-from brimful.run.units import PackOption
+from brimful.packing.units import PackOption
 from brimful.runtime.aio import Held, end
 
 __all__ = ["AsyncFleet", "Fleet"]

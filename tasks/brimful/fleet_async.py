@@ -20,7 +20,7 @@ from brimful.client import Client
 from brimful.errors import Cancelled
 from brimful.mapping import Asked, MapRun, Sampled
 from brimful.names import Workload
-from brimful.run.units import PackOption
+from brimful.packing.units import PackOption
 from brimful.runtime.aio import Held, end
 from brimful.state.redis_url import redis_client
 

@@ -19,10 +19,10 @@ from brimful.config import Settings
 from brimful.errors import BadRequest, RedisUnreachable
 from brimful.names import Workload
 from brimful.outcome import Cause, Failure, Rollout
+from brimful.packing.request_size import check_line, line_profile
+from brimful.packing.units import Delivered, Failed, PackOption, Unit
 from brimful.request import Request
-from brimful.request_size import check_line, line_profile
 from brimful.run.drive import Driver
-from brimful.run.units import Delivered, Failed, PackOption, Unit
 from brimful.runtime.aio import Held
 from brimful.runtime.threads import threaded
 from brimful.state.redis_retry import Patience
@@ -50,7 +50,7 @@ class Sampled:
     """By prompt, then choice. Complete where ``failure`` is None; what came all the same otherwise."""
     model: str = ""
     usage: dict[str, Any] | None = None
-    """Its share of the tokens; see :func:`brimful.run.usage.share_usage`."""
+    """Its share of the tokens; see :func:`brimful.packing.usage.share_usage`."""
     failure: Failure | None = None
     attempts: int = 0
 

@@ -12,12 +12,12 @@ import pytest
 
 from brimful.names import Workload
 from brimful.outcome import Cause, Failure
+from brimful.packing.request_size import line_profile
+from brimful.packing.units import Delivered, Failed, Unit
 from brimful.profile import get_profile
 from brimful.request import Request
-from brimful.request_size import line_profile
 from brimful.run.drive import Driver
 from brimful.run.ledger import Ledger
-from brimful.run.units import Delivered, Failed, Unit
 from brimful.state.redis_url import redis_client
 from brimful_worker.local.valkey import Valkey
 from support.stub_fleet import StubSampler, stub_fleet

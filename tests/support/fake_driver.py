@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from brimful.outcome import Failure, Outcome, Rollout
+from brimful.packing.units import Delivered, DriveStatus, Failed, Recovered, Unit
 from brimful.run.tally import all_pairs
-from brimful.run.units import Delivered, DriveStatus, Failed, Recovered, Unit
 
 Answer = Callable[[Unit, int, int], str | Failure | tuple[str, str]]
 

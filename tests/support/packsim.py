@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from brimful.packing import Shape
+from brimful.packing.batcher import Planner
+from brimful.packing.pack_size import Tuner
+from brimful.packing.packing import Shape
+from brimful.packing.request_size import line_profile
+from brimful.packing.slot_model import Limits, Pace
+from brimful.packing.units import PackOption, Unit
 from brimful.profile import get_profile
 from brimful.request import Request
-from brimful.request_size import line_profile
-from brimful.run.pace import Limits, Pace
-from brimful.run.plan import Planner
-from brimful.run.tune import Tuner
-from brimful.run.units import PackOption, Unit
 
 ACS = get_profile("acs")
 

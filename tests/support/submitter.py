@@ -11,11 +11,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from brimful.packing.request_size import line_profile
+from brimful.packing.units import Delivered, Failed, Unit, parse_pack
 from brimful.profile import get_profile
 from brimful.request import Request
-from brimful.request_size import line_profile
 from brimful.run.drive import Driver
-from brimful.run.units import Delivered, Failed, Unit, parse_pack
 
 N = 2
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from brimful.run.latency import Latency
-from brimful.run.pace import Limits, Pace
-from brimful.run.units import PackOption
+from brimful.packing.latency import Latency
+from brimful.packing.slot_model import Limits, Pace
+from brimful.packing.units import PackOption
 from support.packsim import Simulated, lines, simulate
 
 Seconds = Callable[[int, int], float]

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from brimful.errors import RequestTooLarge
 from brimful.names import Mode
 from brimful.outcome import Cause, Failure, Outcome
-from brimful.packing import Packed, deal, fail, fitting, narrow, parts_of, unpack
+from brimful.packing.packing import Packed, deal, fail, fitting, narrow, parts_of, unpack
+from brimful.packing.request_size import MAX_PACK_BYTES, line_profile
+from brimful.packing.units import Unit, manifest_from, manifest_message
 from brimful.profile import Profile, get_profile
 from brimful.request import Request
-from brimful.request_size import MAX_PACK_BYTES, line_profile
-from brimful.run.units import Unit, manifest_from, manifest_message
 
 ACS = get_profile("acs")
 

@@ -9,18 +9,18 @@ import pytest
 
 from brimful.errors import UsageError
 from brimful.outcome import Cause, Failure, Outcome
-from brimful.packing import Packed, parts_of
+from brimful.packing.batcher import Planner
+from brimful.packing.pack_size import Tuner
+from brimful.packing.packing import Packed, parts_of
+from brimful.packing.slot_model import Limits, Pace
+from brimful.packing.units import DriveStatus, Unit
 from brimful.request import Request
 from brimful.run.display import Quiet
 from brimful.run.errors_file import ErrorsFile
 from brimful.run.outcomes import Outcomes
-from brimful.run.pace import Limits, Pace
-from brimful.run.plan import Planner
 from brimful.run.prepare import prepare
 from brimful.run.session import Session
 from brimful.run.tally import Tally
-from brimful.run.tune import Tuner
-from brimful.run.units import DriveStatus, Unit
 from support.fake_driver import FakeDriver
 from support.runs import PROFILE, options, records, run, write_lines
 

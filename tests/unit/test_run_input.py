@@ -10,12 +10,12 @@ import zstandard
 
 from brimful.errors import BrimfulError, InputError, UsageError
 from brimful.names import Mode
+from brimful.packing.units import Unit
 from brimful.run.formats import InputFormat
 from brimful.run.options import ReadOptions
 from brimful.run.read import BadLine, Reader
 from brimful.run.sources import Source
 from brimful.run.survey import survey
-from brimful.run.units import Unit
 from support.runs import PROFILE, write_lines
 
 

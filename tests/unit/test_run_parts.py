@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 
 from brimful.errors import UsageError
 from brimful.outcome import Outcome, Rollout
+from brimful.packing.units import Delivered, DriveStatus
+from brimful.packing.usage import share_usage
 from brimful.run.budget import Budget
 from brimful.run.digests import LineDigests, name_lines
 from brimful.run.display import Progress, Rate, plain_line
@@ -26,8 +28,6 @@ from brimful.run.sidecar import Ranges
 from brimful.run.stats import Histogram, Recent
 from brimful.run.summary import Summary, duration
 from brimful.run.tally import Tally
-from brimful.run.units import Delivered, DriveStatus
-from brimful.run.usage import share_usage
 from brimful.runtime.stream import AHEAD, in_thread
 from brimful.state.status import _next_start_ms
 

@@ -11,13 +11,13 @@ import pytest
 
 from brimful.errors import FleetError, InputError, UsageError
 from brimful.outcome import Cause, Failure, Outcome, Rollout
+from brimful.packing.units import Delivered, Recovered, Unit
 from brimful.run.display import Quiet
 from brimful.run.options import Order
 from brimful.run.outcomes import attempts_since
 from brimful.run.prepare import prepare
 from brimful.run.session import Session
 from brimful.run.sidecar import Sidecar
-from brimful.run.units import Delivered, Recovered, Unit
 from support.fake_driver import FakeDriver
 from support.runs import PROFILE, options, records, run, write_lines
 

@@ -57,9 +57,9 @@ def run(
     budget, 5 when the key is refused, 130 when interrupted.
     """
     from brimful.config import Settings
+    from brimful.packing.units import parse_pack
     from brimful.run.launch import Showing, run_to_end
     from brimful.run.options import Order, OutputFormat, RunOptions, parse_choice
-    from brimful.run.units import parse_pack
 
     fields = stated_fields(param, model=model, n=n, max_tokens=max_tokens, temperature=temperature, seed=seed)
     options = RunOptions(

@@ -32,7 +32,7 @@ def validate(
     """
     from brimful.cli.run import read_options, stated_fields
     from brimful.config import Settings
-    from brimful.run.units import parse_pack
+    from brimful.packing.units import parse_pack
     from brimful.run.validate import validate as look
 
     fields = stated_fields(param, model=model, n=n, max_tokens=max_tokens, temperature=temperature, seed=seed)

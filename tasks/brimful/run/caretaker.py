@@ -10,17 +10,17 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from brimful.packing import even_chunks
+from brimful.packing.batcher import Planner
+from brimful.packing.pack_size import Tuner
+from brimful.packing.packing import even_chunks
+from brimful.packing.units import DriveStatus
 from brimful.run.ending import Ending
 from brimful.run.inbox import Inbox
 from brimful.run.intake import Intake
 from brimful.run.ledger import Ledger
 from brimful.run.outstanding import Outstanding, Shard
-from brimful.run.plan import Planner
 from brimful.run.send import Sender
 from brimful.run.sweep import Sweep
-from brimful.run.tune import Tuner
-from brimful.run.units import DriveStatus
 from brimful.state.redis_retry import insist
 
 log = logging.getLogger(__name__)

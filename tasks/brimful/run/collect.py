@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable, Sequence
 
 from brimful.outcome import Cause, Outcome
+from brimful.packing.units import Delivered, Failed
 from brimful.run.feed import Feed
 from brimful.run.outcomes import attempts_since
 from brimful.run.prepare import Prepared
 from brimful.run.read import BadLine
 from brimful.run.records import rollout_records
 from brimful.run.stats import Histogram, Recent
-from brimful.run.units import Delivered, Failed
 
 _UNKNOWN = 1 << 60  # rollouts of a line that was not read yet: more than any has
 

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from brimful.packing.units import DriveStatus
 from brimful.run.gauges import Gauges
 from brimful.run.summary import Summary, duration
-from brimful.run.units import DriveStatus
 
 PLAIN_S = 10.0
 """Between two plain lines."""

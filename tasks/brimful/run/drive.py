@@ -4,7 +4,7 @@ Its parts share one bookkeeping (what is outstanding, the planner, the status) o
 into the planner, as many as it can choose among, and plans requests; the *sender* takes them to ledger and queue; the
 *inbox* reads outcomes from the run's stream, and every one that comes makes room for further requests; the
 *caretaker* looks after shards that are found nowhere; the *ending* tells when it is over, or stops it before. What is
-enqueued is bounded: what fills the slots, and what keeps them filled for a moment (:mod:`brimful.run.pace`), so a
+enqueued is bounded: what fills the slots, and what keeps them filled for a moment (:mod:`brimful.packing.slot_model`), so a
 million lines take no more memory than a thousand.
 
 An outcome leaves Redis only after its consumer has come back for the next batch, that is: when it is on disk. A fault
@@ -23,6 +23,10 @@ from celery import Celery
 
 from brimful.celery import app_for
 from brimful.names import Workload
+from brimful.packing.batcher import Planner
+from brimful.packing.pack_size import Tuner
+from brimful.packing.slot_model import Limits, Pace
+from brimful.packing.units import Delivered, DriveStatus, Failed, PackOption, Recovered, Unit
 from brimful.profile import Profile
 from brimful.run.caretaker import Caretaker
 from brimful.run.ending import Ending
@@ -31,14 +35,10 @@ from brimful.run.intake import Intake
 from brimful.run.ledger import Ledger
 from brimful.run.outcomes import Outcomes
 from brimful.run.outstanding import Outstanding
-from brimful.run.pace import Limits, Pace
-from brimful.run.plan import Planner
 from brimful.run.publish import Publisher
 from brimful.run.recover import collect
 from brimful.run.send import Sender
 from brimful.run.sweep import Sweep
-from brimful.run.tune import Tuner
-from brimful.run.units import Delivered, DriveStatus, Failed, PackOption, Recovered, Unit
 from brimful.runtime.aio import end
 from brimful.state.live_limits import live_limits
 from brimful.state.redis_retry import AWAY, heedful

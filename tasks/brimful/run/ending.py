@@ -11,10 +11,10 @@ import contextlib
 import logging
 
 from brimful.errors import FleetError
+from brimful.packing.units import DriveStatus
 from brimful.run.intake import Intake
 from brimful.run.ledger import Ledger
 from brimful.run.outstanding import Outstanding
-from brimful.run.units import DriveStatus
 from brimful.state.redis_retry import AWAY, insist, refused_lately
 
 log = logging.getLogger(__name__)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 
 from brimful.errors import InputError
+from brimful.packing.units import Unit
 from brimful.profile import Profile
 from brimful.run.budget import Budget
 from brimful.run.edits import Edits
@@ -13,7 +14,6 @@ from brimful.run.errors_file import ErrorsFile
 from brimful.run.options import RunOptions
 from brimful.run.read import BadLine, Entry, Reader
 from brimful.run.tally import Tally, all_pairs
-from brimful.run.units import Unit
 from brimful.runtime.stream import in_thread
 
 _BREATH = 256  # lines between two looks of the event loop

@@ -24,7 +24,7 @@ from typing import Any
 from redis.asyncio import Redis
 
 from brimful.outcome import Outcome
-from brimful.run.units import Manifest, manifest_from, manifest_message
+from brimful.packing.units import Manifest, manifest_from, manifest_message
 from brimful.state.keys import run_key
 
 TTL_S = 7 * 24 * 3600

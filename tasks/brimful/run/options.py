@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 from brimful.errors import UsageError
 from brimful.names import Mode, Workload
+from brimful.packing.units import PackOption
 from brimful.profile import Profile
 from brimful.run.formats import InputFormat
 from brimful.run.sources import Source
-from brimful.run.units import PackOption
 
 
 class OutputFormat(StrEnum):

@@ -6,10 +6,10 @@ import time
 from dataclasses import replace
 
 from brimful.outcome import Cause, Failure, Outcome
-from brimful.packing import Packed, fail, narrow, unpack
-from brimful.run.plan import Planner
-from brimful.run.tune import Tuner
-from brimful.run.units import Delivered, DriveStatus, Failed, Unit
+from brimful.packing.batcher import Planner
+from brimful.packing.pack_size import Tuner
+from brimful.packing.packing import Packed, fail, narrow, unpack
+from brimful.packing.units import Delivered, DriveStatus, Failed, Unit
 
 STOPS = (Cause.KEY_REFUSED, Cause.BUDGET)
 """Failures after which nothing more is worth asking."""

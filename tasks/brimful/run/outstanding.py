@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from brimful.names import Workload
-from brimful.packing import Packed
-from brimful.run.pace import Pace
+from brimful.packing.pack_size import Tuner
+from brimful.packing.packing import Packed
+from brimful.packing.slot_model import Pace
+from brimful.packing.units import manifest_message
 from brimful.run.publish import ShardMessage
-from brimful.run.tune import Tuner
-from brimful.run.units import manifest_message
 
 SHARD_BYTES = 768 * 1024
 _SHARDS = 24

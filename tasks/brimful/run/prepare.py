@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from brimful.errors import InputError, UsageError
+from brimful.packing.request_size import lacks_max_tokens
+from brimful.packing.units import Unit
 from brimful.profile import Profile
-from brimful.request_size import lacks_max_tokens
 from brimful.run.budget import Budget
 from brimful.run.digests import LineDigests
 from brimful.run.edits import WAYS_OUT, Edits
@@ -24,7 +25,6 @@ from brimful.run.sidecar import Ranges, Sidecar
 from brimful.run.stats import Counts
 from brimful.run.survey import Survey, survey
 from brimful.run.tally import Tally
-from brimful.run.units import Unit
 
 _LOOKED = 200_000  # lines between two words about it
 

@@ -9,14 +9,14 @@ from typing import NamedTuple
 
 from brimful.errors import BadRequest, BrimfulError, InputError
 from brimful.names import Mode
+from brimful.packing.request_size import check_line, line_profile
+from brimful.packing.units import Unit
 from brimful.profile import Profile
 from brimful.request import Request
-from brimful.request_size import check_line, line_profile
 from brimful.run.formats import InputFormat, Parser, detect, parser
 from brimful.run.identity import Ids
 from brimful.run.options import ReadOptions
 from brimful.run.sources import MAX_LINE, RawLine, Source, raw_lines
-from brimful.run.units import Unit
 
 MAX_ROLLOUTS = 100_000
 """Of one line: what is known of each is kept until all of them are there."""

@@ -8,11 +8,11 @@ from typing import Any
 
 from brimful.errors import BadRequest
 from brimful.names import Mode
-from brimful.packing import Packed, Part, parts_of
+from brimful.packing.packing import Packed, Part, parts_of
+from brimful.packing.request_size import line_profile, prompt_bytes
+from brimful.packing.units import Manifest, Unit
 from brimful.profile import Profile
 from brimful.request import Request
-from brimful.request_size import line_profile, prompt_bytes
-from brimful.run.units import Manifest, Unit
 
 
 def rebuilt(id: str, manifest: Manifest, fields: Any, profile: Profile) -> Packed | None:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from brimful.errors import InputError
-from brimful.run.units import Delivered
-from brimful.run.usage import share_usage
+from brimful.packing.units import Delivered
+from brimful.packing.usage import share_usage
 
 _BREAKS = {"\x85": "\\u0085", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 """Line breaks to some readers (str.splitlines), which JSON leaves as they are inside strings."""

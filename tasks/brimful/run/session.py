@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, Protocol
 
 from brimful.errors import BrimfulError, FleetError
+from brimful.packing.units import Delivered, DriveStatus, Failed, Recovered, Unit
 from brimful.run.collect import Collector
 from brimful.run.convert import convert
 from brimful.run.display import Display, Progress
 from brimful.run.options import Order
 from brimful.run.prepare import Prepared
 from brimful.run.summary import Summary, exit_code_of
-from brimful.run.units import Delivered, DriveStatus, Failed, Recovered, Unit
 
 _LARGE = 100 << 20  # bytes of a ledger that take a while
 _TICK_S = 0.5

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from brimful.errors import InputError
+from brimful.packing.units import Unit
 from brimful.profile import Profile
 from brimful.run.options import ReadOptions
 from brimful.run.read import BadLine, Entry, Reader, is_duplicate
 from brimful.run.sidecar import Ranges
-from brimful.run.units import Unit
 from brimful.run.unknown import UnknownFields
 
 _KEPT = 20  # faults that are kept

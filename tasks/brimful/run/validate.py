@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from brimful.errors import RequestTooLarge
-from brimful.packing import parts_of
+from brimful.packing.packing import parts_of
+from brimful.packing.units import PackOption, Unit
 from brimful.profile import Profile
 from brimful.run.options import ReadOptions
 from brimful.run.read import Entry
 from brimful.run.summary import duration
 from brimful.run.survey import Survey, survey
-from brimful.run.units import PackOption, Unit
 
 _ASSUMED_S = 1.0
 _SHOWN = 10

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from redis.asyncio import Redis
 
-from brimful.run.pace import Limits
+from brimful.packing.slot_model import Limits
 from brimful.state.status import known_tags_async, read_limits_async
 
 

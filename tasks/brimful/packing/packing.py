@@ -2,7 +2,7 @@
 
 A line's wish is cut into *parts*: one prompt with some of its choices. Parts of the same *shape* (model and every other
 field but the prompt, number of choices, strings or token lists) may share a request, within the profile's bounds
-(:mod:`brimful.request_size`). A line too large for one request is cut over its prompts first, then over its choices.
+(:mod:`brimful.packing.request_size`). A line too large for one request is cut over its prompts first, then over its choices.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 
 from brimful.names import Mode, Workload
 from brimful.outcome import Cause, Failure, Outcome, Rollout, rollouts
+from brimful.packing.request_size import MAX_PACK_BYTES, check_line, most_choices, most_prompts, prompt_bytes
+from brimful.packing.units import Delivered, Failed, Manifest, Piece, Unit
+from brimful.packing.usage import share_usage
 from brimful.profile import Profile
 from brimful.request import Request
-from brimful.request_size import MAX_PACK_BYTES, check_line, most_choices, most_prompts, prompt_bytes
-from brimful.run.units import Delivered, Failed, Manifest, Piece, Unit
-from brimful.run.usage import share_usage
 
 _SHAPES = 4096
 """Shapes that are remembered."""

@@ -82,7 +82,7 @@ class Delivered:
     model: str
     usage: dict[str, Any] | None
     """The line's part of the request's usage: whole where it was alone; where lines shared it, their parts add up to
-    the request's (:func:`brimful.run.usage.share_usage`, by the lines' number of rollouts)."""
+    the request's (:func:`brimful.packing.usage.share_usage`, by the lines' number of rollouts)."""
     outcome: Outcome
     """The whole request's; ``outcome.completion`` is None here, its rollouts having been dealt out."""
     packed: int

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from functools import partial
 from itertools import islice
 
-from brimful.packing import Part, Shape, fitting, parts_of
+from brimful.packing.pack_size import BLIND_WAVES, START_PROMPTS, Lot, Tuner, deal_blind, deal_out, fill_up
+from brimful.packing.packing import Part, Shape, fitting, parts_of
+from brimful.packing.request_size import MAX_PACK_BYTES
+from brimful.packing.slot_model import Pace
+from brimful.packing.units import PackOption, Unit
 from brimful.profile import Profile
-from brimful.request_size import MAX_PACK_BYTES
-from brimful.run.pace import Pace
-from brimful.run.tune import BLIND_WAVES, START_PROMPTS, Lot, Tuner, deal_blind, deal_out, fill_up
-from brimful.run.units import PackOption, Unit
 
 _HELD = (256, 40_000)
 """Parts held back at least and at most, so that there is something to choose from."""

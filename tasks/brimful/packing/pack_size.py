@@ -14,9 +14,9 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from brimful.packing import Shape
-from brimful.run.latency import Latency
-from brimful.run.pace import Limits
+from brimful.packing.latency import Latency
+from brimful.packing.packing import Shape
+from brimful.packing.slot_model import Limits
 
 START_TOKENS = 4096
 """Size of the requests sent before anything is known of the latency (a single prompt may be larger), and of prompts."""
