@@ -16,13 +16,13 @@ from typing import Any
 from redis import RedisError
 
 from brimful.config import Settings
+from brimful.dispatch.driver import Driver
 from brimful.errors import BadRequest, RedisUnreachable
 from brimful.names import Workload
 from brimful.outcome import Cause, Failure, Rollout
 from brimful.packing.request_size import check_line, line_profile
 from brimful.packing.units import Delivered, Failed, PackOption, Unit
 from brimful.request import Request
-from brimful.run.drive import Driver
 from brimful.runtime.aio import Held
 from brimful.runtime.threads import threaded
 from brimful.state.redis_retry import Patience

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
+from brimful.dispatch.driver import Driver
+from brimful.dispatch.ledger import Ledger
 from brimful.names import Workload
 from brimful.outcome import Cause, Failure
 from brimful.packing.request_size import line_profile
 from brimful.packing.units import Delivered, Failed, Unit
 from brimful.profile import get_profile
 from brimful.request import Request
-from brimful.run.drive import Driver
-from brimful.run.ledger import Ledger
 from brimful.state.redis_url import redis_client
 from brimful_worker.local.valkey import Valkey
 from support.stub_fleet import StubSampler, stub_fleet

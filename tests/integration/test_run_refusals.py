@@ -14,12 +14,12 @@ import pytest
 import redis
 
 from brimful.config import Settings
+from brimful.dispatch.driver import Driver
 from brimful.errors import RedisRefused, RedisUnreachable
 from brimful.packing.request_size import line_profile
 from brimful.packing.units import Unit
 from brimful.profile import get_profile
 from brimful.request import Request
-from brimful.run.drive import Driver
 from brimful.run.launch import Showing, run_to_end
 from brimful.state import redis_retry as insist
 from brimful_worker.local.valkey import Valkey

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from celery.exceptions import Reject
 
+from brimful.dispatch.ledger import MAX_TRIES, Ledger, Result
 from brimful.outcome import Cause, Outcome
 from brimful.packing.units import Manifest, Piece, manifest_message
 from brimful.request import Request
-from brimful.run.ledger import MAX_TRIES, Ledger, Result
 from brimful.state.redis_url import redis_client
 from brimful_worker.local.valkey import Valkey
 from brimful_worker.shard import ShardRunner

@@ -6,8 +6,8 @@ import asyncio
 
 from redis.asyncio import Redis
 
+from brimful.dispatch.ledger import Keys
 from brimful.outcome import Outcome
-from brimful.run.ledger import Keys
 from brimful.state.redis_url import redis_client
 from brimful_worker.local.valkey import Valkey
 from brimful_worker.store import Store

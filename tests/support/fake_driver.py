@@ -1,4 +1,4 @@
-"""A driver that answers by itself, with the interface of ``brimful.run.drive.Driver``."""
+"""A driver that answers by itself, with the interface of ``brimful.dispatch.driver.Driver``."""
 
 from __future__ import annotations
 

@@ -11,11 +11,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from brimful.dispatch.driver import Driver
 from brimful.packing.request_size import line_profile
 from brimful.packing.units import Delivered, Failed, Unit, parse_pack
 from brimful.profile import get_profile
 from brimful.request import Request
-from brimful.run.drive import Driver
 
 N = 2
 

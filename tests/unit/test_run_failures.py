@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from brimful.dispatch.outcomes import Outcomes
 from brimful.errors import UsageError
 from brimful.outcome import Cause, Failure, Outcome
 from brimful.packing.batcher import Planner
@@ -17,7 +18,6 @@ from brimful.packing.units import DriveStatus, Unit
 from brimful.request import Request
 from brimful.run.display import Quiet
 from brimful.run.errors_file import ErrorsFile
-from brimful.run.outcomes import Outcomes
 from brimful.run.prepare import prepare
 from brimful.run.session import Session
 from brimful.run.tally import Tally

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from brimful.dispatch.outcomes import attempts_since
 from brimful.errors import FleetError, InputError, UsageError
 from brimful.outcome import Cause, Failure, Outcome, Rollout
 from brimful.packing.units import Delivered, Recovered, Unit
 from brimful.run.display import Quiet
 from brimful.run.options import Order
-from brimful.run.outcomes import attempts_since
 from brimful.run.prepare import prepare
 from brimful.run.session import Session
 from brimful.run.sidecar import Sidecar

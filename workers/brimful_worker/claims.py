@@ -20,7 +20,7 @@ from celery.exceptions import Reject
 from redis import RedisError
 from redis.asyncio import Redis
 
-from brimful.run.ledger import TTL_S, Keys
+from brimful.dispatch.ledger import TTL_S, Keys
 
 log = logging.getLogger(__name__)
 

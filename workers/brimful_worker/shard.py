@@ -19,11 +19,11 @@ from typing import Any, Protocol
 
 from celery.exceptions import Reject
 
+from brimful.dispatch.ledger import CLAIM_TTL_S, MAX_TRIES, Keys
 from brimful.errors import BadRequest
 from brimful.names import Mode, Workload
 from brimful.outcome import Cause, Failure, Outcome
 from brimful.request import Request
-from brimful.run.ledger import CLAIM_TTL_S, MAX_TRIES, Keys
 from brimful.runtime.aio import end
 from brimful.state.redis_url import redis_client
 from brimful_worker.claims import Claim, Claims

@@ -17,8 +17,8 @@ import orjson
 from redis import RedisError
 from redis.asyncio import Redis
 
+from brimful.dispatch.ledger import TTL_S, Keys, result_fields
 from brimful.outcome import Outcome
-from brimful.run.ledger import TTL_S, Keys, result_fields
 from brimful.runtime.aio import end
 from brimful_worker.admission.policy import gather_s
 

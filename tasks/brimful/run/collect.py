@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from brimful.dispatch.outcomes import attempts_since
 from brimful.outcome import Cause, Outcome
 from brimful.packing.units import Delivered, Failed
 from brimful.run.feed import Feed
-from brimful.run.outcomes import attempts_since
 from brimful.run.prepare import Prepared
 from brimful.run.read import BadLine
 from brimful.run.records import rollout_records

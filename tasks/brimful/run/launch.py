@@ -198,7 +198,7 @@ class _Launch:
 
 
 def _driver(timeout_s: float, redis_url: str, prepared: Prepared) -> DriverLike:
-    from brimful.run.drive import Driver
+    from brimful.dispatch.driver import Driver
 
     options = prepared.options
     return Driver(

@@ -23,7 +23,7 @@ _REFUSED_S = 10.0
 
 
 class DriverLike(Protocol):
-    """:class:`brimful.run.drive.Driver`, as far as a session uses it."""
+    """:class:`brimful.dispatch.driver.Driver`, as far as a session uses it."""
 
     async def recover(self) -> Recovered: ...
 

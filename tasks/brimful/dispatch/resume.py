@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from redis.asyncio import Redis
 
+from brimful.dispatch.ledger import Ledger
+from brimful.dispatch.rebuild import rebuilt
 from brimful.packing.packing import Packed, deal
 from brimful.packing.units import Delivered, Recovered
 from brimful.profile import Profile
-from brimful.run.ledger import Ledger
-from brimful.run.rebuild import rebuilt
 from brimful.state import broker_queues as queued
 from brimful.state.redis_retry import insist
 

@@ -10,14 +10,14 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
+from brimful.dispatch.inflight import Outstanding
+from brimful.dispatch.intake import Intake
+from brimful.dispatch.ledger import Ledger, Result
+from brimful.dispatch.outcomes import STOPS, Outcomes
+from brimful.dispatch.stop import Ending
 from brimful.errors import RequestTooLarge
 from brimful.packing.batcher import Planner
 from brimful.packing.units import Delivered, DriveStatus, Failed, Unit
-from brimful.run.ending import Ending
-from brimful.run.intake import Intake
-from brimful.run.ledger import Ledger, Result
-from brimful.run.outcomes import STOPS, Outcomes
-from brimful.run.outstanding import Outstanding
 from brimful.state.redis_retry import AWAY, heedful, insist
 
 _BLOCK_MS = 1000

@@ -10,11 +10,11 @@ import asyncio
 import contextlib
 import logging
 
+from brimful.dispatch.inflight import Outstanding
+from brimful.dispatch.intake import Intake
+from brimful.dispatch.ledger import Ledger
 from brimful.errors import FleetError
 from brimful.packing.units import DriveStatus
-from brimful.run.intake import Intake
-from brimful.run.ledger import Ledger
-from brimful.run.outstanding import Outstanding
 from brimful.state.redis_retry import AWAY, insist, refused_lately
 
 log = logging.getLogger(__name__)

@@ -22,23 +22,23 @@ from dataclasses import replace
 from celery import Celery
 
 from brimful.celery import app_for
+from brimful.dispatch.enqueue import Publisher
+from brimful.dispatch.inflight import Outstanding
+from brimful.dispatch.intake import Intake
+from brimful.dispatch.ledger import Ledger
+from brimful.dispatch.outcomes import Outcomes
+from brimful.dispatch.reconcile import Caretaker
+from brimful.dispatch.results import Inbox
+from brimful.dispatch.resume import collect
+from brimful.dispatch.sender import Sender
+from brimful.dispatch.stop import Ending
+from brimful.dispatch.sweep import Sweep
 from brimful.names import Workload
 from brimful.packing.batcher import Planner
 from brimful.packing.pack_size import Tuner
 from brimful.packing.slot_model import Limits, Pace
 from brimful.packing.units import Delivered, DriveStatus, Failed, PackOption, Recovered, Unit
 from brimful.profile import Profile
-from brimful.run.caretaker import Caretaker
-from brimful.run.ending import Ending
-from brimful.run.inbox import Inbox
-from brimful.run.intake import Intake
-from brimful.run.ledger import Ledger
-from brimful.run.outcomes import Outcomes
-from brimful.run.outstanding import Outstanding
-from brimful.run.publish import Publisher
-from brimful.run.recover import collect
-from brimful.run.send import Sender
-from brimful.run.sweep import Sweep
 from brimful.runtime.aio import end
 from brimful.state.live_limits import live_limits
 from brimful.state.redis_retry import AWAY, heedful

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from brimful.dispatch.enqueue import ShardMessage
 from brimful.names import Workload
 from brimful.packing.pack_size import Tuner
 from brimful.packing.packing import Packed
 from brimful.packing.slot_model import Pace
 from brimful.packing.units import manifest_message
-from brimful.run.publish import ShardMessage
 
 SHARD_BYTES = 768 * 1024
 _SHARDS = 24

@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 from redis.asyncio import Redis
 
-from brimful.run.ledger import Ledger
-from brimful.run.outstanding import Outstanding, Shard
+from brimful.dispatch.inflight import Outstanding, Shard
+from brimful.dispatch.ledger import Ledger
 from brimful.state import broker_queues as queued
 from brimful.state.redis_retry import insist
 

@@ -10,17 +10,17 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from brimful.dispatch.inflight import Outstanding, Shard
+from brimful.dispatch.intake import Intake
+from brimful.dispatch.ledger import Ledger
+from brimful.dispatch.results import Inbox
+from brimful.dispatch.sender import Sender
+from brimful.dispatch.stop import Ending
+from brimful.dispatch.sweep import Sweep
 from brimful.packing.batcher import Planner
 from brimful.packing.pack_size import Tuner
 from brimful.packing.packing import even_chunks
 from brimful.packing.units import DriveStatus
-from brimful.run.ending import Ending
-from brimful.run.inbox import Inbox
-from brimful.run.intake import Intake
-from brimful.run.ledger import Ledger
-from brimful.run.outstanding import Outstanding, Shard
-from brimful.run.send import Sender
-from brimful.run.sweep import Sweep
 from brimful.state.redis_retry import insist
 
 log = logging.getLogger(__name__)

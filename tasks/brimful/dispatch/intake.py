@@ -11,14 +11,14 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 
+from brimful.dispatch.inflight import Outstanding
+from brimful.dispatch.sender import Sender
 from brimful.errors import RequestTooLarge
 from brimful.packing.batcher import Planner
 from brimful.packing.pack_size import Tuner
 from brimful.packing.packing import Packed
 from brimful.packing.slot_model import Pace
 from brimful.packing.units import DriveStatus, Unit
-from brimful.run.outstanding import Outstanding
-from brimful.run.send import Sender
 from brimful.runtime.threads import threaded
 
 _BYTES_OUTSTANDING = 96 * 1024 * 1024

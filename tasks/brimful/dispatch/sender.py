@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from brimful.run.ledger import Ledger
-from brimful.run.outstanding import SHARD_BYTES, Outstanding, Shard
-from brimful.run.publish import Publisher
+from brimful.dispatch.enqueue import Publisher
+from brimful.dispatch.inflight import SHARD_BYTES, Outstanding, Shard
+from brimful.dispatch.ledger import Ledger
 from brimful.state.redis_retry import insist
 
 _SHARDS_AT_ONCE = 64
