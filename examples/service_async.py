@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from brimful import BrimfulError
-from brimful.fleet import AsyncFleet
+from brimful.client.fleet import AsyncFleet
 
 
 async def one(fleet: AsyncFleet) -> None:

@@ -6,7 +6,7 @@ BRIMFUL_REDIS_URL=redis://… python examples/service_sync.py
 from celery import group
 
 from brimful import BrimfulError, sample
-from brimful.fleet import Fleet
+from brimful.client.fleet import Fleet
 
 
 def one() -> None:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from brimful.celery import app
+    from brimful.client.fleet import AsyncFleet, Fleet
+    from brimful.client.mapping import Sampled
     from brimful.errors import BrimfulError
-    from brimful.fleet import AsyncFleet, Fleet
-    from brimful.mapping import Sampled
     from brimful.outcome import Outcome, Rollout
     from brimful.request import Request
     from brimful.tasks import sample, shard
@@ -31,13 +31,13 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES = {
-    "AsyncFleet": "fleet",
+    "AsyncFleet": "client.fleet_async",
     "BrimfulError": "errors",
-    "Fleet": "fleet",
+    "Fleet": "client.fleet",
     "Outcome": "outcome",
     "Request": "request",
     "Rollout": "outcome",
-    "Sampled": "mapping",
+    "Sampled": "client.mapping",
     "app": "tasks",  # with the tasks that it is asked for
     "sample": "tasks",
     "shard": "tasks",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from brimful import errors
-from brimful.fleet import AsyncFleet, Fleet
+from brimful.client.fleet import AsyncFleet, Fleet
 from brimful.outcome import Cause, Failure
 from brimful.request import Request
 from brimful.state.redis_url import redis_client

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from brimful import errors
-from brimful.fleet import AsyncFleet, Fleet
+from brimful.client.fleet import AsyncFleet, Fleet
 from brimful_worker.local.fleet import LocalFleet
 from support.waiting import wait_until
 

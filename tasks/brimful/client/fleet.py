@@ -23,10 +23,10 @@ from typing import Any, TypeVar
 from celery.exceptions import TaskRevokedError
 from celery.result import AsyncResult
 
-from brimful.client import Client
+from brimful.client.base import Client
+from brimful.client.fleet_async import AsyncFleet
+from brimful.client.mapping import Asked, MapRun, Sampled
 from brimful.errors import Cancelled
-from brimful.fleet_async import AsyncFleet
-from brimful.mapping import Asked, MapRun, Sampled
 from brimful.names import Workload
 from brimful.packing.units import PackOption
 from brimful.runtime.aio import Held, end

@@ -1,4 +1,4 @@
-"""The client's asyncio face. Services import it from :mod:`brimful.fleet`, whose ``Fleet`` has the same methods.
+"""The client's asyncio face. Services import it from :mod:`brimful.client.fleet`, whose ``Fleet`` has the same methods.
 
 Celery's own calls block, so they are made in threads; results are looked for by one task, whoever awaits them. Redis
 being away while results are awaited is sat out.
@@ -16,9 +16,9 @@ from typing import Any
 from celery.result import AsyncResult
 from redis import RedisError
 
-from brimful.client import Client
+from brimful.client.base import Client
+from brimful.client.mapping import Asked, MapRun, Sampled
 from brimful.errors import Cancelled
-from brimful.mapping import Asked, MapRun, Sampled
 from brimful.names import Workload
 from brimful.packing.units import PackOption
 from brimful.runtime.aio import Held, end

@@ -14,9 +14,9 @@ from kombu.exceptions import OperationalError
 from redis import RedisError
 
 from brimful.celery import app_for
+from brimful.client.mapping import Asked, MapRun
 from brimful.config import Settings
 from brimful.errors import RedisUnreachable
-from brimful.mapping import Asked, MapRun
 from brimful.names import TASK_SAMPLE, Workload
 from brimful.packing.units import PackOption, parse_pack
 from brimful.request import Request
@@ -24,7 +24,7 @@ from brimful.state.redis_url import required, without_password
 
 
 class Client:
-    """What :class:`brimful.fleet.Fleet` and :class:`brimful.fleet.AsyncFleet` are made from; not for callers."""
+    """What :class:`brimful.client.fleet.Fleet` and :class:`brimful.client.fleet.AsyncFleet` are made from; not for callers."""
 
     def __init__(self, redis_url: str | None = None) -> None:
         """``redis_url`` None: BRIMFUL_REDIS_URL. Nothing is connected before it is used. Raises SettingError."""

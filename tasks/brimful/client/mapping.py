@@ -1,4 +1,4 @@
-"""Many requests through the fleet from one process: what :class:`brimful.fleet.Fleet` maps with.
+"""Many requests through the fleet from one process: what :class:`brimful.client.fleet.Fleet` maps with.
 
 Requests go the way of a run: packed, in shards, bounded, each exactly once; nothing is held but what is under way.
 """
