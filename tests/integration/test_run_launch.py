@@ -11,9 +11,9 @@ import pytest
 from brimful.config import Settings
 from brimful.errors import ExitCode, FleetError
 from brimful.outcome import Cause, Failure
+from brimful.run.display.terminal import Terminal
 from brimful.run.launch import Showing, run_to_end
 from brimful.run.prepare import Prepared
-from brimful.run.terminal import Terminal
 from brimful_worker.local.valkey import Valkey
 from support.fake_driver import FakeDriver
 from support.runs import options, records, write_lines
@@ -108,9 +108,9 @@ async def test_the_live_display_draws_itself() -> None:
 
     from rich.console import Console
 
-    from brimful.run.display import Progress
-    from brimful.run.gauges import Gauges
-    from brimful.run.summary import Summary
+    from brimful.run.display.display import Progress
+    from brimful.run.display.gauges import Gauges
+    from brimful.run.display.summary import Summary
 
     async def gauges() -> Gauges:
         return Gauges(16, 16, 583, 600, waiting=3)

@@ -11,7 +11,7 @@ from typing import Any
 
 from brimful.outcome import Failure, Outcome, Rollout
 from brimful.packing.units import Delivered, DriveStatus, Failed, Recovered, Unit
-from brimful.run.tally import all_pairs
+from brimful.run.output.done_index import all_pairs
 
 Answer = Callable[[Unit, int, int], str | Failure | tuple[str, str]]
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from brimful.config import Settings
-from brimful.run.display import Quiet
+from brimful.run.display.display import Quiet
+from brimful.run.display.summary import Summary
+from brimful.run.input.sources import Source
 from brimful.run.options import ReadOptions, RunOptions
 from brimful.run.prepare import prepare
 from brimful.run.session import Session
-from brimful.run.sources import Source
-from brimful.run.summary import Summary
 from support.fake_driver import FakeDriver, Killed
 
 PROFILE = Settings.load().profile

@@ -19,10 +19,10 @@ from brimful.outcome import Outcome
 from brimful.packing.units import DriveStatus
 from brimful.profile import get_profile
 from brimful.request import Request
-from brimful.run.display import Progress
-from brimful.run.gauges import Gauges
-from brimful.run.summary import Summary
-from brimful.run.terminal import Terminal
+from brimful.run.display.display import Progress
+from brimful.run.display.gauges import Gauges
+from brimful.run.display.summary import Summary
+from brimful.run.display.terminal import Terminal
 from brimful.runtime.port import bind
 from brimful_worker.local.logs import KEPT, clear_logs
 

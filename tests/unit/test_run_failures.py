@@ -16,11 +16,11 @@ from brimful.packing.packing import Packed, parts_of
 from brimful.packing.slot_model import Limits, Pace
 from brimful.packing.units import DriveStatus, Unit
 from brimful.request import Request
-from brimful.run.display import Quiet
-from brimful.run.errors_file import ErrorsFile
+from brimful.run.display.display import Quiet
+from brimful.run.output.done_index import Tally
+from brimful.run.output.errors_file import ErrorsFile
 from brimful.run.prepare import prepare
 from brimful.run.session import Session
-from brimful.run.tally import Tally
 from support.fake_driver import FakeDriver
 from support.runs import PROFILE, options, records, run, write_lines
 

@@ -11,11 +11,11 @@ import zstandard
 from brimful.errors import BrimfulError, InputError, UsageError
 from brimful.names import Mode
 from brimful.packing.units import Unit
-from brimful.run.formats import InputFormat
+from brimful.run.input.formats import InputFormat
+from brimful.run.input.reader import BadLine, Reader
+from brimful.run.input.sources import Source
+from brimful.run.input.survey import survey
 from brimful.run.options import ReadOptions
-from brimful.run.read import BadLine, Reader
-from brimful.run.sources import Source
-from brimful.run.survey import survey
 from support.runs import PROFILE, write_lines
 
 

@@ -17,17 +17,17 @@ from brimful.errors import UsageError
 from brimful.outcome import Outcome, Rollout
 from brimful.packing.units import Delivered, DriveStatus
 from brimful.packing.usage import share_usage
-from brimful.run.budget import Budget
-from brimful.run.digests import LineDigests, name_lines
-from brimful.run.display import Progress, Rate, plain_line
-from brimful.run.gauges import Gauges
-from brimful.run.identity import Ids
-from brimful.run.output import mend
-from brimful.run.records import rollout_records
-from brimful.run.sidecar import Ranges
-from brimful.run.stats import Histogram, Recent
-from brimful.run.summary import Summary, duration
-from brimful.run.tally import Tally
+from brimful.run.display.display import Progress, Rate, plain_line
+from brimful.run.display.gauges import Gauges
+from brimful.run.display.stats import Histogram, Recent
+from brimful.run.display.summary import Summary, duration
+from brimful.run.input.budget import Budget
+from brimful.run.input.digests import LineDigests, name_lines
+from brimful.run.input.ids import Ids
+from brimful.run.output.done_index import Tally
+from brimful.run.output.jsonl import mend
+from brimful.run.output.records import rollout_records
+from brimful.run.output.sidecar import Ranges
 from brimful.runtime.stream import AHEAD, in_thread
 from brimful.state.status import _next_start_ms
 

@@ -13,11 +13,11 @@ from brimful.dispatch.outcomes import attempts_since
 from brimful.errors import FleetError, InputError, UsageError
 from brimful.outcome import Cause, Failure, Outcome, Rollout
 from brimful.packing.units import Delivered, Recovered, Unit
-from brimful.run.display import Quiet
+from brimful.run.display.display import Quiet
 from brimful.run.options import Order
+from brimful.run.output.sidecar import Sidecar
 from brimful.run.prepare import prepare
 from brimful.run.session import Session
-from brimful.run.sidecar import Sidecar
 from support.fake_driver import FakeDriver
 from support.runs import PROFILE, options, records, run, write_lines
 
@@ -355,7 +355,7 @@ def test_a_full_disk_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.Monk
         os.write(fd, data)
 
     with monkeypatch.context() as patch:
-        patch.setattr("brimful.run.output._write_all", write)
+        patch.setattr("brimful.run.output.jsonl._write_all", write)
         with pytest.raises(FleetError, match=r"cannot write .*out.jsonl: No space left"):
             run(options(source, out=out))
     assert len(records(out)) == 3

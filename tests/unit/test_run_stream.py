@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from brimful.errors import InputError
-from brimful.run.summary import Summary
+from brimful.run.display.summary import Summary
 from support.fake_driver import FakeDriver
 from support.runs import options, records, run
 

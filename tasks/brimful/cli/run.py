@@ -100,9 +100,9 @@ def read_options(
     """What ``run`` and ``validate`` read alike. Raises UsageError."""
     from brimful.errors import UsageError
     from brimful.names import Mode, Workload
-    from brimful.run.formats import InputFormat
+    from brimful.run.input.formats import InputFormat
+    from brimful.run.input.sources import Source
     from brimful.run.options import ReadOptions, parse_choice
-    from brimful.run.sources import Source
 
     if chat and job:
         raise UsageError("--chat, --job: one of them; a Job is a completion")

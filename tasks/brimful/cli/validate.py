@@ -55,7 +55,7 @@ def _print_json(found: dict[str, object]) -> None:
 def _print(found: object) -> None:
     import sys
 
-    from brimful.run.display import plain_table
+    from brimful.run.display.display import plain_table
     from brimful.run.validate import Validation, shown_body
 
     assert isinstance(found, Validation)

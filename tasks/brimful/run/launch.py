@@ -15,15 +15,15 @@ from functools import partial
 
 from brimful.config import Settings
 from brimful.errors import BrimfulError, ExitCode, UsageError
-from brimful.run.display import Display, Quiet, make_display
-from brimful.run.fleet_gauges import FleetGauges
-from brimful.run.gauges import GaugeReader, Gauges
+from brimful.run.display.display import Display, Quiet, make_display
+from brimful.run.display.fleet_gauges import FleetGauges
+from brimful.run.display.gauges import GaugeReader, Gauges
+from brimful.run.display.summary import Summary
 from brimful.run.options import RunOptions
+from brimful.run.preflight import check_provider, check_redis
 from brimful.run.prepare import Prepared, prepare
-from brimful.run.reach import check_provider, check_redis
 from brimful.run.session import DriverLike, Session
 from brimful.run.signals import Signals
-from brimful.run.summary import Summary
 from brimful.runtime.extras import LocalFleet, local_fleet
 from brimful.runtime.interrupt import unwinding
 from brimful.state.redis_retry import refused_lately

@@ -11,8 +11,8 @@ from brimful.errors import UsageError
 from brimful.names import Mode, Workload
 from brimful.packing.units import PackOption
 from brimful.profile import Profile
-from brimful.run.formats import InputFormat
-from brimful.run.sources import Source
+from brimful.run.input.formats import InputFormat
+from brimful.run.input.sources import Source
 
 
 class OutputFormat(StrEnum):

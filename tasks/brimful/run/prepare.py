@@ -11,20 +11,20 @@ from brimful.errors import InputError, UsageError
 from brimful.packing.request_size import lacks_max_tokens
 from brimful.packing.units import Unit
 from brimful.profile import Profile
-from brimful.run.budget import Budget
-from brimful.run.digests import LineDigests
-from brimful.run.edits import WAYS_OUT, Edits
-from brimful.run.errors_file import ErrorsFile
-from brimful.run.feed import Feed
+from brimful.run.display.stats import Counts
+from brimful.run.input.budget import Budget
+from brimful.run.input.changes import WAYS_OUT, Edits
+from brimful.run.input.digests import LineDigests
+from brimful.run.input.feed import Feed
+from brimful.run.input.reader import BadLine, Entry
+from brimful.run.input.survey import Survey, survey
 from brimful.run.options import Order, OutputFormat, RunOptions
-from brimful.run.output import LedgerFile, Sink, StandardOutput, mend, scan
-from brimful.run.parquet import check_parquet
-from brimful.run.paths import RunPaths
-from brimful.run.read import BadLine, Entry
-from brimful.run.sidecar import Ranges, Sidecar
-from brimful.run.stats import Counts
-from brimful.run.survey import Survey, survey
-from brimful.run.tally import Tally
+from brimful.run.output.done_index import Tally
+from brimful.run.output.errors_file import ErrorsFile
+from brimful.run.output.jsonl import LedgerFile, Sink, StandardOutput, mend, scan
+from brimful.run.output.parquet import check_parquet
+from brimful.run.output.paths import RunPaths
+from brimful.run.output.sidecar import Ranges, Sidecar
 
 _LOOKED = 200_000  # lines between two words about it
 

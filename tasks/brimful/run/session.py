@@ -9,12 +9,12 @@ from typing import Any, Protocol
 
 from brimful.errors import BrimfulError, FleetError
 from brimful.packing.units import Delivered, DriveStatus, Failed, Recovered, Unit
-from brimful.run.collect import Collector
-from brimful.run.convert import convert
-from brimful.run.display import Display, Progress
+from brimful.run.display.display import Display, Progress
+from brimful.run.display.summary import Summary, exit_code_of
 from brimful.run.options import Order
+from brimful.run.output.collect import Collector
+from brimful.run.output.convert import convert
 from brimful.run.prepare import Prepared
-from brimful.run.summary import Summary, exit_code_of
 
 _LARGE = 100 << 20  # bytes of a ledger that take a while
 _TICK_S = 0.5

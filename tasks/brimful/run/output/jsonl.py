@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from brimful.errors import FleetError
-from brimful.run.records import dump_line, load_line
+from brimful.run.output.records import dump_line, load_line
 
 _CHUNK = 1 << 16
 

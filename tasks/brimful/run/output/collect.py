@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from brimful.dispatch.outcomes import attempts_since
 from brimful.outcome import Cause, Outcome
 from brimful.packing.units import Delivered, Failed
-from brimful.run.feed import Feed
+from brimful.run.display.stats import Histogram, Recent
+from brimful.run.input.feed import Feed
+from brimful.run.input.reader import BadLine
+from brimful.run.output.records import rollout_records
 from brimful.run.prepare import Prepared
-from brimful.run.read import BadLine
-from brimful.run.records import rollout_records
-from brimful.run.stats import Histogram, Recent
 
 _UNKNOWN = 1 << 60  # rollouts of a line that was not read yet: more than any has
 

@@ -14,10 +14,10 @@ from typing import Any
 
 from brimful.errors import FleetError, InputError
 from brimful.packing.units import Failed
-from brimful.run.output import LedgerFile, mend, scan
-from brimful.run.read import BadLine
-from brimful.run.records import load_line
-from brimful.run.tally import LineSet, Tally, all_pairs
+from brimful.run.input.reader import BadLine
+from brimful.run.output.done_index import LineSet, Tally, all_pairs
+from brimful.run.output.jsonl import LedgerFile, mend, scan
+from brimful.run.output.records import load_line
 
 BAD_INPUT = "bad_input"
 """The cause of a line that no request could be made of; every other cause is a :class:`brimful.outcome.Cause`."""

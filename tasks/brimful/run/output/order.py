@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from brimful.errors import FleetError
-from brimful.run.records import load_line
+from brimful.run.output.records import load_line
 
 RUN_BYTES = 32 * 1024 * 1024
 """What is sorted in memory at a time."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from brimful.run.openai_batch import write_openai_batch, write_openai_errors
 from brimful.run.options import OutputFormat
-from brimful.run.order import is_ordered, ordered, write_ordered
-from brimful.run.paths import RunPaths
+from brimful.run.output.openai_batch import write_openai_batch, write_openai_errors
+from brimful.run.output.order import is_ordered, ordered, write_ordered
+from brimful.run.output.paths import RunPaths
 
 
 def convert(paths: RunPaths, *, input_order: bool) -> None:
@@ -16,7 +16,7 @@ def convert(paths: RunPaths, *, input_order: bool) -> None:
         write_openai_errors(paths.error_ledger, paths.errors)
     elif paths.parquet:
         if paths.ledger.exists():
-            from brimful.run.parquet import write_parquet
+            from brimful.run.output.parquet import write_parquet
 
             write_parquet(ordered(paths.ledger), paths.output)
     elif input_order and paths.ledger.exists() and not is_ordered(paths.ledger):

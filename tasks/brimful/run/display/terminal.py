@@ -11,9 +11,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from brimful.run.display import Progress, Rate, ReadGauges, gauge_words, waiting_for_window
-from brimful.run.gauges import Gauges
-from brimful.run.summary import Summary, duration
+from brimful.run.display.display import Progress, Rate, ReadGauges, gauge_words, waiting_for_window
+from brimful.run.display.gauges import Gauges
+from brimful.run.display.summary import Summary, duration
 
 
 class Terminal:

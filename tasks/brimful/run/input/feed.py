@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Callable
 from brimful.errors import InputError
 from brimful.packing.units import Unit
 from brimful.profile import Profile
-from brimful.run.budget import Budget
-from brimful.run.edits import Edits
-from brimful.run.errors_file import ErrorsFile
+from brimful.run.input.budget import Budget
+from brimful.run.input.changes import Edits
+from brimful.run.input.reader import BadLine, Entry, Reader
 from brimful.run.options import RunOptions
-from brimful.run.read import BadLine, Entry, Reader
-from brimful.run.tally import Tally, all_pairs
+from brimful.run.output.done_index import Tally, all_pairs
+from brimful.run.output.errors_file import ErrorsFile
 from brimful.runtime.stream import in_thread
 
 _BREATH = 256  # lines between two looks of the event loop

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from brimful.errors import InputError
-from brimful.run.digests import LineDigests, name_lines
-from brimful.run.errors_file import ErrorsFile
-from brimful.run.read import Entry
-from brimful.run.sidecar import Ranges
-from brimful.run.tally import LineSet, Tally
+from brimful.run.input.digests import LineDigests, name_lines
+from brimful.run.input.reader import Entry
+from brimful.run.output.done_index import LineSet, Tally
+from brimful.run.output.errors_file import ErrorsFile
+from brimful.run.output.sidecar import Ranges
 
 _KEPT = 5
 WAYS_OUT = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from brimful.config import Settings
 from brimful.errors import SettingError
-from brimful.run.gauges import Gauges
+from brimful.run.display.gauges import Gauges
 from brimful.state.redis_url import redis_client
 from brimful.state.status import Status, known_tags_async, read_status_async
 

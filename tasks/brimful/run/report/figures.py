@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from brimful.errors import FleetError, InputError, UsageError
+from brimful.run.display.stats import Counts, Histogram, Recent
 from brimful.run.options import OutputFormat
-from brimful.run.paths import RunPaths
-from brimful.run.records import load_line
-from brimful.run.sidecar import Sidecar
-from brimful.run.stats import Counts, Histogram, Recent
+from brimful.run.output.paths import RunPaths
+from brimful.run.output.records import load_line
+from brimful.run.output.sidecar import Sidecar
 
 _READ = 8  # longest and slowest rollouts that are shown
 _FAILURES = 50  # failures that are shown
@@ -99,7 +99,7 @@ def read_run(output: Path) -> RunFigures:
 
 def write_report(output: Path, page: Path | None = None) -> Path:
     """Make the page; returns where it is. Raises UsageError, InputError, FleetError."""
-    from brimful.run.report_page import render
+    from brimful.run.report.page import render
 
     page = page or RunPaths(output).report
     text = render(read_run(output))

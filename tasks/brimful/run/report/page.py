@@ -10,10 +10,10 @@ from importlib import resources
 from string import Template
 from typing import Any
 
-from brimful.run.charts import FULL, Series, area_chart, bar_list, histogram_chart
-from brimful.run.report import RunFigures, Timeline
-from brimful.run.stats import Histogram
-from brimful.run.summary import duration
+from brimful.run.display.stats import Histogram
+from brimful.run.display.summary import duration
+from brimful.run.report.charts import FULL, Series, area_chart, bar_list, histogram_chart
+from brimful.run.report.figures import RunFigures, Timeline
 
 _BINS = 240
 _GAP_S = 60  # of nothing on the wire: left out of the charts
@@ -25,7 +25,7 @@ def render(figures: RunFigures) -> str:
     """The page. Whatever a model or a provider said is escaped."""
     axis = _Axis(figures.timeline)
     limits = figures.sidecar.limits if figures.sidecar else {}
-    template = resources.files("brimful.run").joinpath("report.html").read_text("utf-8")
+    template = resources.files("brimful.run.report").joinpath("report.html").read_text("utf-8")
     return Template(template).substitute(
         name=escape(figures.name),
         when=escape(axis.when),

@@ -13,10 +13,10 @@ from brimful.packing.request_size import check_line, line_profile
 from brimful.packing.units import Unit
 from brimful.profile import Profile
 from brimful.request import Request
-from brimful.run.formats import InputFormat, Parser, detect, parser
-from brimful.run.identity import Ids
+from brimful.run.input.formats import InputFormat, Parser, detect, parser
+from brimful.run.input.ids import Ids
+from brimful.run.input.sources import MAX_LINE, RawLine, Source, raw_lines
 from brimful.run.options import ReadOptions
-from brimful.run.sources import MAX_LINE, RawLine, Source, raw_lines
 
 MAX_ROLLOUTS = 100_000
 """Of one line: what is known of each is kept until all of them are there."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from brimful.packing.units import DriveStatus
-from brimful.run.gauges import Gauges
-from brimful.run.summary import Summary, duration
+from brimful.run.display.gauges import Gauges
+from brimful.run.display.summary import Summary, duration
 
 PLAIN_S = 10.0
 """Between two plain lines."""
@@ -188,6 +188,6 @@ def make_display(*, progress: bool, table: bool, gauges: ReadGauges, stream: Any
         return Quiet(table=table)
     if not stream.isatty():
         return Plain(gauges, table=table)
-    from brimful.run.terminal import Terminal
+    from brimful.run.display.terminal import Terminal
 
     return Terminal(gauges, table=table)

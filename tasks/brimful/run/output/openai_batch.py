@@ -13,9 +13,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from brimful.run.order import write_lines
-from brimful.run.output import scan
-from brimful.run.records import dump_line
+from brimful.run.output.jsonl import scan
+from brimful.run.output.order import write_lines
+from brimful.run.output.records import dump_line
 
 
 def write_openai_batch(records: Iterable[tuple[bytes, dict[str, Any]]], path: Path) -> None:
