@@ -22,7 +22,7 @@ from support.waiting import wait_until
 _BEATING = textwrap.dedent(
     """
     import sys, signal
-    from brimful_worker.pulse import Pulse
+    from brimful_worker.liveness.pulse import Pulse
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     pulse = Pulse(lambda: 2.0)
     pulse.start()

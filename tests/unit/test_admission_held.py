@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from brimful_worker.admission.held import Held
 from brimful_worker.admission.lease import Lease, Term
 from brimful_worker.admission.policy import GATHER_MOST_S, gather_s
-from brimful_worker.admission.watchdog import Watchdog
+from brimful_worker.liveness.watchdog import Watchdog
 
 LEASE_S = 6.75
 

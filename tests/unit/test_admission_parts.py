@@ -29,7 +29,7 @@ from brimful_worker.admission.outbox import Outbox
 from brimful_worker.admission.policy import Limits, Rules, abort_margin, wire_lag
 from brimful_worker.admission.scripts import exchange_arguments, load
 from brimful_worker.admission.tickets import WORKLOADS, Queue, Ticket, Waiting
-from brimful_worker.admission.watchdog import Watchdog
+from brimful_worker.liveness.watchdog import Watchdog
 from support.waiting import wait_until_async
 
 LUA = resources.files("brimful_worker.admission").joinpath("lua")
@@ -369,7 +369,7 @@ class TestWatchdog:
     def test_it_sees_that_the_machine_was_suspended(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The clock jumps while timers stand still."""
         ahead = 0.0
-        monkeypatch.setattr("brimful_worker.admission.watchdog.steady", lambda: steady() + ahead)
+        monkeypatch.setattr("brimful_worker.liveness.watchdog.steady", lambda: steady() + ahead)
         dog = Watchdog()
         ours, theirs = socket.socketpair()
         with ours, theirs:

@@ -18,7 +18,7 @@ from brimful_worker.admission.lease import Lease, Term
 from brimful_worker.admission.outbox import Outbox
 from brimful_worker.admission.policy import Limits, Rules, abort_margin, wire_lag
 from brimful_worker.admission.tickets import Queue, Ticket, Waiting, is_start_only
-from brimful_worker.admission.watchdog import NAP_S, Watchdog
+from brimful_worker.liveness.watchdog import NAP_S, Watchdog
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from brimful_worker.admission.clock import steady
 from brimful_worker.admission.errors import StaleGrant
 
 if TYPE_CHECKING:
-    from brimful_worker.admission.watchdog import Watch, Watchdog
+    from brimful_worker.liveness.watchdog import Watch, Watchdog
 
 
 log = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from brimful_worker.admission.outbox import Outbox
 from brimful_worker.admission.policy import Limits, Rules, gather_s
 from brimful_worker.admission.talk import Answer, Talk
 from brimful_worker.admission.tickets import WORKLOADS, Ticket
-from brimful_worker.admission.watchdog import NAP_S
+from brimful_worker.liveness.watchdog import NAP_S
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""The worker's side of its guardian (:mod:`brimful_worker.guardian`): a thread that starts it and keeps writing beats.
+"""The worker's side of its guardian (:mod:`brimful_worker.liveness.guardian`): a thread that starts it and keeps writing beats.
 
 Failure mode: without a guardian, or while one is started again, all works on; only a worker that is stopped as a whole
 is then not noticed before it goes on.
@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from brimful_worker import guardian
+from brimful_worker.liveness import guardian
 
 log = logging.getLogger(__name__)
 
