@@ -12,7 +12,7 @@ import pytest
 
 from brimful.errors import SettingError
 from brimful.state.status import Status, WorkerStatus
-from brimful_worker import metrics
+from brimful_worker.metrics import catalogue as metrics
 from support.waiting import wait_until_async
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from brimful_worker import metrics
+from brimful_worker.metrics import catalogue as metrics
 
 yaml = pytest.importorskip("yaml")
 

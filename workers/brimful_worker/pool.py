@@ -19,11 +19,12 @@ from celery.concurrency.base import BasePool
 from celery.exceptions import Reject
 from celery.worker import state
 
-from brimful_worker import logs, metrics
+from brimful_worker import logs
 from brimful_worker.adopt import adopt
 from brimful_worker.jobs import Job
 from brimful_worker.loop import LoopThread
 from brimful_worker.mainthread import MainThread
+from brimful_worker.metrics import catalogue as metrics
 from brimful_worker.process import prepare
 from brimful_worker.room import Room
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from celery import Celery
 
-from brimful_worker import metrics
 from brimful_worker.leases import Leases, leases
+from brimful_worker.metrics import catalogue as metrics
 
 log = logging.getLogger(__name__)
 

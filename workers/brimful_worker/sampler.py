@@ -16,10 +16,11 @@ from brimful.errors import BudgetExhausted
 from brimful.names import Mode
 from brimful.outcome import Cause, Failure, Outcome
 from brimful.request import Request
-from brimful_worker import metrics, retry, verdict
+from brimful_worker import retry, verdict
 from brimful_worker.admission import Admission, Lease, LeaseLost, StaleGrant
 from brimful_worker.budget import BudgetGate
 from brimful_worker.job_hooks import Tickets, hooks
+from brimful_worker.metrics import catalogue as metrics
 from brimful_worker.provider.answer import Kind, Meaning
 from brimful_worker.provider.assembly import Assembly, Part
 from brimful_worker.provider.session import Provider

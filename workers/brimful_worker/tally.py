@@ -8,7 +8,7 @@ from typing import Any
 from brimful.names import Mode
 from brimful.outcome import Cause, Failure, Outcome
 from brimful.request import Request
-from brimful_worker import metrics
+from brimful_worker.metrics import catalogue as metrics
 from brimful_worker.provider.answer import Meaning
 
 

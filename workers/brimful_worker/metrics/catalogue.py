@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from brimful.errors import SettingError
-from brimful_worker.metrics_server import listen
+from brimful_worker.metrics.server import listen
 
 if TYPE_CHECKING:
     from wsgiref.simple_server import WSGIServer
