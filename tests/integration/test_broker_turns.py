@@ -11,10 +11,10 @@ from kombu import Consumer, Exchange, Queue
 from kombu.asynchronous import Hub, set_event_loop
 
 from brimful.names import QUEUES
-from brimful_worker import broker
-from brimful_worker.leases import Leases
+from brimful_worker.broker import transport as broker
+from brimful_worker.broker.fairness import Shares
+from brimful_worker.broker.unacked import Leases
 from brimful_worker.local.valkey import Valkey
-from brimful_worker.shares import Shares
 from support.waiting import wait_until
 
 LARGE, SMALL = 64_000, 5_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from redis.asyncio.connection import Connection
 
 from brimful.state.redis_url import redis_client
-from brimful_worker.packed import packed
+from brimful_worker.broker.hiredis_packing import packed
 
 
 def test_the_bytes_are_those_that_redis_py_makes() -> None:

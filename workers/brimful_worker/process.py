@@ -19,10 +19,12 @@ from kombu.utils.imports import symbol_by_name
 from brimful.errors import BrimfulError
 from brimful.names import TASK_SAMPLE
 from brimful.runtime.port import Port, bind
-from brimful_worker import broker, garbage, hello, logs
+from brimful_worker import garbage, logs
+from brimful_worker.broker import mingle as hello
+from brimful_worker.broker import transport as broker
+from brimful_worker.broker.fairness import shares
+from brimful_worker.broker.renewal import Renewal
 from brimful_worker.loop import LoopThread
-from brimful_worker.recovery import Renewal
-from brimful_worker.shares import shares
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +99,7 @@ def prepare(app: Celery, node: str) -> Process:
     broker.install(app)
     logs.install()
     hello.install()
-    Task.Request = "brimful_worker.requests:WorkerRequest"
+    Task.Request = "brimful_worker.broker.requests:WorkerRequest"
     ours = TASK_SAMPLE in app.tasks
     path = app.conf.get("brimful_assemble") or (ASSEMBLE if ours else None)
     try:

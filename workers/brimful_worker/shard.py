@@ -26,8 +26,8 @@ from brimful.outcome import Cause, Failure, Outcome
 from brimful.request import Request
 from brimful.runtime.aio import end
 from brimful.state.redis_url import redis_client
+from brimful_worker.broker.hiredis_packing import packed
 from brimful_worker.claims import Claim, Claims
-from brimful_worker.packed import packed
 from brimful_worker.store import Store
 
 _CHECK_S = 1.0

@@ -13,7 +13,7 @@ from redis.asyncio.connection import AbstractConnection
 
 from brimful.state.redis_url import close_redis_client, redis_client
 from brimful_worker.admission.clock import steady
-from brimful_worker.packed import packed
+from brimful_worker.broker.hiredis_packing import packed
 
 CONNECT_S = 2.0
 CALL_S = 2.0

@@ -4,7 +4,7 @@ What it changes, each found by trying (kombu 5.7):
 
 - closing a channel whose connection is gone neither raises (that ended the worker) nor forgets half of the work;
 - a lost connection gives back only what is not running here: running tasks go on and are acknowledged later;
-- an acknowledgement that cannot be sent is owed, and sent by :mod:`brimful_worker.recovery` when Redis is back;
+- an acknowledgement that cannot be sent is owed, and sent by :mod:`brimful_worker.broker.renewal` when Redis is back;
 - a message popped by a BRPOP under way when consuming ends goes back at once, and does not wait in the socket;
 - batch work cannot take all of a worker, nor can interactive work;
 - renewal times are the server's, abandoned messages are looked for only after Redis has been steadily there, and each
@@ -31,8 +31,8 @@ from kombu.utils.json import dumps, loads
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from brimful_worker.leases import leases
-from brimful_worker.shares import shares
+from brimful_worker.broker.fairness import shares
+from brimful_worker.broker.unacked import leases
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ _TIMER_S = 0.001
 LOST_HEADER = "brimful_lost"
 """Message header: how many workers have died with this task."""
 
-_GIVE_BACK = resources.files("brimful_worker").joinpath("give_back.lua").read_text("utf-8")
+_GIVE_BACK = resources.files("brimful_worker.broker").joinpath("give_back.lua").read_text("utf-8")
 
 
 class QoS(transport.QoS):

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 from brimful.names import QUEUES, Workload
-from brimful_worker.leases import Leases, leases
+from brimful_worker.broker.unacked import Leases, leases
 
 _BATCH = Workload.BATCH.value
 _URGENT = frozenset(QUEUES) - {_BATCH}

@@ -13,7 +13,7 @@ from typing import Any
 
 from celery import Celery
 
-from brimful_worker.leases import Leases, leases
+from brimful_worker.broker.unacked import Leases, leases
 from brimful_worker.metrics import catalogue as metrics
 
 log = logging.getLogger(__name__)

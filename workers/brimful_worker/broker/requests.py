@@ -11,9 +11,9 @@ from celery.worker.request import Request
 from brimful.names import TASK_SAMPLE, TASK_SHARD
 from brimful.outcome import Cause, Failure
 from brimful.runtime.redaction import describe
-from brimful_worker.broker import LOST_HEADER
-from brimful_worker.leases import leases
-from brimful_worker.recovery import MAX_LOST
+from brimful_worker.broker.renewal import MAX_LOST
+from brimful_worker.broker.transport import LOST_HEADER
+from brimful_worker.broker.unacked import leases
 
 
 def lost_too_often(headers: Any) -> Failure | None:
