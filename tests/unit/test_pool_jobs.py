@@ -11,8 +11,8 @@ import pytest
 from celery.exceptions import SoftTimeLimitExceeded
 
 from brimful.errors import Cancelled, NoWorker
-from brimful_worker.jobs import Job, Phase, current_job, run_coroutine
-from brimful_worker.loop import LoopThread
+from brimful_worker.pool.execution import Job, Phase, current_job, run_coroutine
+from brimful_worker.pool.loop import LoopThread
 from support.waiting import wait_until
 
 

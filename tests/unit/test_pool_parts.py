@@ -13,8 +13,8 @@ from brimful.names import QUEUES, TASK_SAMPLE, TASK_SHARD
 from brimful.runtime.redaction import describe
 from brimful_worker.broker.fairness import Shares
 from brimful_worker.broker.unacked import Leases
-from brimful_worker.mainthread import MainThread
-from brimful_worker.room import Room
+from brimful_worker.pool.mainthread import MainThread
+from brimful_worker.pool.semaphore import Room
 
 
 class Tasks:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import gc
 
-from brimful_worker import garbage
+from brimful_worker.pool import gc_tuning as garbage
 
 
 def test_what_is_loaded_is_walked_no_more_and_the_rest_rarely() -> None:

@@ -19,9 +19,9 @@ from brimful.request import Request
 from brimful.state.redis_url import required
 from brimful_worker.admission import Admission
 from brimful_worker.broker.requests import lost_too_often
-from brimful_worker.jobs import run_coroutine
 from brimful_worker.liveness.pulse import Pulse
 from brimful_worker.metrics import catalogue as metrics
+from brimful_worker.pool.execution import run_coroutine
 from brimful_worker.provider import GIVE_BACK, Provider
 from brimful_worker.sampler import Sampler
 from brimful_worker.shard import ShardRunner

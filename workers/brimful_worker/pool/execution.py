@@ -27,8 +27,8 @@ from billiard.einfo import ExceptionInfo
 from celery.exceptions import SoftTimeLimitExceeded
 
 from brimful.errors import Cancelled, NoWorker
-from brimful_worker.interrupt import Interruptible, SoftLimit
-from brimful_worker.overlay import carry
+from brimful_worker.pool.interrupt import Interruptible, SoftLimit
+from brimful_worker.pool.task_context import carry
 
 _current: ContextVar[Job | None] = ContextVar("brimful_job", default=None)
 _ids = itertools.count(1)

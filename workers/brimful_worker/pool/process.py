@@ -19,12 +19,13 @@ from kombu.utils.imports import symbol_by_name
 from brimful.errors import BrimfulError
 from brimful.names import TASK_SAMPLE
 from brimful.runtime.port import Port, bind
-from brimful_worker import garbage, logs
+from brimful_worker import logs
 from brimful_worker.broker import mingle as hello
 from brimful_worker.broker import transport as broker
 from brimful_worker.broker.fairness import shares
 from brimful_worker.broker.renewal import Renewal
-from brimful_worker.loop import LoopThread
+from brimful_worker.pool import gc_tuning as garbage
+from brimful_worker.pool.loop import LoopThread
 
 log = logging.getLogger(__name__)
 

@@ -20,13 +20,13 @@ from celery.exceptions import Reject
 from celery.worker import state
 
 from brimful_worker import logs
-from brimful_worker.adopt import adopt
-from brimful_worker.jobs import Job
-from brimful_worker.loop import LoopThread
-from brimful_worker.mainthread import MainThread
 from brimful_worker.metrics import catalogue as metrics
-from brimful_worker.process import prepare
-from brimful_worker.room import Room
+from brimful_worker.pool.adopt import adopt
+from brimful_worker.pool.execution import Job
+from brimful_worker.pool.loop import LoopThread
+from brimful_worker.pool.mainthread import MainThread
+from brimful_worker.pool.process import prepare
+from brimful_worker.pool.semaphore import Room
 
 _COLD_S = 4.0
 """How long a cold shutdown waits for cancelled coroutines and last acknowledgements."""

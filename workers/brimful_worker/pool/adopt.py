@@ -10,8 +10,8 @@ from typing import Any
 from celery import Celery, _state
 from celery.app.task import Task
 
-from brimful_worker.jobs import current_job, run_coroutine
-from brimful_worker.overlay import share
+from brimful_worker.pool.execution import current_job, run_coroutine
+from brimful_worker.pool.task_context import share
 
 
 def adopt(app: Celery) -> None:
