@@ -21,8 +21,8 @@ from brimful.state.embedded import running_hubs
 
 _GATEWAY = """
 import json, sys
-from brimful_worker.local.gateway import Gateway, GatewayOptions
-from brimful_worker.local.gateway.process import serve
+from brimful_worker.gateway import Gateway, GatewayOptions
+from brimful_worker.gateway.process import serve
 gateway = Gateway(GatewayOptions(**json.loads(sys.argv[1])))
 serve(gateway, host="127.0.0.1", port=0, ready=lambda gateway: print(gateway.url, flush=True))
 """

@@ -12,8 +12,8 @@ import aiohttp
 import pytest
 from aiohttp.web import StreamResponse
 
-from brimful_worker.local.gateway import Fault, Gateway, Rule, Wire, prompt_digest, sample_text
-from brimful_worker.local.gateway.wire import whole_response
+from brimful_worker.gateway import Fault, Gateway, Rule, Wire, prompt_digest, sample_text
+from brimful_worker.gateway.wire import whole_response
 from support.gateways import running_gateway
 from support.waiting import wait_until_async
 

@@ -9,8 +9,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from brimful_worker.local.gateway import FAULTS, Fault, Gateway, Rule, Wire
-from brimful_worker.local.gateway.wire import json_response
+from brimful_worker.gateway import FAULTS, Fault, Gateway, Rule, Wire
+from brimful_worker.gateway.wire import json_response
 from support.gateways import gateway_process, running_gateway
 from support.waiting import wait_until_async
 

@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from brimful_worker.local.gateway import Gateway
+from brimful_worker.gateway import Gateway
 from support.gateways import running_gateway
 from support.waiting import wait_until_async
 

@@ -8,7 +8,7 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
-from brimful_worker.local.gateway import Gateway
+from brimful_worker.gateway import Gateway
 from support.gateways import running_gateway
 
 

@@ -17,7 +17,7 @@ from brimful.config import Settings
 from brimful.outcome import Cause, Outcome
 from brimful.request import Request
 from brimful_worker.admission import Admission, bless
-from brimful_worker.local.gateway import Gateway, GatewayOptions
+from brimful_worker.gateway import Gateway, GatewayOptions
 from brimful_worker.local.valkey import Valkey
 from brimful_worker.provider import Provider
 from brimful_worker.sampler import Sampler

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from brimful.outcome import Cause, rollouts
-from brimful_worker.local.gateway import Gateway, GatewayOptions
+from brimful_worker.gateway import Gateway, GatewayOptions
 from support.fake_admission import FakeAdmission
 from support.sampling import bench
 from support.waiting import wait_until_async

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from brimful.outcome import Cause, Outcome
-from brimful_worker.local.gateway import Gateway, GatewayOptions
+from brimful_worker.gateway import Gateway, GatewayOptions
 from brimful_worker.provider import GIVE_BACK
 from support.fake_admission import FakeAdmission
 from support.sampling import Bench, bench

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from brimful.outcome import Cause
-from brimful_worker.local.gateway import Gateway, GatewayOptions
+from brimful_worker.gateway import Gateway, GatewayOptions
 from brimful_worker.provider import Provider
 from support.fake_admission import FakeAdmission
 from support.sampling import KEY, bench

@@ -8,7 +8,7 @@ import logging
 
 import pytest
 
-from brimful_worker.local.gateway import Gateway, GatewayOptions
+from brimful_worker.gateway import Gateway, GatewayOptions
 from support.sampling import KEY, bench
 
 PROMPT = "a prompt that is nobody's business but mine"

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from brimful_worker.local.gateway import Gateway, GatewayOptions
+from brimful_worker.gateway import Gateway, GatewayOptions
 
 _MAIN = "import typer; from brimful.cli.gateway import gateway; typer.run(gateway)"
 

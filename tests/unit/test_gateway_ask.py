@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from brimful_worker.local.gateway.ask import read_ask, read_json
-from brimful_worker.local.gateway.options import GatewayOptions
-from brimful_worker.local.gateway.refusal import Refusal
+from brimful_worker.gateway.ask import read_ask, read_json
+from brimful_worker.gateway.options import GatewayOptions
+from brimful_worker.gateway.refusal import Refusal
 
 GOOD: dict[str, Any] = {"model": "llama-8b", "prompt": "The sky is", "max_tokens": 2}
 

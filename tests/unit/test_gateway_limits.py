@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from brimful_worker.local.gateway.holds import Budget
-from brimful_worker.local.gateway.latency import latency_s
-from brimful_worker.local.gateway.limits import QueueFull, Slots, Window
-from brimful_worker.local.gateway.options import GatewayOptions, OptionError
-from brimful_worker.local.gateway.refusal import retry_headers
+from brimful_worker.gateway.jobs.holds import Budget
+from brimful_worker.gateway.latency import latency_s
+from brimful_worker.gateway.limits import QueueFull, Slots, Window
+from brimful_worker.gateway.options import GatewayOptions, OptionError
+from brimful_worker.gateway.refusal import retry_headers
 
 
 class Clock:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brimful_worker.local.gateway.faults import KINDS, WORK, FaultError, Faults, parse_faults
+from brimful_worker.gateway.faults.faults import KINDS, WORK, FaultError, Faults, parse_faults
 
 
 def met(faults: str, requests: int, kind: str = "completions", seed: int = 0) -> list[str]:

@@ -5,7 +5,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful_worker.local.gateway.text import count_tokens, dump_json, prompt_digest, sample_text
+from brimful_worker.gateway.text import count_tokens, dump_json, prompt_digest, sample_text
 
 
 def test_same_identity_same_text() -> None:

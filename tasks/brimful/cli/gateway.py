@@ -39,7 +39,7 @@ def gateway(
 
     It accepts every key, or only those in BRIMFUL_GATEWAY_KEYS (by commas).
     """
-    local = worker_side("local.gateway", "the stand-in gateway")
+    local = worker_side("gateway", "the stand-in gateway")
     if faults == "list":
         for name, kind in sorted(local.FAULTS.items()):
             typer.echo(f"{name:15}{kind.about}")
@@ -68,7 +68,7 @@ def gateway(
         built = local.Gateway(options)
     except (local.OptionError, local.FaultError) as error:
         raise SettingError(f"brimful gateway: {error}") from None
-    process = worker_side("local.gateway.process", "the stand-in gateway")
+    process = worker_side("gateway.process", "the stand-in gateway")
     process.serve(built, host=host, port=port, ready=_tell)
 
 

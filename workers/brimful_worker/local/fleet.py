@@ -30,7 +30,7 @@ from brimful_worker.local.standin import StandIn
 from brimful_worker.local.supervisor import Supervisor
 
 if TYPE_CHECKING:
-    from brimful_worker.local.gateway import GatewayOptions
+    from brimful_worker.gateway import GatewayOptions
 
 _AUXILIARY_STOP_S = 3.0
 

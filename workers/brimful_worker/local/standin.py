@@ -16,7 +16,7 @@ from brimful_worker.local.environment import keyless_environment
 from brimful_worker.local.processes import Child, Lifeline
 
 if TYPE_CHECKING:
-    from brimful_worker.local.gateway import GatewayOptions
+    from brimful_worker.gateway import GatewayOptions
 
 _START_S = 20.0
 
@@ -61,8 +61,8 @@ class StandIn:
 
 def serve(options: str) -> int:
     """The child's side: serve on a free port of 127.0.0.1. Writes the URL as a line to stdout."""
-    from brimful_worker.local.gateway import Gateway, GatewayOptions
-    from brimful_worker.local.gateway.process import serve as serve_gateway
+    from brimful_worker.gateway import Gateway, GatewayOptions
+    from brimful_worker.gateway.process import serve as serve_gateway
 
     fields = json.loads(options)
     # JSON knows no tuples.

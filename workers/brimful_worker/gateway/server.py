@@ -11,7 +11,7 @@ from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
 if TYPE_CHECKING:
-    from brimful_worker.local.gateway.app import Gateway
+    from brimful_worker.gateway.app import Gateway
 
 _BACKLOG = 8192
 _STOP_S = 0.01

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from brimful_worker.local.gateway.faults import Rule
+    from brimful_worker.gateway.faults.faults import Rule
 
 
 class OptionError(ValueError):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import uvloop
 
 from brimful.errors import UsageError
-from brimful_worker.local.gateway.app import Gateway
+from brimful_worker.gateway.app import Gateway
 
 
 def serve(gateway: Gateway, *, host: str, port: int, ready: Callable[[Gateway], None]) -> None:

@@ -6,9 +6,9 @@ import time
 import uuid
 from typing import Any
 
-from brimful_worker.local.gateway.ask import Ask
-from brimful_worker.local.gateway.options import GatewayOptions
-from brimful_worker.local.gateway.text import sample_text
+from brimful_worker.gateway.ask import Ask
+from brimful_worker.gateway.options import GatewayOptions
+from brimful_worker.gateway.text import sample_text
 
 
 def complete(ask: Ask, options: GatewayOptions) -> dict[str, Any]:

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from brimful_worker.local.gateway.ask import Ask
-from brimful_worker.local.gateway.options import GatewayOptions
-from brimful_worker.local.gateway.refusal import Refusal, error_body
+from brimful_worker.gateway.ask import Ask
+from brimful_worker.gateway.options import GatewayOptions
+from brimful_worker.gateway.refusal import Refusal, error_body
 
 Result = tuple[int, Any]
 """A status and a JSON body."""

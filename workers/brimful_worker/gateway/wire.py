@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from aiohttp import web
 
-from brimful_worker.local.gateway.text import dump_json
+from brimful_worker.gateway.text import dump_json
 
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER on, 0 s: closing sends RST
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from brimful_worker.local.gateway.options import GatewayOptions
+from brimful_worker.gateway.options import GatewayOptions
 
 
 def latency_s(options: GatewayOptions, *, max_tokens: int, choices: int, random: float = 0.5) -> float:

@@ -6,14 +6,14 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any, Self
 
-from brimful_worker.local.gateway.answer import complete
-from brimful_worker.local.gateway.ask import Ask
-from brimful_worker.local.gateway.latency import latency_s
-from brimful_worker.local.gateway.limits import QueueFull
-from brimful_worker.local.gateway.refusal import Refusal
+from brimful_worker.gateway.answer import complete
+from brimful_worker.gateway.ask import Ask
+from brimful_worker.gateway.latency import latency_s
+from brimful_worker.gateway.limits import QueueFull
+from brimful_worker.gateway.refusal import Refusal
 
 if TYPE_CHECKING:
-    from brimful_worker.local.gateway.app import Gateway
+    from brimful_worker.gateway.app import Gateway
 
 
 class Visit:

@@ -9,19 +9,19 @@ from typing import Any, Self
 
 from aiohttp import web
 
-from brimful_worker.local.gateway.ask import Ask, read_ask, read_json
-from brimful_worker.local.gateway.control import Control, Handler
-from brimful_worker.local.gateway.faults import FaultError, Faults
-from brimful_worker.local.gateway.holds import Budget
-from brimful_worker.local.gateway.job_routes import JobRoutes
-from brimful_worker.local.gateway.jobs import Jobs, Result
-from brimful_worker.local.gateway.ledger import Arrival, Ledger
-from brimful_worker.local.gateway.limits import Slots, Window
-from brimful_worker.local.gateway.options import GatewayOptions, OptionError
-from brimful_worker.local.gateway.refusal import Refusal, retry_headers
-from brimful_worker.local.gateway.server import listen
-from brimful_worker.local.gateway.visit import Visit
-from brimful_worker.local.gateway.wire import Fault, Wire, json_response
+from brimful_worker.gateway.ask import Ask, read_ask, read_json
+from brimful_worker.gateway.control import Control, Handler
+from brimful_worker.gateway.faults.faults import FaultError, Faults
+from brimful_worker.gateway.jobs.holds import Budget
+from brimful_worker.gateway.jobs.jobs import Jobs, Result
+from brimful_worker.gateway.jobs.routes import JobRoutes
+from brimful_worker.gateway.limits import Slots, Window
+from brimful_worker.gateway.options import GatewayOptions, OptionError
+from brimful_worker.gateway.refusal import Refusal, retry_headers
+from brimful_worker.gateway.request_log import Arrival, Ledger
+from brimful_worker.gateway.server import listen
+from brimful_worker.gateway.visit import Visit
+from brimful_worker.gateway.wire import Fault, Wire, json_response
 
 Serve = Callable[[web.BaseRequest, Ask, dict[str, Any], Fault | None], Awaitable[web.StreamResponse]]
 """Does what an admitted request asks for, given its body's fields and the fault it is to meet. May raise Refusal."""

@@ -7,8 +7,8 @@ from typing import Any
 
 from aiohttp import web
 
-from brimful_worker.local.gateway.refusal import error_body
-from brimful_worker.local.gateway.wire import Strike, Wire, fault, json_response, whole_response
+from brimful_worker.gateway.refusal import error_body
+from brimful_worker.gateway.wire import Strike, Wire, fault, json_response, whole_response
 
 _HTML = b"<html>\r\n<head><title>502 Bad Gateway</title></head>\r\n<body><h1>502 Bad Gateway</h1></body></html>\r\n"
 

@@ -6,7 +6,7 @@ import asyncio
 
 from aiohttp import web
 
-from brimful_worker.local.gateway.wire import Strike, Wire, fault, raw_response
+from brimful_worker.gateway.wire import Strike, Wire, fault, raw_response
 
 
 @fault("reset", "the connection reset before the headers", done=True, wired=True)

@@ -9,9 +9,9 @@ from typing import Any
 
 import orjson
 
-from brimful_worker.local.gateway.options import GatewayOptions
-from brimful_worker.local.gateway.refusal import Refusal
-from brimful_worker.local.gateway.text import count_tokens, prompt_digest
+from brimful_worker.gateway.options import GatewayOptions
+from brimful_worker.gateway.refusal import Refusal
+from brimful_worker.gateway.text import count_tokens, prompt_digest
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from brimful_worker.local.gateway.ask import Ask
-from brimful_worker.local.gateway.limits import Window
-from brimful_worker.local.gateway.text import prompt_digest
+from brimful_worker.gateway.ask import Ask
+from brimful_worker.gateway.limits import Window
+from brimful_worker.gateway.text import prompt_digest
 
 
 @dataclass(slots=True)

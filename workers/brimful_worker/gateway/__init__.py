@@ -4,12 +4,12 @@ It keeps the provider's limits and refuses as the provider does, is ill in every
 writes down what it saw (the ledger), so that a fleet can be judged by the other side of the wire.
 """
 
-from brimful_worker.local.gateway.app import Gateway
-from brimful_worker.local.gateway.faults import FaultError, Rule, parse_faults
-from brimful_worker.local.gateway.ledger import Arrival, Ledger
-from brimful_worker.local.gateway.options import GatewayOptions, OptionError
-from brimful_worker.local.gateway.text import prompt_digest, sample_text
-from brimful_worker.local.gateway.wire import FAULTS, Fault, Wire
+from brimful_worker.gateway.app import Gateway
+from brimful_worker.gateway.faults.faults import FaultError, Rule, parse_faults
+from brimful_worker.gateway.options import GatewayOptions, OptionError
+from brimful_worker.gateway.request_log import Arrival, Ledger
+from brimful_worker.gateway.text import prompt_digest, sample_text
+from brimful_worker.gateway.wire import FAULTS, Fault, Wire
 
 __all__ = [
     "FAULTS",

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from brimful_worker.local.gateway.ask import read_json
-from brimful_worker.local.gateway.refusal import Refusal
-from brimful_worker.local.gateway.wire import json_response
+from brimful_worker.gateway.ask import read_json
+from brimful_worker.gateway.refusal import Refusal
+from brimful_worker.gateway.wire import json_response
 
 if TYPE_CHECKING:
-    from brimful_worker.local.gateway.app import Gateway
+    from brimful_worker.gateway.app import Gateway
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from aiohttp import web
 
-from brimful_worker.local.gateway.refusal import error_body
-from brimful_worker.local.gateway.wire import Strike, Wire, fault, json_response, raw_response, whole_response
+from brimful_worker.gateway.refusal import error_body
+from brimful_worker.gateway.wire import Strike, Wire, fault, json_response, raw_response, whole_response
 
 
 def _spoiled(name: str, about: str, spoil: Callable[[dict[str, Any], str | None], Any]) -> None:

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from brimful_worker.local.gateway.ask import Ask
-from brimful_worker.local.gateway.control import Handler
-from brimful_worker.local.gateway.jobs import Result
-from brimful_worker.local.gateway.refusal import Refusal
-from brimful_worker.local.gateway.text import dump_json
-from brimful_worker.local.gateway.wire import Fault, json_response
+from brimful_worker.gateway.ask import Ask
+from brimful_worker.gateway.control import Handler
+from brimful_worker.gateway.jobs.jobs import Result
+from brimful_worker.gateway.refusal import Refusal
+from brimful_worker.gateway.text import dump_json
+from brimful_worker.gateway.wire import Fault, json_response
 
 if TYPE_CHECKING:
-    from brimful_worker.local.gateway.app import Gateway
+    from brimful_worker.gateway.app import Gateway
 
 
 class JobRoutes:
