@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brimful_worker.admission.held import Held
 from brimful_worker.admission.lease import Lease, Term
+from brimful_worker.admission.lease_table import Held
 from brimful_worker.admission.policy import GATHER_MOST_S, gather_s
 from brimful_worker.liveness.watchdog import Watchdog
 

@@ -21,14 +21,14 @@ from brimful.config import Settings
 from brimful.names import Workload
 from brimful.state.keys import ADMISSION, admission_keys
 from brimful_worker.admission import Lease, StaleGrant
-from brimful_worker.admission.clock import RedisClock, steady
-from brimful_worker.admission.history import History
-from brimful_worker.admission.holdings import Holdings
 from brimful_worker.admission.keys import SCRIPT_KEYS, Keys
-from brimful_worker.admission.outbox import Outbox
+from brimful_worker.admission.local_state import Holdings
 from brimful_worker.admission.policy import Limits, Rules, abort_margin, wire_lag
-from brimful_worker.admission.scripts import exchange_arguments, load
-from brimful_worker.admission.tickets import WORKLOADS, Queue, Ticket, Waiting
+from brimful_worker.admission.recent_starts import History
+from brimful_worker.admission.waiters import WORKLOADS, Queue, Ticket, Waiting
+from brimful_worker.admission.wire.outgoing import Outbox
+from brimful_worker.admission.wire.redis_clock import RedisClock, steady
+from brimful_worker.admission.wire.scripts import exchange_arguments, load
 from brimful_worker.liveness.watchdog import Watchdog
 from support.waiting import wait_until_async
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from brimful_worker.admission import Lease
-from brimful_worker.admission import holdings as holdings_module
 from brimful_worker.admission import lease as lease_module
-from brimful_worker.admission.holdings import Holdings
+from brimful_worker.admission import local_state as holdings_module
+from brimful_worker.admission.local_state import Holdings
 from brimful_worker.admission.policy import Limits
-from brimful_worker.admission.tickets import Queue
+from brimful_worker.admission.waiters import Queue
 
 
 class SameClock:

@@ -18,13 +18,13 @@ from brimful.names import Workload
 from brimful.state.keys import TAGS
 from brimful.state.redis_url import close_redis_client, redis_client
 from brimful.state.status import Status, read_status_async
-from brimful_worker.admission.clock import steady
 from brimful_worker.admission.errors import LeaseLost
-from brimful_worker.admission.holdings import Holdings
 from brimful_worker.admission.lease import Lease
+from brimful_worker.admission.local_state import Holdings
 from brimful_worker.admission.policy import Limits
-from brimful_worker.admission.speaker import Speaker
-from brimful_worker.admission.tickets import WORKLOADS, Queue
+from brimful_worker.admission.waiters import WORKLOADS, Queue
+from brimful_worker.admission.wire.coordinator import Speaker
+from brimful_worker.admission.wire.redis_clock import steady
 
 if TYPE_CHECKING:
     from brimful.config import Settings

@@ -5,8 +5,8 @@ from __future__ import annotations
 from brimful.state.keys import ADMISSION, admission_keys, everyone_channel, process_channel
 
 BLESS = ("state", "start_only", "interactive", "batch", "heard", "commands", "pushed", "inbox", "workers")
-"""The keys of ``bless.lua``, in its order."""
-SCRIPT_KEYS = {"exchange": ADMISSION, "bless": BLESS}
+"""The keys of ``mark_clean.lua``, in its order."""
+SCRIPT_KEYS = {"exchange": ADMISSION, "mark_clean": BLESS}
 
 
 class Keys:

@@ -7,8 +7,8 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from brimful_worker.admission.clock import steady
 from brimful_worker.admission.errors import StaleGrant
+from brimful_worker.admission.wire.redis_clock import steady
 
 if TYPE_CHECKING:
     from brimful_worker.liveness.watchdog import Watch, Watchdog

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from brimful_worker.admission.clock import steady
+from brimful_worker.admission.wire.redis_clock import steady
 
 log = logging.getLogger(__name__)
 

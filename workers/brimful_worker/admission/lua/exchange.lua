@@ -60,7 +60,7 @@ local me = message.process
 
 --#include parts/state.lua
 --#include parts/clock.lua
---#include parts/roster.lua
+--#include parts/members.lua
 --#include parts/limits.lua
 --#include parts/epoch.lua
 --#include parts/breaker.lua

@@ -11,13 +11,13 @@ import math
 from collections.abc import Callable
 
 from brimful.errors import BudgetExhausted, FleetError
-from brimful_worker.admission.clock import RedisClock, steady
-from brimful_worker.admission.held import Held
-from brimful_worker.admission.history import History
 from brimful_worker.admission.lease import Lease, Term
-from brimful_worker.admission.outbox import Outbox
+from brimful_worker.admission.lease_table import Held
 from brimful_worker.admission.policy import Limits, Rules, abort_margin, wire_lag
-from brimful_worker.admission.tickets import Queue, Ticket, Waiting, is_start_only
+from brimful_worker.admission.recent_starts import History
+from brimful_worker.admission.waiters import Queue, Ticket, Waiting, is_start_only
+from brimful_worker.admission.wire.outgoing import Outbox
+from brimful_worker.admission.wire.redis_clock import RedisClock, steady
 from brimful_worker.liveness.watchdog import NAP_S, Watchdog
 
 log = logging.getLogger(__name__)

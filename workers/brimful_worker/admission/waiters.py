@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from enum import Enum, StrEnum
 
 from brimful.names import Workload
-from brimful_worker.admission.clock import steady
 from brimful_worker.admission.lease import Lease
+from brimful_worker.admission.wire.redis_clock import steady
 
 
 class Queue(StrEnum):

@@ -17,11 +17,11 @@ from typing import Any
 import orjson
 import redis.exceptions
 
-from brimful_worker.admission.clock import RedisClock, steady
 from brimful_worker.admission.keys import Keys
-from brimful_worker.admission.link import CommandLink, LinkDown
-from brimful_worker.admission.listener import Listener
-from brimful_worker.admission.scripts import exchange_arguments, load
+from brimful_worker.admission.wire.connection import CommandLink, LinkDown
+from brimful_worker.admission.wire.redis_clock import RedisClock, steady
+from brimful_worker.admission.wire.scripts import exchange_arguments, load
+from brimful_worker.admission.wire.subscriber import Listener
 
 log = logging.getLogger(__name__)
 

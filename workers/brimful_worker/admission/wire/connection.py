@@ -12,7 +12,7 @@ import redis.exceptions
 from redis.asyncio.connection import AbstractConnection
 
 from brimful.state.redis_url import close_redis_client, redis_client
-from brimful_worker.admission.clock import steady
+from brimful_worker.admission.wire.redis_clock import steady
 from brimful_worker.broker.hiredis_packing import packed
 
 CONNECT_S = 2.0

@@ -15,15 +15,15 @@ from typing import Any
 
 import orjson
 
-from brimful_worker.admission.clock import RedisClock, steady
-from brimful_worker.admission.holdings import Holdings
-from brimful_worker.admission.inbox import Inbox
 from brimful_worker.admission.keys import Keys
-from brimful_worker.admission.listener import Listener
-from brimful_worker.admission.outbox import Outbox
+from brimful_worker.admission.local_state import Holdings
 from brimful_worker.admission.policy import Limits, Rules, gather_s
-from brimful_worker.admission.talk import Answer, Talk
-from brimful_worker.admission.tickets import WORKLOADS, Ticket
+from brimful_worker.admission.waiters import WORKLOADS, Ticket
+from brimful_worker.admission.wire.outgoing import Outbox
+from brimful_worker.admission.wire.pending_grants import Inbox
+from brimful_worker.admission.wire.redis_clock import RedisClock, steady
+from brimful_worker.admission.wire.rpc import Answer, Talk
+from brimful_worker.admission.wire.subscriber import Listener
 from brimful_worker.liveness.watchdog import NAP_S
 
 log = logging.getLogger(__name__)

@@ -66,7 +66,7 @@ def bless(client: redis.Redis, tag: str) -> str:
 
     Without it the first process on a young server waits a lease, since processes of before may be on their way back.
     """
-    script, keys = load("bless"), Keys(tag).of("bless")
+    script, keys = load("mark_clean"), Keys(tag).of("mark_clean")
     server: dict[str, Any] = client.info("server")
     result: Any = client.eval(script.text, len(keys), *keys, str(server["run_id"]), secrets.token_hex(8))
     return result.decode() if isinstance(result, bytes) else str(result)

@@ -12,7 +12,7 @@ import orjson
 import redis.exceptions
 
 from brimful_worker.admission.keys import Keys
-from brimful_worker.admission.link import Link, LinkDown
+from brimful_worker.admission.wire.connection import Link, LinkDown
 
 log = logging.getLogger(__name__)
 
