@@ -16,7 +16,7 @@ from brimful.packing.units import Manifest, Piece, manifest_message
 from brimful.request import Request
 from brimful.state.redis_url import redis_client
 from brimful_worker.local.valkey import Valkey
-from brimful_worker.shard import ShardRunner
+from brimful_worker.shards.shard import ShardRunner
 from support.waiting import wait_until_async
 
 RUN, SHARD = "run", "s1"

@@ -10,7 +10,7 @@ from brimful.dispatch.ledger import Keys
 from brimful.outcome import Outcome
 from brimful.state.redis_url import redis_client
 from brimful_worker.local.valkey import Valkey
-from brimful_worker.store import Store
+from brimful_worker.shards.store import Store
 
 
 async def steps(client: Redis) -> int:

@@ -18,7 +18,7 @@ from brimful.request import Request
 from brimful.runtime.aio import end
 from brimful.state.broker_queues import parse_message
 from brimful.state.redis_url import redis_client
-from brimful_worker.shard import ShardRunner
+from brimful_worker.shards.shard import ShardRunner
 
 Answer = Callable[[Request], Awaitable[Failure | None]]
 

@@ -1,6 +1,6 @@
 """The worker's side of a run: claim a shard, sample what is still wanted of it, bring the outcomes to the ledger.
 
-Exactly once rests on three things. A claim (:mod:`brimful_worker.claims`) keeps a second delivery of the same message
+Exactly once rests on three things. A claim (:mod:`brimful_worker.shards.claims`) keeps a second delivery of the same message
 waiting while the first lives. A request's outcome and its removal from the shard's HASH go to Redis in one step, so
 that whoever begins the shard again asks only for what has no outcome. And the submitter drops what comes twice all the
 same, as when a claim was lost to an outage.
@@ -27,8 +27,8 @@ from brimful.request import Request
 from brimful.runtime.aio import end
 from brimful.state.redis_url import redis_client
 from brimful_worker.broker.hiredis_packing import packed
-from brimful_worker.claims import Claim, Claims
-from brimful_worker.store import Store
+from brimful_worker.shards.claims import Claim, Claims
+from brimful_worker.shards.store import Store
 
 _CHECK_S = 1.0
 

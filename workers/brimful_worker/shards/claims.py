@@ -24,7 +24,7 @@ from brimful.dispatch.ledger import TTL_S, Keys
 
 log = logging.getLogger(__name__)
 
-_RENEW = resources.files("brimful_worker").joinpath("claims.lua").read_text("utf-8")
+_RENEW = resources.files("brimful_worker.shards").joinpath("claims.lua").read_text("utf-8")
 _WAIT_S = 0.5
 _AWAY = (RedisError, OSError)
 

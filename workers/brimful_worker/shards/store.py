@@ -24,7 +24,7 @@ from brimful_worker.admission.policy import gather_s
 
 log = logging.getLogger(__name__)
 
-_STORE = resources.files("brimful_worker").joinpath("store.lua").read_text("utf-8")
+_STORE = resources.files("brimful_worker.shards").joinpath("store.lua").read_text("utf-8")
 
 _MOST = 128
 """Outcomes in one step at most, and _MOST_BYTES of them: Redis serves nobody else meanwhile."""
