@@ -12,8 +12,8 @@ import pytest
 import uvloop
 
 from brimful.outcome import Cause
-from brimful_worker.provider.answer import Answer, NoAnswer
-from brimful_worker.provider.http import Http
+from brimful_worker.provider.answers.answer import Answer, NoAnswer
+from brimful_worker.provider.transport.http_client import Http
 from support.fake_admission import FakeLease
 from support.tls import certificate_in
 from support.waiting import wait_until_async

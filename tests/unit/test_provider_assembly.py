@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from brimful.profile import get_profile
 from brimful.request import Request
+from brimful_worker.provider.answers.choices import merge_usage
 from brimful_worker.provider.assembly import Assembly, Part
-from brimful_worker.provider.choices import merge_usage
 
 ACS = get_profile("acs")
 

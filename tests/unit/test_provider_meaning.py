@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful.outcome import Cause
-from brimful_worker.provider.answer import Answer, Kind, NoAnswer
-from brimful_worker.provider.meaning import meaning
+from brimful_worker.provider.answers.answer import Answer, Kind, NoAnswer
+from brimful_worker.provider.answers.classify import meaning
 
 NOW = 1_700_000_000.0
 HTML = b"<html><head><title>502 Bad Gateway</title></head><body><h1>502</h1></body></html>"

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from brimful_worker.provider.retry_after import retry_after
+from brimful_worker.provider.answers.retry_after import retry_after
 
 NOW = 1_700_000_000.0  # Tue, 14 Nov 2023 22:13:20 GMT
 

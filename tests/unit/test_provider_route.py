@@ -7,7 +7,7 @@ import pytest
 from brimful.config import Settings
 from brimful.errors import SettingError
 from brimful_worker.provider import Provider
-from brimful_worker.provider.route import Route
+from brimful_worker.provider.transport.route import Route
 
 HEADERS = {"Authorization": "Bearer sk-1", "User-Agent": "brimful", "Accept": "application/json"}
 

@@ -16,11 +16,11 @@ from brimful.outcome import Cause
 from brimful.profile import get_profile
 from brimful.request import Request
 from brimful_worker.provider import environment
-from brimful_worker.provider.answer import Kind, Meaning
+from brimful_worker.provider.answers.answer import Kind, Meaning
+from brimful_worker.provider.answers.redact import redact
 from brimful_worker.provider.endpoints import Endpoints
-from brimful_worker.provider.http import encode
 from brimful_worker.provider.jobs import Ticket
-from brimful_worker.provider.redact import redact
+from brimful_worker.provider.transport.http_client import encode
 
 KEY = "sk-canary-5f2d9c"
 

@@ -13,7 +13,7 @@ from typing import Protocol
 from brimful.config import Settings
 from brimful_worker import retry
 from brimful_worker.admission import Admission
-from brimful_worker.provider.answer import Meaning
+from brimful_worker.provider.answers.answer import Meaning
 from brimful_worker.provider.jobs import Hooks, Ticket
 
 _THROTTLED_POLLS = 3

@@ -21,10 +21,10 @@ from brimful_worker.admission import Admission, Lease, LeaseLost, StaleGrant
 from brimful_worker.budget import BudgetGate
 from brimful_worker.job_hooks import Tickets, hooks
 from brimful_worker.metrics import catalogue as metrics
-from brimful_worker.provider.answer import Kind, Meaning
+from brimful_worker.provider.answers.answer import Kind, Meaning
 from brimful_worker.provider.assembly import Assembly, Part
 from brimful_worker.provider.session import Provider
-from brimful_worker.provider.wire import Wire
+from brimful_worker.provider.transport.exchange import Wire
 from brimful_worker.share import Share
 from brimful_worker.tally import Tally
 

@@ -9,7 +9,7 @@ from brimful.names import Mode
 from brimful.outcome import Cause, Failure, Outcome
 from brimful.request import Request
 from brimful_worker.metrics import catalogue as metrics
-from brimful_worker.provider.answer import Meaning
+from brimful_worker.provider.answers.answer import Meaning
 
 
 class Tally:

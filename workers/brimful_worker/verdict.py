@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from brimful.outcome import Cause, Failure
-from brimful_worker.provider.answer import Kind, Meaning
+from brimful_worker.provider.answers.answer import Kind, Meaning
 
 LEASE_LOST = Meaning(
     Kind.TRANSIENT, cause=Cause.LEASE_LOST, message="the slot's lease was lost, and the request ended with it"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from brimful.request import Request
-from brimful_worker.provider.choices import merge_usage
+from brimful_worker.provider.answers.choices import merge_usage
 
 
 @dataclass(slots=True)

@@ -23,10 +23,10 @@ from typing import Any, Protocol
 
 from brimful.outcome import Cause
 from brimful_worker.admission import StaleGrant
-from brimful_worker.provider.answer import Answer, Kind, Meaning, NoAnswer
-from brimful_worker.provider.meaning import bad_answer, lost, meaning, parse
-from brimful_worker.provider.refusal import error_of, refused
-from brimful_worker.provider.wire import Grant
+from brimful_worker.provider.answers.answer import Answer, Kind, Meaning, NoAnswer
+from brimful_worker.provider.answers.classify import bad_answer, lost, meaning, parse
+from brimful_worker.provider.answers.refusal import error_of, refused
+from brimful_worker.provider.transport.exchange import Grant
 
 GIVE_BACK = "give back"
 """``task.cancel(GIVE_BACK)``: the work goes to another worker, so the Job is left running for it to find."""

@@ -10,16 +10,16 @@ from urllib.parse import urlsplit
 from brimful.config import Settings
 from brimful.errors import SettingError
 from brimful.names import Mode, Workload
-from brimful_worker.provider.answer import Answer, Meaning, NoAnswer
+from brimful_worker.provider.answers.answer import Answer, Meaning, NoAnswer
+from brimful_worker.provider.answers.classify import meaning
+from brimful_worker.provider.answers.redact import redact
 from brimful_worker.provider.assembly import Part
 from brimful_worker.provider.endpoints import Endpoints
 from brimful_worker.provider.environment import proxy_for, raise_descriptors, tls_context
-from brimful_worker.provider.http import Http, encode
 from brimful_worker.provider.jobs import Conversation, Hooks, Ticket
-from brimful_worker.provider.meaning import meaning
-from brimful_worker.provider.redact import redact
-from brimful_worker.provider.route import Route
-from brimful_worker.provider.wire import Grant, Wire
+from brimful_worker.provider.transport.exchange import Grant, Wire
+from brimful_worker.provider.transport.http_client import Http, encode
+from brimful_worker.provider.transport.route import Route
 
 OnWire = Callable[[Wire], None]
 

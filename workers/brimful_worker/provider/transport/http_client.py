@@ -20,10 +20,10 @@ from aiohttp.connector import Connection
 from aiohttp.http_exceptions import HttpProcessingError
 
 from brimful.outcome import Cause
-from brimful_worker.provider.answer import Answer, NoAnswer
-from brimful_worker.provider.connections import RESOLVE_S, Connector, Protocol
-from brimful_worker.provider.route import Route
-from brimful_worker.provider.wire import Grant, Wire
+from brimful_worker.provider.answers.answer import Answer, NoAnswer
+from brimful_worker.provider.transport.connections import RESOLVE_S, Connector, Protocol
+from brimful_worker.provider.transport.exchange import Grant, Wire
+from brimful_worker.provider.transport.route import Route
 
 _SENT_AT_ONCE = 65_536
 """Bytes. A larger body may not have left whole when it is refused, and the next request would wait behind its rest:

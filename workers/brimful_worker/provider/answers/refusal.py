@@ -12,8 +12,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from brimful.outcome import Cause
-from brimful_worker.provider.answer import Kind, Meaning
-from brimful_worker.provider.retry_after import retry_after
+from brimful_worker.provider.answers.answer import Kind, Meaning
+from brimful_worker.provider.answers.retry_after import retry_after
 
 _MESSAGE_CHARS = 300
 

@@ -11,9 +11,9 @@ from typing import Any
 import orjson
 
 from brimful.outcome import Cause
-from brimful_worker.provider.answer import Answer, Kind, Meaning, NoAnswer
-from brimful_worker.provider.choices import BadChoices, check
-from brimful_worker.provider.refusal import cut, error_of, plain, redirected, refused
+from brimful_worker.provider.answers.answer import Answer, Kind, Meaning, NoAnswer
+from brimful_worker.provider.answers.choices import BadChoices, check
+from brimful_worker.provider.answers.refusal import cut, error_of, plain, redirected, refused
 
 
 def meaning(came: Answer | NoAnswer, *, expected: int, prompts: int = 1, now: float) -> Meaning:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from brimful.request import Request
-from brimful_worker.provider.answer import Meaning
+from brimful_worker.provider.answers.answer import Meaning
 
 _SHORTEST = 6
 """A prompt of fewer characters is part of ordinary words; it is not looked for."""
