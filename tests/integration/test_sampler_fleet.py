@@ -20,7 +20,7 @@ from brimful_worker.admission import Admission, bless
 from brimful_worker.gateway import Gateway, GatewayOptions
 from brimful_worker.local.valkey import Valkey
 from brimful_worker.provider import Provider
-from brimful_worker.sampler import Sampler
+from brimful_worker.sampling.sampler import Sampler
 from support.sampling import KEY
 from support.waiting import wait_until_async
 

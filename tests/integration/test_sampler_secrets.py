@@ -33,7 +33,7 @@ async def test_neither_key_nor_prompt_is_logged_or_told(
             told.append(repr(await it.sample(PROMPT)))
     gc.collect()
     ours = [record for record in caplog.records if "gateway" not in record.name]
-    assert any(record.name == "brimful_worker.sampler" for record in ours)
+    assert any(record.name == "brimful_worker.sampling.sampler" for record in ours)
     text = "\n".join([*told, *map(logging.Formatter().format, ours), *capfd.readouterr()])
     assert KEY not in text
     assert PROMPT not in text

@@ -13,7 +13,7 @@ from brimful.config import Settings
 from brimful.outcome import Outcome
 from brimful.request import Request
 from brimful_worker.provider import Provider
-from brimful_worker.sampler import Sampler
+from brimful_worker.sampling.sampler import Sampler
 from support.fake_admission import FakeAdmission
 
 KEY = "sk-canary-5f2d9c"

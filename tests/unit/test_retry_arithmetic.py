@@ -5,7 +5,7 @@ from statistics import fmean
 
 import pytest
 
-from brimful_worker import retry
+from brimful_worker.sampling import retry
 
 
 @pytest.mark.parametrize(

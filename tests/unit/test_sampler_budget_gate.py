@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from brimful_worker.budget import BudgetGate
+from brimful_worker.sampling.budget import BudgetGate
 
 
 async def test_open_it_lets_everybody_pass() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 
 from brimful.names import Workload
-from brimful_worker.share import Share
+from brimful_worker.sampling.process_share import Share
 
 
 async def test_a_process_holds_no_more_than_it_may_and_interactive_never_waits_for_it() -> None:

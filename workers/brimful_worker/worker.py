@@ -23,7 +23,7 @@ from brimful_worker.liveness.pulse import Pulse
 from brimful_worker.metrics import catalogue as metrics
 from brimful_worker.pool.execution import run_coroutine
 from brimful_worker.provider import GIVE_BACK, Provider
-from brimful_worker.sampler import Sampler
+from brimful_worker.sampling.sampler import Sampler
 from brimful_worker.shards.shard import ShardRunner
 
 log = logging.getLogger(__name__)

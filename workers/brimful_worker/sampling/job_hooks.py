@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from brimful.config import Settings
-from brimful_worker import retry
 from brimful_worker.admission import Admission
 from brimful_worker.provider.answers.answer import Meaning
 from brimful_worker.provider.jobs import Hooks, Ticket
+from brimful_worker.sampling import retry
 
 _THROTTLED_POLLS = 3
 """After a 429 to a poll, the next waits as if so many polls had been."""

@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from brimful_worker import retry
+from brimful_worker.sampling import retry
 
 _END_IS_NEWS_S = 10.0
 """For so long after the end, requests as large fail without asking; then somebody may have paid."""

@@ -16,17 +16,17 @@ from brimful.errors import BudgetExhausted
 from brimful.names import Mode
 from brimful.outcome import Cause, Failure, Outcome
 from brimful.request import Request
-from brimful_worker import retry, verdict
 from brimful_worker.admission import Admission, Lease, LeaseLost, StaleGrant
-from brimful_worker.budget import BudgetGate
-from brimful_worker.job_hooks import Tickets, hooks
 from brimful_worker.metrics import catalogue as metrics
 from brimful_worker.provider.answers.answer import Kind, Meaning
 from brimful_worker.provider.assembly import Assembly, Part
 from brimful_worker.provider.session import Provider
 from brimful_worker.provider.transport.exchange import Wire
-from brimful_worker.share import Share
-from brimful_worker.tally import Tally
+from brimful_worker.sampling import retry, verdict
+from brimful_worker.sampling.budget import BudgetGate
+from brimful_worker.sampling.job_hooks import Tickets, hooks
+from brimful_worker.sampling.process_share import Share
+from brimful_worker.sampling.tally import Tally
 
 log = logging.getLogger(__name__)
 
