@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from brimful_worker.local.valkey import Valkey
+from brimful_worker.local.server.valkey import Valkey
 
 
 @pytest.fixture(autouse=True)

@@ -30,7 +30,7 @@ from processes import FULL, QUICK, Bench
 from report import chart, columns, document, growth_table, panels, tables
 from scenarios import GROWTH, growths, measure, recoveries
 
-from brimful_worker.local.valkey import Valkey
+from brimful_worker.local.server.valkey import Valkey
 
 ROOT = Path(__file__).parents[2]
 RUNS = {"packing": packing.main, "thousands": thousands.main, "million": million.main}

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from brimful_worker.local.valkey import free_port
+from brimful_worker.local.server.valkey import free_port
 
 ROOT = Path(__file__).parents[2]
 REQUIREMENTS = Path(__file__).with_name("foreign-requirements.txt")

@@ -6,4 +6,4 @@ The login is BRIMFUL_FLOWER_USER and BRIMFUL_FLOWER_PASSWORD (or FLOWER_BASIC_AU
 none is set. ``/metrics`` and ``/healthcheck`` ask for no login.
 """
 
-from brimful_worker.local.flowerconfig import *  # noqa: F403
+from brimful_worker.local.flower.config import *  # noqa: F403

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from celery import Celery
 
-from brimful_worker.local.valkey import Valkey
+from brimful_worker.local.server.valkey import Valkey
 from support.commands import Running, brimful, environment, nothing_left, records, write_prompts
 from support.strict_gateway import StrictGatewayProcess
 from support.waiting import wait_until

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from brimful_worker.local.valkey import Valkey
+from brimful_worker.local.server.valkey import Valkey
 from support.commands import Running, nothing_left, records, write_prompts
 from support.strict_gateway import StrictGatewayProcess
 from support.waiting import wait_until

@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from brimful_worker.admission import Admission
-from brimful_worker.local.valkey import Valkey
+from brimful_worker.local.server.valkey import Valkey
 from support.admissions import admissions, blessed
 from support.chaos import LONG, long_only
 from support.holder import Holder

@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from brimful.state.status import read_status
-from brimful_worker.local.valkey import Valkey
+from brimful_worker.local.server.valkey import Valkey
 from support.admissions import KEYS, TAG, blessed
 from support.chaos import long_only, rounds
 from support.holder import Holder

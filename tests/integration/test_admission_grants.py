@@ -13,7 +13,7 @@ from brimful.errors import BudgetExhausted, UsageError
 from brimful.state.status import known_tags, read_status, set_limits
 from brimful_worker.admission import Admission, LeaseLost, Limits, StaleGrant
 from brimful_worker.admission.wire.redis_clock import steady
-from brimful_worker.local.valkey import Valkey
+from brimful_worker.local.server.valkey import Valkey
 from support.admissions import KEYS, TAG, Holding, admissions, blessed, hold
 from support.waiting import wait_until_async
 

@@ -15,7 +15,7 @@ import redis
 from brimful.errors import RedisUnreachable
 from brimful.state.status import read_status
 from brimful_worker.admission import Admission, LeaseLost, Limits, StaleGrant
-from brimful_worker.local.valkey import Valkey, binary, free_port
+from brimful_worker.local.server.valkey import Valkey, binary, free_port
 from support.admissions import KEYS, TAG, Holding, admissions, blessed, hold
 from support.chaos import long_only, rounds
 from support.proxy import Proxy

@@ -12,7 +12,7 @@ import redis
 from brimful.state.status import read_status
 from brimful_worker.admission import LeaseLost, assume_full
 from brimful_worker.admission.wire.redis_clock import steady
-from brimful_worker.local.valkey import Valkey
+from brimful_worker.local.server.valkey import Valkey
 from support.admissions import KEYS, TAG, Holding, admissions, blessed, hold
 from support.proxy import Proxy
 from support.waiting import wait_until_async

@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from brimful_worker.admission import Limits, bless
 from brimful_worker.admission.keys import Keys
 from brimful_worker.admission.wire.scripts import exchange_arguments, load
-from brimful_worker.local.valkey import Valkey
+from brimful_worker.local.server.valkey import Valkey
 from support.admission_model import Model
 from support.chaos import rounds
 

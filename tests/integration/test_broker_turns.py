@@ -14,7 +14,7 @@ from brimful.names import QUEUES
 from brimful_worker.broker import transport as broker
 from brimful_worker.broker.fairness import Shares
 from brimful_worker.broker.unacked import Leases
-from brimful_worker.local.valkey import Valkey
+from brimful_worker.local.server.valkey import Valkey
 from support.waiting import wait_until
 
 LARGE, SMALL = 64_000, 5_000

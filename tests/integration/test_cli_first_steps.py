@@ -13,7 +13,7 @@ import redis
 from brimful import __version__
 from brimful.errors import ExitCode
 from brimful.state.keys import TAGS, admission_keys
-from brimful_worker.local.valkey import Valkey
+from brimful_worker.local.server.valkey import Valkey
 from support.commands import brimful, command, environment
 
 BROUGHT = {"slots": 16, "starts": 600, "window_ms": 60000, "guard_ms": 800, "reserve_slots": 0}

@@ -19,7 +19,7 @@ from brimful.state.keys import TAGS
 from brimful.state.queues import read_queues
 from brimful.state.redis_url import broker_url, without_password
 from brimful.state.target import Place, connect, find_redis, find_tag
-from brimful_worker.local.valkey import Valkey, free_port
+from brimful_worker.local.server.valkey import Valkey, free_port
 from support.commands import brimful
 
 KEY = "sk-canary-d0c7"

@@ -19,7 +19,7 @@ from brimful.packing.units import Delivered, Failed, Unit
 from brimful.profile import get_profile
 from brimful.request import Request
 from brimful.state.redis_url import redis_client
-from brimful_worker.local.valkey import Valkey
+from brimful_worker.local.server.valkey import Valkey
 from support.stub_fleet import StubSampler, stub_fleet
 from support.waiting import wait_until_async
 

@@ -12,7 +12,7 @@ import pytest
 
 import support.submitter
 from brimful.request import Request
-from brimful_worker.local.valkey import Valkey
+from brimful_worker.local.server.valkey import Valkey
 from support.stub_fleet import StubSampler, stub_fleet
 from support.waiting import wait_until_async
 

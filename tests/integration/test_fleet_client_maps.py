@@ -13,7 +13,7 @@ from brimful.client.fleet import AsyncFleet, Fleet
 from brimful.outcome import Cause, Failure
 from brimful.request import Request
 from brimful.state.redis_url import redis_client
-from brimful_worker.local.valkey import Valkey
+from brimful_worker.local.server.valkey import Valkey
 from support.stub_fleet import Background, StubSampler, refuse_thirteen, stub_fleet
 from support.waiting import wait_until, wait_until_async
 

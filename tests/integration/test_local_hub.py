@@ -17,14 +17,14 @@ import redis
 
 from brimful.errors import SettingError
 from brimful.state.keys import admission_keys
-from brimful_worker.local.hub import Hub
-from brimful_worker.local.valkey import free_port
+from brimful_worker.local.server.hub import Hub
+from brimful_worker.local.server.valkey import free_port
 from support.waiting import wait_until
 
 _USER = """
 import sys
 from pathlib import Path
-from brimful_worker.local.hub import Hub
+from brimful_worker.local.server.hub import Hub
 with Hub(Path(sys.argv[1])) as hub:
     print(hub.url, flush=True)
     sys.stdin.read()

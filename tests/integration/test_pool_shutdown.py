@@ -13,7 +13,7 @@ from celery import Celery
 
 from brimful_worker.broker.renewal import MAX_LOST
 from brimful_worker.broker.transport import LOST_HEADER
-from brimful_worker.local.valkey import Valkey
+from brimful_worker.local.server.valkey import Valkey
 from support.chaos import long_only
 from support.pool_worker import PoolWorker, client, settled
 from support.waiting import wait_until

@@ -11,7 +11,7 @@ import pytest
 import redis
 from celery import Celery
 
-from brimful_worker.local.valkey import Valkey
+from brimful_worker.local.server.valkey import Valkey
 from support.chaos import long_only
 from support.pool_worker import PoolWorker, client, settled
 from support.waiting import wait_until

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from brimful_worker.local.valkey import Valkey
+from brimful_worker.local.server.valkey import Valkey
 from support.commands import Running, brimful, command, environment, nothing_left, records, write_prompts
 from support.strict_gateway import StrictGatewayProcess
 from support.waiting import wait_until

@@ -14,7 +14,7 @@ from brimful.outcome import Cause, Failure
 from brimful.run.display.terminal import Terminal
 from brimful.run.launch import Showing, run_to_end
 from brimful.run.prepare import Prepared
-from brimful_worker.local.valkey import Valkey
+from brimful_worker.local.server.valkey import Valkey
 from support.fake_driver import FakeDriver
 from support.runs import options, records, write_lines
 

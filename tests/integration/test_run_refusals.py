@@ -22,7 +22,7 @@ from brimful.profile import get_profile
 from brimful.request import Request
 from brimful.run.launch import Showing, run_to_end
 from brimful.state import redis_retry as insist
-from brimful_worker.local.valkey import Valkey
+from brimful_worker.local.server.valkey import Valkey
 from support.commands import command, environment, write_prompts
 from support.fake_driver import FakeDriver
 from support.runs import options, write_lines

@@ -18,7 +18,7 @@ from brimful.outcome import Cause, Outcome
 from brimful.request import Request
 from brimful_worker.admission import Admission, bless
 from brimful_worker.gateway import Gateway, GatewayOptions
-from brimful_worker.local.valkey import Valkey
+from brimful_worker.local.server.valkey import Valkey
 from brimful_worker.provider import Provider
 from brimful_worker.sampling.sampler import Sampler
 from support.sampling import KEY

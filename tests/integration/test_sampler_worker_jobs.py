@@ -11,7 +11,7 @@ import redis
 
 from brimful.config import Settings
 from brimful_worker.admission import bless
-from brimful_worker.local.valkey import Valkey
+from brimful_worker.local.server.valkey import Valkey
 from support.commands import command, environment
 from support.gateways import GatewayProcess, gateway_process
 from support.pool_worker import Background, client

@@ -15,7 +15,7 @@ from brimful.outcome import Cause, Outcome
 from brimful.packing.units import Manifest, Piece, manifest_message
 from brimful.request import Request
 from brimful.state.redis_url import redis_client
-from brimful_worker.local.valkey import Valkey
+from brimful_worker.local.server.valkey import Valkey
 from brimful_worker.shards.shard import ShardRunner
 from support.waiting import wait_until_async
 

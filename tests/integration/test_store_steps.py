@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 from brimful.dispatch.ledger import Keys
 from brimful.outcome import Outcome
 from brimful.state.redis_url import redis_client
-from brimful_worker.local.valkey import Valkey
+from brimful_worker.local.server.valkey import Valkey
 from brimful_worker.shards.store import Store
 
 

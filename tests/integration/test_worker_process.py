@@ -15,7 +15,7 @@ import redis
 from celery import Celery
 
 from brimful.errors import BadRequest
-from brimful_worker.local.valkey import Valkey, free_port
+from brimful_worker.local.server.valkey import Valkey, free_port
 from support.commands import brimful, command, environment
 from support.gateways import GatewayProcess, gateway_process
 from support.pool_worker import Background, client, settled

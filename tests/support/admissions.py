@@ -11,7 +11,7 @@ import redis
 
 from brimful.state.keys import admission_keys
 from brimful_worker.admission import Admission, Limits, bless
-from brimful_worker.local.valkey import Valkey
+from brimful_worker.local.server.valkey import Valkey
 
 TAG = "tag"
 KEYS = admission_keys(TAG)

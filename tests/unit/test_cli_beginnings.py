@@ -24,7 +24,7 @@ from brimful.run.display.gauges import Gauges
 from brimful.run.display.summary import Summary
 from brimful.run.display.terminal import Terminal
 from brimful.runtime.port import bind
-from brimful_worker.local.logs import KEPT, clear_logs
+from brimful_worker.local.processes.logs import KEPT, clear_logs
 
 
 def _run(code: str) -> str:

@@ -12,9 +12,9 @@ from brimful.config import Settings
 from brimful.errors import SettingError
 from brimful.runtime.redaction import describe
 from brimful.state.embedded import HUB_FILE, read_hub, running_hubs, state_dir
-from brimful_worker.local.environment import keyless_environment, worker_environment
-from brimful_worker.local.flowerhide import HIDDEN, hide, hide_request
-from brimful_worker.local.respawn import GIVE_UP, Respawn
+from brimful_worker.local.flower.redact import HIDDEN, hide, hide_request
+from brimful_worker.local.processes.environment import keyless_environment, worker_environment
+from brimful_worker.local.processes.respawn import GIVE_UP, Respawn
 
 
 def test_a_worker_that_was_killed_always_comes_back_ever_slower() -> None:

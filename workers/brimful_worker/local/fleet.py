@@ -21,13 +21,13 @@ from brimful.config import Settings
 from brimful.errors import FleetError
 from brimful.state.embedded import state_dir
 from brimful.state.redis_url import sync_redis_client
-from brimful_worker.local.environment import worker_environment
-from brimful_worker.local.flower import FlowerChild, check_port
-from brimful_worker.local.hub import Hub
-from brimful_worker.local.logs import KEPT, clear_logs
-from brimful_worker.local.processes import Child, Lifeline, stop_all
-from brimful_worker.local.standin import StandIn
-from brimful_worker.local.supervisor import Supervisor
+from brimful_worker.local.flower.process import FlowerChild, check_port
+from brimful_worker.local.processes.environment import worker_environment
+from brimful_worker.local.processes.logs import KEPT, clear_logs
+from brimful_worker.local.processes.mock import StandIn
+from brimful_worker.local.processes.processes import Child, Lifeline, stop_all
+from brimful_worker.local.processes.supervisor import Supervisor
+from brimful_worker.local.server.hub import Hub
 
 if TYPE_CHECKING:
     from brimful_worker.gateway import GatewayOptions

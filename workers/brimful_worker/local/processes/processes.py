@@ -31,7 +31,7 @@ class Lifeline:
 
 
 class Child:
-    """One process: ``python -m brimful_worker.local.child FD ROLE ARGUMENT…``. It may be started again when it ended.
+    """One process: ``python -m brimful_worker.local.processes.child FD ROLE ARGUMENT…``. It may be started again when it ended.
 
     ``environment`` is all of it; secrets come this way, never in ``arguments``.
     """
@@ -51,7 +51,7 @@ class Child:
         self.name = name
         self.log = log
         fd = lifeline.read_fd
-        self._command = [sys.executable, "-m", "brimful_worker.local.child", str(fd), role, *arguments]
+        self._command = [sys.executable, "-m", "brimful_worker.local.processes.child", str(fd), role, *arguments]
         self._environment = dict(environment)
         self._pass_fds = (fd, *pass_fds)
         self._cwd = cwd

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from brimful_worker.local.resp import Resp, RespError
+from brimful_worker.local.server.resp import Resp, RespError
 
 if TYPE_CHECKING:
     from brimful.errors import FleetError

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from brimful.config import Settings
 from brimful.errors import SettingError
-from brimful_worker.local.environment import keyless_environment
-from brimful_worker.local.processes import Child, Lifeline
-from brimful_worker.local.valkey import free_port, new_password, port_is_free
+from brimful_worker.local.processes.environment import keyless_environment
+from brimful_worker.local.processes.processes import Child, Lifeline
+from brimful_worker.local.server.valkey import free_port, new_password, port_is_free
 
 _AGAIN_S = 5.0
 

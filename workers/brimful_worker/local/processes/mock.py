@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from brimful.config import Settings
 from brimful.errors import FleetError
-from brimful_worker.local.environment import keyless_environment
-from brimful_worker.local.processes import Child, Lifeline
+from brimful_worker.local.processes.environment import keyless_environment
+from brimful_worker.local.processes.processes import Child, Lifeline
 
 if TYPE_CHECKING:
     from brimful_worker.gateway import GatewayOptions

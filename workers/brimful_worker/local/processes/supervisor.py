@@ -8,10 +8,10 @@ import time
 from collections.abc import Sequence
 
 from brimful.errors import BrimfulError, ExitCode, FleetError
-from brimful_worker.local.flower import FlowerChild
-from brimful_worker.local.hub import Hub
-from brimful_worker.local.processes import Child
-from brimful_worker.local.respawn import Respawn
+from brimful_worker.local.flower.process import FlowerChild
+from brimful_worker.local.processes.processes import Child
+from brimful_worker.local.processes.respawn import Respawn
+from brimful_worker.local.server.hub import Hub
 
 log = logging.getLogger(__name__)
 

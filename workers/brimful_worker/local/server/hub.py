@@ -24,8 +24,8 @@ from types import TracebackType
 
 from brimful.errors import FleetError, SettingError
 from brimful.state.embedded import HubInfo, read_hub
-from brimful_worker.local.resp import Resp, RespError
-from brimful_worker.local.valkey import port_is_free
+from brimful_worker.local.server.resp import Resp, RespError
+from brimful_worker.local.server.valkey import port_is_free
 
 log = logging.getLogger(__name__)
 
@@ -164,7 +164,7 @@ class Hub:
 
     def _start(self, keeper_lock: int) -> HubInfo:
         """Start the keeper with ``keeper.lock``, which is ours and becomes its own."""
-        command = [sys.executable, "-m", "brimful_worker.local.keeper", str(self._directory), str(keeper_lock)]
+        command = [sys.executable, "-m", "brimful_worker.local.server.keeper", str(self._directory), str(keeper_lock)]
         try:
             if self._port and not port_is_free(self._port):
                 raise SettingError(f"port {self._port} is taken: choose another with --port, or leave it out")

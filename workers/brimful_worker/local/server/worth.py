@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from brimful_worker.local.resp import Resp
+from brimful_worker.local.server.resp import Resp
 
 _WORTHLESS = re.compile(
     r"_kombu\.binding\.|unacked_mutex|.*\.reply\.celery\.pidbox|celery\.pidbox|celeryev|brimful:tags$"

@@ -1,0 +1,4 @@
+"""Flower as a local fleet runs it, with prompts redacted.
+
+Imported by ``local.fleet``.
+"""

@@ -1,0 +1,32 @@
+"""Flower's settings, for ``celery -A brimful flower --conf=…``: plain assignments that Flower reads in its process."""
+
+import os
+import secrets
+import sys
+
+from brimful_worker.local.flower.redact import format_task, install
+
+__all__ = ["auto_refresh", "basic_auth", "format_task", "max_tasks", "persistent", "purge_offline_workers"]
+__all__ += ["task_runtime_metric_buckets", "tasks_columns"]
+
+install()
+
+max_tasks = 10_000
+purge_offline_workers = 120
+persistent = False
+auto_refresh = True
+tasks_columns = "name,uuid,state,received,started,runtime,worker,routing_key,exception"
+# A completion takes from a tenth of a second to many minutes.
+task_runtime_metric_buckets = [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0]
+
+# By the environment and never in argv, where everybody on the machine could read it. Without a login Flower would let
+# anybody who reaches it revoke tasks and enqueue paid work, so there always is one.
+if _set := os.environ.get("FLOWER_BASIC_AUTH"):
+    basic_auth = _set.split(",")
+else:
+    _user = os.environ.get("BRIMFUL_FLOWER_USER") or "brimful"
+    _password = os.environ.get("BRIMFUL_FLOWER_PASSWORD")
+    if not _password:
+        _password = secrets.token_urlsafe(18)
+        print(f"Flower's login: {_user} / {_password} (set BRIMFUL_FLOWER_PASSWORD for one of yours)", file=sys.stderr)
+    basic_auth = [f"{_user}:{_password}"]

@@ -1,0 +1,4 @@
+"""Child processes of a local fleet: environment, logs, supervision, restarts.
+
+Imported by ``local.fleet`` and ``local.flower``.
+"""
