@@ -1,6 +1,6 @@
-"""What ``make demo`` runs: a whole fleet on this machine against the stand-in gateway, then the gateway's own ledger.
+"""What ``make demo`` runs: a whole fleet on this machine against the mock gateway, then the gateway's own ledger.
 
-Embedded Valkey, stand-in gateway, three workers and Flower; every prompt of ``prompts.jsonl`` once, one a request,
+Embedded Valkey, mock gateway, three workers and Flower; every prompt of ``prompts.jsonl`` once, one a request,
 so that both limits bind. Ends with 0 only if the ledger and the output say so.
 """
 
@@ -34,7 +34,7 @@ def main() -> int:
     settings = Settings.load(state_dir=DEMO / "state", provider="acs")
     with LocalFleet(settings, workers=WORKERS, flower=True, rehearse=True) as fleet:
         assert fleet.gateway_url is not None
-        say(f"a fleet of {WORKERS} workers against the stand-in gateway at {fleet.gateway_url}")
+        say(f"a fleet of {WORKERS} workers against the mock gateway at {fleet.gateway_url}")
         user, password = fleet.flower_login or ("", "")
         say(f"Flower watches at {fleet.flower_url} (user {user}, password {password})")
         out = DEMO / "rollouts.jsonl"

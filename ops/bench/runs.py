@@ -1,4 +1,4 @@
-"""`brimful run` against the stand-in gateway, and what memory they take meanwhile."""
+"""`brimful run` against the mock gateway, and what memory they take meanwhile."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ serve(gateway, host="127.0.0.1", port=0, ready=lambda gateway: print(gateway.url
 
 @contextmanager
 def gateway(**options: Any) -> Iterator[str]:
-    """A stand-in gateway in a process of its own; its URL, which ends in /v1. ``options`` are GatewayOptions's."""
+    """A mock gateway in a process of its own; its URL, which ends in /v1. ``options`` are GatewayOptions's."""
     command = [sys.executable, "-c", _GATEWAY, json.dumps(options)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert process.stdout is not None

@@ -11,7 +11,7 @@ import redis
 
 from brimful_worker.admission import Admission
 from brimful_worker.local.server.valkey import Valkey
-from support.admissions import admissions, blessed
+from support.admissions import admissions, marked_clean
 from support.chaos import LONG, long_only
 from support.holder import Holder
 from support.ledger import Ledger
@@ -38,7 +38,7 @@ def jain(counts: list[int]) -> float:
 async def test_a_grant_costs_at_most_four_commands(valkey: Valkey, waiters: int, processes: int) -> None:
     """Five seconds' holds under a lease of eight; in the short form a fifth of both."""
     scale = 1.0 if LONG else 0.2
-    client = blessed(valkey)
+    client = marked_clean(valkey)
     grants: Counter[int] = Counter()
     limits = {"slots": 16, "starts": 600, "lease_s": 8 * scale, "cooloff_s": 0.1, "guard_s": 5.0}
     async with admissions(valkey.url, processes, **limits) as many:
@@ -68,7 +68,7 @@ async def test_a_grant_costs_at_most_four_commands(valkey: Valkey, waiters: int,
 async def test_nobody_waits_for_much_more_than_those_ahead(valkey: Valkey, waiters: int) -> None:
     """The longest wait against the ideal, in grants rather than in seconds: who asks while all slots are held and the
     others wait has so many ahead of him, and is passed by few, whichever process he is in."""
-    blessed(valkey)
+    marked_clean(valkey)
     total, longest = 0, 0
     async with admissions(valkey.url, 4, slots=16, starts=None) as many:
 
@@ -93,7 +93,7 @@ async def test_nobody_waits_for_much_more_than_those_ahead(valkey: Valkey, waite
 
 
 async def test_thousands_of_slots_need_no_round_trip_each(valkey: Valkey) -> None:
-    client = blessed(valkey)
+    client = marked_clean(valkey)
     async with admissions(valkey.url, 2, slots=6000, starts=None) as many:
         before = sent(client)
         done = asyncio.Event()
@@ -120,7 +120,7 @@ async def test_thousands_of_slots_need_no_round_trip_each(valkey: Valkey) -> Non
 @pytest.mark.parametrize("hold_s", [0.5, 4.0], ids=["window-bound", "slot-bound"])
 async def test_saturation_with_jitter_before_the_gateway(valkey: Valkey, hold_s: float) -> None:
     """Four workers, 0-200 ms between wire and gateway: never over, and 98 % of what the limits allow."""
-    blessed(valkey)
+    marked_clean(valkey)
     limits = {"slots": 16, "starts": 600, "window_s": 60.0, "guard_s": 0.8}
     async with Ledger(jitter_s=0.2) as ledger:
         holders = [

@@ -14,7 +14,7 @@ import redis
 
 from brimful.state.status import read_status
 from brimful_worker.local.server.valkey import Valkey
-from support.admissions import KEYS, TAG, blessed
+from support.admissions import KEYS, TAG, marked_clean
 from support.chaos import long_only, rounds
 from support.holder import Holder
 from support.ledger import Ledger
@@ -76,7 +76,7 @@ async def more(ledger: Ledger, visits: int, what: str) -> None:
 async def test_redis_is_gone_and_comes_back_with_its_memory(tmp_path: Path, ledger: Ledger) -> None:
     valkey = Valkey(tmp_path / "own", appendonly=True, options=("appendfsync always",))
     with valkey:
-        blessed(valkey)
+        marked_clean(valkey)
         with fleet([valkey.url] * 2, ledger) as holders:
             await ready(holders)
             await more(ledger, 40, "work flows")
@@ -98,7 +98,7 @@ async def test_redis_is_gone_and_comes_back_with_its_memory(tmp_path: Path, ledg
 )
 async def test_memory_is_lost(valkey: Valkey, ledger: Ledger, loss: str, hold_s: float) -> None:
     """Long requests: all slots are in use. Short ones: the window is full."""
-    client = blessed(valkey)
+    client = marked_clean(valkey)
     with fleet([valkey.url] * 2, ledger, hold_s=hold_s) as holders:
         await ready(holders)
         for _ in range(rounds(1, 5)):
@@ -122,7 +122,7 @@ async def test_memory_is_lost(valkey: Valkey, ledger: Ledger, loss: str, hold_s:
 async def test_a_stale_replica_is_promoted(tmp_path: Path, ledger: Ledger) -> None:
     quick = ("repl-diskless-sync-delay 0",)
     with Valkey(tmp_path / "first", options=quick) as first, Valkey(tmp_path / "second") as second:
-        blessed(first)
+        marked_clean(first)
         replica = redis.Redis.from_url(second.url, decode_responses=True)
         async with Proxy(first.port) as proxy:
             with fleet([proxy.url] * 2, ledger, hold_s=0.6) as holders:
@@ -142,7 +142,7 @@ async def test_a_stale_replica_is_promoted(tmp_path: Path, ledger: Ledger) -> No
 
 
 async def test_half_the_fleet_is_killed_again_and_again(valkey: Valkey, ledger: Ledger) -> None:
-    blessed(valkey)
+    marked_clean(valkey)
     limits = {**LIMITS, "starts": None}
     with fleet([valkey.url] * 2, ledger, limits=limits, coroutines=SLOTS, hold_s=0.3) as survivors:
         await ready(survivors)
@@ -160,7 +160,7 @@ async def test_half_the_fleet_is_killed_again_and_again(valkey: Valkey, ledger: 
 
 
 async def test_half_the_fleet_freezes_and_thaws(valkey: Valkey, ledger: Ledger) -> None:
-    blessed(valkey)
+    marked_clean(valkey)
     with fleet([valkey.url] * 4, ledger) as holders:
         await ready(holders)
         await more(ledger, 30, "work flows")
@@ -176,7 +176,7 @@ async def test_half_the_fleet_freezes_and_thaws(valkey: Valkey, ledger: Ledger) 
 
 
 async def test_a_stuck_loop_loses_its_requests_before_its_slots(valkey: Valkey, ledger: Ledger) -> None:
-    client = blessed(valkey)
+    client = marked_clean(valkey)
     with fleet([valkey.url], ledger, coroutines=4, hold_s=30, spread=0, block_s=2 * LEASE_S) as holders:
         await ready(holders)
         await wait_until_async(lambda: client.zcard(KEYS["slots"]) == 4, "four slots are held")
@@ -188,7 +188,7 @@ async def test_a_stuck_loop_loses_its_requests_before_its_slots(valkey: Valkey, 
 
 
 async def test_a_lease_that_cannot_be_renewed_ends_its_request_in_time(valkey: Valkey, ledger: Ledger) -> None:
-    blessed(valkey)
+    marked_clean(valkey)
     async with Proxy(valkey.port) as proxy:
         with fleet([proxy.url] * 2, ledger, hold_s=30, spread=0, coroutines=4) as holders:
             await ready(holders)
@@ -203,7 +203,7 @@ async def test_a_lease_that_cannot_be_renewed_ends_its_request_in_time(valkey: V
 
 
 async def test_clocks_of_half_the_workers_are_off_by_an_hour(valkey: Valkey, ledger: Ledger) -> None:
-    blessed(valkey)
+    marked_clean(valkey)
     with fleet([valkey.url], ledger) as right, fleet([valkey.url], ledger, offset_s=3600) as wrong:
         await ready([*right, *wrong])
         await more(ledger, 60, "all work")
@@ -214,7 +214,7 @@ async def test_clocks_of_half_the_workers_are_off_by_an_hour(valkey: Valkey, led
 
 @long_only
 async def test_a_network_that_cuts_and_swallows_costs_no_limit(valkey: Valkey, ledger: Ledger) -> None:
-    blessed(valkey)
+    marked_clean(valkey)
     async with Proxy(valkey.port) as proxy:
         with fleet([proxy.url] * 2, ledger) as holders:
             await ready(holders)

@@ -12,15 +12,15 @@ import redis
 from brimful.errors import BudgetExhausted, UsageError
 from brimful.state.status import known_tags, read_status, set_limits
 from brimful_worker.admission import Admission, LeaseLost, Limits, StaleGrant
-from brimful_worker.admission.wire.redis_clock import steady
+from brimful_worker.liveness.boot_time import boot_time
 from brimful_worker.local.server.valkey import Valkey
-from support.admissions import KEYS, TAG, Holding, admissions, blessed, hold
+from support.admissions import KEYS, TAG, Holding, admissions, hold, marked_clean
 from support.waiting import wait_until_async
 
 
 @pytest.fixture
 def client(valkey: Valkey) -> redis.Redis:
-    return blessed(valkey)
+    return marked_clean(valkey)
 
 
 async def test_a_refusal_burns_no_start(valkey: Valkey, client: redis.Redis) -> None:
@@ -56,7 +56,7 @@ async def test_the_seventeenth_waits_and_is_handed_the_slot_at_once(valkey: Valk
 
 async def test_the_window_is_exact_and_several_grants_of_one_moment_each_count(valkey: Valkey) -> None:
     starts: list[float] = []
-    blessed(valkey)
+    marked_clean(valkey)
     async with admissions(valkey.url, 2, slots=50, starts=20, window_s=1.0, guard_s=0.2) as both:
 
         async def one(admission: Admission) -> None:
@@ -362,10 +362,10 @@ async def test_a_slot_needs_a_started_admission() -> None:
 
 
 async def test_a_lease_made_longer_while_it_runs_ends_no_request(valkey: Valkey) -> None:
-    client = blessed(valkey)
+    client = marked_clean(valkey)
     async with admissions(valkey.url, 1, slots=8, starts=None, lease_s=3.0, cooloff_s=0.5) as (one,):
         holding = await hold(one)
         set_limits(client, TAG, lease_s=30)
-        await wait_until_async(lambda: holding.lease.deadline - steady() > 20, "it was renewed for the longer time")
+        await wait_until_async(lambda: holding.lease.deadline - boot_time() > 20, "it was renewed for the longer time")
         assert not holding.lease.lost
         await holding.end()

@@ -16,7 +16,7 @@ from brimful.errors import RedisUnreachable
 from brimful.state.status import read_status
 from brimful_worker.admission import Admission, LeaseLost, Limits, StaleGrant
 from brimful_worker.local.server.valkey import Valkey, binary, free_port
-from support.admissions import KEYS, TAG, Holding, admissions, blessed, hold
+from support.admissions import KEYS, TAG, Holding, admissions, hold, marked_clean
 from support.chaos import long_only, rounds
 from support.proxy import Proxy
 from support.waiting import wait_until_async
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.chaos
 
 @pytest.fixture
 def client(valkey: Valkey) -> redis.Redis:
-    return blessed(valkey)
+    return marked_clean(valkey)
 
 
 @pytest.fixture
@@ -96,13 +96,13 @@ async def test_who_joins_again_owes_no_confirmation_and_loses_no_grant(valkey: V
     async with admissions(valkey.url, 2, slots=1) as (one, other):
         for _ in range(5):
             await (await hold(one)).end()
-        speaker = one._speak()
+        coordinator = one._speak()
         await wait_until_async(lambda: client.hlen(KEYS["inbox"]) == 0, "all is confirmed")
-        speaker._epoch = ""
-        speaker._speak_soon()
-        await wait_until_async(lambda: speaker._epoch != "", "it has joined again")
-        assert client.hget(KEYS["pushed"], speaker.process) == "5"
-        assert client.hget(KEYS["commands"], f"{speaker.process} seen") == "5"
+        coordinator._epoch = ""
+        coordinator._speak_soon()
+        await wait_until_async(lambda: coordinator._epoch != "", "it has joined again")
+        assert client.hget(KEYS["pushed"], coordinator.process) == "5"
+        assert client.hget(KEYS["commands"], f"{coordinator.process} seen") == "5"
         held, waiting = await hold(other), Holding(one)
         await wait_until_async(lambda: client.zcard(KEYS["batch"]) == 1, "it waits")
         await held.end()
@@ -171,7 +171,7 @@ async def test_scripts_are_lost(valkey: Valkey, client: redis.Redis) -> None:
 async def test_unix_socket(tmp_path: Path) -> None:
     path = tmp_path / "v.sock"
     with Valkey(tmp_path / "v", options=(f"unixsocket {path}",)) as valkey:
-        blessed(valkey)
+        marked_clean(valkey)
         async with admissions(f"unix://{path}?db=0", 1) as (one,):
             await (await hold(one)).end()
 
@@ -186,7 +186,7 @@ async def test_no_redis_at_all_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_sentinel_promotes_the_replica(tmp_path: Path) -> None:
     quick = ("repl-diskless-sync-delay 0",)
     with Valkey(tmp_path / "first", options=quick) as first, Valkey(tmp_path / "second") as second:
-        blessed(first)
+        marked_clean(first)
         replica = redis.Redis.from_url(second.url)
         replica.replicaof("127.0.0.1", first.port)
         await wait_until_async(lambda: replica.info("replication")["master_link_status"] == "up", "it replicates")

@@ -11,9 +11,9 @@ import redis
 
 from brimful.state.status import read_status
 from brimful_worker.admission import LeaseLost, assume_full
-from brimful_worker.admission.wire.redis_clock import steady
+from brimful_worker.liveness.boot_time import boot_time
 from brimful_worker.local.server.valkey import Valkey
-from support.admissions import KEYS, TAG, Holding, admissions, blessed, hold
+from support.admissions import KEYS, TAG, Holding, admissions, hold, marked_clean
 from support.proxy import Proxy
 from support.waiting import wait_until_async
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.chaos
 
 @pytest.fixture
 def client(valkey: Valkey) -> redis.Redis:
-    return blessed(valkey)
+    return marked_clean(valkey)
 
 
 def left_in_redis(client: redis.Redis, ticket: str) -> float:
@@ -51,7 +51,7 @@ async def test_a_renewal_whose_reply_was_lost_promises_no_more_than_redis_keeps(
         proxy.refuse = False
         known = held.lease.deadline
         await wait_until_async(lambda: held.lease.deadline > known, "the command was sent again and answered")
-        assert held.lease.deadline - steady() < left_in_redis(client, held.lease.id)
+        assert held.lease.deadline - boot_time() < left_in_redis(client, held.lease.id)
         await held.end()
 
 
@@ -70,7 +70,7 @@ async def test_who_comes_back_first_waits_for_the_others(valkey: Valkey, client:
             valkey.start()
             await wait_until_async(lambda: client.zcard(KEYS["heard"]) == 1, "the first is back")
         waiting = await hold(one)
-        assert all(holding.lease.lost or holding.lease.deadline < steady() for holding in held)
+        assert all(holding.lease.lost or holding.lease.deadline < boot_time() for holding in held)
         await waiting.end()
         results = await asyncio.gather(*[holding.task for holding in held], return_exceptions=True)
         assert [type(result) for result in results] == [LeaseLost, LeaseLost]
@@ -152,10 +152,10 @@ async def test_what_was_spent_of_the_budget_survives_lost_memory(valkey: Valkey,
 
 async def test_a_window_that_nobody_knows_counts_as_full(valkey: Valkey, client: redis.Redis) -> None:
     assume_full(client, TAG, starts=5, tokens=50)
-    forgot = steady()
+    forgot = boot_time()
     async with admissions(valkey.url, 1, starts=5, tokens=50, window_s=1.2, guard_s=0.2) as (one,):
         held = [await hold(one, tokens=10) for _ in range(5)]
-        assert steady() - forgot > 1.2
+        assert boot_time() - forgot > 1.2
         status = read_status(client, TAG)
         assert (status.starts_used, status.tokens_used) == (5, 50)
         for holding in held:

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from brimful_worker.admission import Limits, bless
+from brimful_worker.admission import Limits, mark_clean
 from brimful_worker.admission.keys import Keys
 from brimful_worker.admission.wire.scripts import exchange_arguments, load
 from brimful_worker.local.server.valkey import Valkey
@@ -45,7 +45,7 @@ class Machine(RuleBasedStateMachine):
         self.limits = {**Limits(**fixed).fields(), **limits}  # type: ignore[arg-type]
         tag = f"model{next(self.tags)}"
         self.keys = Keys(tag)
-        bless(self.client, tag)
+        mark_clean(self.client, tag)
         self.model = Model(self.limits, {"aa", "bb"})
         self.subscription = self.client.pubsub()
         self.subscription.subscribe(*[self.keys.to + process for process in PROCESSES if process != DEAF])

@@ -9,15 +9,15 @@ import redis
 
 from brimful.state.status import read_status
 from brimful_worker.admission import Admission, StaleGrant
-from brimful_worker.admission.wire.redis_clock import steady
+from brimful_worker.liveness.boot_time import boot_time
 from brimful_worker.local.server.valkey import Valkey
-from support.admissions import KEYS, TAG, Holding, admissions, blessed, hold
+from support.admissions import KEYS, TAG, Holding, admissions, hold, marked_clean
 from support.waiting import wait_until_async
 
 
 @pytest.fixture
 def client(valkey: Valkey) -> redis.Redis:
-    return blessed(valkey)
+    return marked_clean(valkey)
 
 
 async def start(admission: Admission) -> None:
@@ -49,17 +49,17 @@ async def test_it_waits_for_the_window_and_goes_first(valkey: Valkey, client: re
 
     async with admissions(valkey.url, 2, slots=4, starts=2, window_s=1.0, guard_s=0.5) as (one, two):
         held = [await hold(one)]
-        first = steady()
-        await wait_until_async(lambda: steady() - first > 0.2, "the second start is later than the first")
+        first = boot_time()
+        await wait_until_async(lambda: boot_time() - first > 0.2, "the second start is later than the first")
         held.append(await hold(one))
         request = asyncio.create_task(note(one, "request"))
         await wait_until_async(lambda: client.zcard(KEYS["interactive"]) == 1, "a request waits for the window")
-        began = steady()
+        began = boot_time()
         poll = asyncio.create_task(note(two, "start"))
         await wait_until_async(lambda: client.zcard(KEYS["start_only"]) == 1, "a start waits for the window")
         await asyncio.gather(request, poll)
         assert order[0] == "start"
-        assert steady() - began > 0.5
+        assert boot_time() - began > 0.5
         for holding in held:
             await holding.end()
 
@@ -71,9 +71,9 @@ async def test_it_waits_for_the_end_of_a_pause_but_for_no_breaker(valkey: Valkey
         await start(one)
         await one.pause(0.5, "Retry-After")
         await wait_until_async(lambda: read_status(client, TAG).pause_reason is not None, "the pause is in force")
-        paused = steady()
+        paused = boot_time()
         await start(one)
-        assert steady() - paused > 0.3
+        assert boot_time() - paused > 0.3
 
 
 async def test_too_late_for_the_wire_it_is_given_back(valkey: Valkey, client: redis.Redis) -> None:
@@ -81,7 +81,7 @@ async def test_too_late_for_the_wire_it_is_given_back(valkey: Valkey, client: re
         with pytest.raises(StaleGrant):  # noqa: PT012
             async with one.start_only() as lease:
                 assert client.zcard(KEYS["starts"]) == 1
-                await wait_until_async(lambda: steady() > lease.wire_deadline, "the guard's local part is over")
+                await wait_until_async(lambda: boot_time() > lease.wire_deadline, "the guard's local part is over")
                 lease.sent()
         await wait_until_async(lambda: client.zcard(KEYS["starts"]) == 0, "the start is back")
 

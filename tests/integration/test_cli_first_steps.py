@@ -134,7 +134,7 @@ sys.meta_path.insert(0, Absent())
         (["run", "p.txt", "-o", "o.jsonl", "--rehearse"], "a fleet on this machine"),
         (["up", "--rehearse"], "a fleet on this machine"),
         (["worker"], "a worker"),
-        (["gateway"], "the stand-in gateway"),
+        (["gateway"], "the mock gateway"),
     ],
 )
 def test_a_plain_install_says_what_is_missing(plain: dict[str, str], arguments: list[str], what: str) -> None:

@@ -60,7 +60,7 @@ def test_kill_9_leaves_nothing() -> None:
 
 def test_sigterm_is_a_clean_end_too() -> None:
     with Running("up", "--workers", "1", "--rehearse") as up:
-        assert "/v1" in up.line_with("stand-in gateway")
+        assert "/v1" in up.line_with("mock gateway")
         up.look()
         up.process.send_signal(signal.SIGTERM)
         assert up.process.wait(30) == 0

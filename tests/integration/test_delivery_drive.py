@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from brimful.dispatch.driver import Driver
-from brimful.dispatch.ledger import Ledger
+from brimful.dispatch.ledger import RunLedger
 from brimful.names import Workload
 from brimful.outcome import Cause, Failure
 from brimful.packing.request_size import line_profile
@@ -233,12 +233,12 @@ async def test_what_the_consumer_has_not_come_back_for_stays_in_redis(valkey: Va
         deliveries = Driver(valkey.url, "r", FREE, pack="off").deliveries(iter([unit(1)]))
         await anext(deliveries)
         await deliveries.aclose()  # as if killed here
-        assert len(await Ledger(client, "r").results("0", 10, None)) == 1
+        assert len(await RunLedger(client, "r").results("0", 10, None)) == 1
         again = Driver(valkey.url, "r", FREE, pack="off")
         recovered = await again.recover()
         assert [item.line for item in recovered.delivered] == [1]
         assert [batch async for batch in again.deliveries(iter([]))] == []
-        assert await client.xlen(Ledger(client, "r").keys.results) == 0
+        assert await client.xlen(RunLedger(client, "r").keys.results) == 0
 
 
 async def test_a_second_submitter_takes_over_what_is_queued_and_what_runs(valkey: Valkey) -> None:

@@ -1,4 +1,4 @@
-"""The examples as a user runs them: each a process of its own, against a real fleet and the stand-in gateway."""
+"""The examples as a user runs them: each a process of its own, against a real fleet and the mock gateway."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client's single requests, against a real worker and the stand-in gateway."""
+"""The client's single requests, against a real worker and the mock gateway."""
 
 from __future__ import annotations
 

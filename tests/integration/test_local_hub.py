@@ -112,10 +112,10 @@ def test_a_killed_user_leaves_nothing(directory: Path) -> None:
 
 def test_data_is_kept_and_the_next_server_is_blessed(directory: Path) -> None:
     with Hub(directory) as hub, _client(hub) as client:
-        assert hub.bless
+        assert hub.mark_clean
         client.set("brimful:{run:r}:shards", "x")
     with Hub(directory) as hub, _client(hub) as client:
-        assert hub.bless
+        assert hub.mark_clean
         assert client.get("brimful:{run:r}:shards") == b"x"
 
 
@@ -179,7 +179,7 @@ def test_a_killed_keeper_is_replaced_and_the_port_stays(directory: Path) -> None
         os.kill(hub.info.keeper, signal.SIGKILL)
         assert wait_until(hub.revive, "the keeper's lock to be free")
         assert hub.url == url
-        assert not hub.bless  # its users remember more than it may
+        assert not hub.mark_clean  # its users remember more than it may
         with _client(hub) as client:
             assert client.get("kept") == b"1"
 
@@ -191,7 +191,7 @@ def test_data_that_cannot_be_read_is_moved_aside_and_told(directory: Path) -> No
     base.write_bytes(b"REDIS0011 nonsense" * 20)
     with Hub(directory) as hub, _client(hub) as client:
         assert not client.exists("lost")
-        assert not hub.bless
+        assert not hub.mark_clean
         assert hub.forgot
         (aside,) = directory.glob("valkey-unreadable-*")
         assert str(aside) in hub.info.notice

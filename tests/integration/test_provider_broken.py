@@ -12,7 +12,7 @@ import pytest
 import uvloop
 
 from brimful.outcome import Cause
-from brimful_worker.provider.answers.answer import Answer, NoAnswer
+from brimful_worker.provider.answers.answer import Answer, TransportError
 from brimful_worker.provider.transport.http_client import Http
 from support.fake_admission import FakeLease
 from support.tls import certificate_in
@@ -56,7 +56,7 @@ class Bench:
 
     async def ask(
         self, body: bytes = b"{}", timeout_s: float = 20, lease: FakeLease | None = None
-    ) -> Answer | NoAnswer:
+    ) -> Answer | TransportError:
         route = self._http.route("POST", self.url, {})
         async with asyncio.timeout(30):
             return await self._http.exchange(route, body, timeout_s=timeout_s, grant=lease or FakeLease())
@@ -104,7 +104,7 @@ def test_a_body_that_breaks_after_its_head_ends_its_exchange(loop: str, rest: by
             await asyncio.sleep(0)
             go_on.set()
             told = await asking
-        assert isinstance(told, NoAnswer)
+        assert isinstance(told, TransportError)
         assert told.cause in (Cause.CONNECTION, Cause.BAD_ANSWER)
 
     run(loop, test)
@@ -134,7 +134,7 @@ def test_closing_the_client_ends_what_is_half_read(
             asking = asyncio.create_task(bench.ask())
             await begun.wait()
             await bench.close_client()
-            assert isinstance(await asking, NoAnswer)
+            assert isinstance(await asking, TransportError)
 
     run(loop, test)
 

@@ -1,4 +1,4 @@
-"""``brimful run`` over a real fleet of this machine, against the stand-in gateway."""
+"""``brimful run`` over a real fleet of this machine, against the mock gateway."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ import redis
 from brimful.config import Settings
 from brimful.outcome import Cause, Outcome
 from brimful.request import Request
-from brimful_worker.admission import Admission, bless
+from brimful_worker.admission import Admission, mark_clean
 from brimful_worker.gateway import Gateway, GatewayOptions
 from brimful_worker.local.server.valkey import Valkey
 from brimful_worker.provider import Provider
@@ -33,7 +33,7 @@ async def fleet(
     monkeypatch.setenv("ACS_API_BASE", gateway.url)
     loaded = Settings.load(**{"redis_url": valkey.url, "backoff_base_s": 0.05, "guard_s": 0.5, **settings})
     with redis.Redis.from_url(valkey.url) as client:
-        bless(client, loaded.key_tag)
+        mark_clean(client, loaded.key_tag)
     async with AsyncExitStack() as stack:
         samplers = []
         for number in range(workers):

@@ -1,4 +1,4 @@
-"""The sampler against the stand-in gateway: what its ledger saw is what the outcome says."""
+"""The sampler against the mock gateway: what its ledger saw is what the outcome says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs at the stand-in gateway: one Job per key, whatever happens to those that wait for it."""
+"""Jobs at the mock gateway: one Job per key, whatever happens to those that wait for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Throttling, budgets, refused keys and junk, as the stand-in gateway gives them."""
+"""Throttling, budgets, refused keys and junk, as the mock gateway gives them."""
 
 from __future__ import annotations
 

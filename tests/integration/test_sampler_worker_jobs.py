@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from brimful.config import Settings
-from brimful_worker.admission import bless
+from brimful_worker.admission import mark_clean
 from brimful_worker.local.server.valkey import Valkey
 from support.commands import command, environment
 from support.gateways import GatewayProcess, gateway_process
@@ -44,7 +44,7 @@ def worker(gateway: GatewayProcess, valkey: Valkey, name: str) -> Background:
 def service(gateway: GatewayProcess, valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setenv("ACS_API_KEY", KEY)
     with redis.Redis.from_url(valkey.url) as connection:
-        bless(connection, Settings.load().key_tag)
+        mark_clean(connection, Settings.load().key_tag)
     with client(valkey.url) as stranger:
         yield stranger
 

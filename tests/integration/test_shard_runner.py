@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from celery.exceptions import Reject
 
-from brimful.dispatch.ledger import MAX_TRIES, Ledger, Result
+from brimful.dispatch.ledger import MAX_TRIES, Result, RunLedger
 from brimful.outcome import Cause, Outcome
 from brimful.packing.units import Manifest, Piece, manifest_message
 from brimful.request import Request
@@ -61,9 +61,9 @@ def manifest(id: str) -> Manifest:
 
 
 @pytest.fixture
-async def ledger(valkey: Valkey) -> AsyncIterator[Ledger]:
+async def ledger(valkey: Valkey) -> AsyncIterator[RunLedger]:
     async with redis_client(valkey.url) as client:
-        yield Ledger(client, RUN)
+        yield RunLedger(client, RUN)
 
 
 @contextlib.asynccontextmanager
@@ -75,15 +75,15 @@ async def worker(valkey: Valkey, sampler: Any, **options: Any) -> AsyncIterator[
         yield runner
 
 
-async def stored(ledger: Ledger) -> list[Result]:
+async def stored(ledger: RunLedger) -> list[Result]:
     return await ledger.results("0", 1000, None)
 
 
-async def record(ledger: Ledger, *ids: str) -> None:
+async def record(ledger: RunLedger, *ids: str) -> None:
     await ledger.record({SHARD: {id: manifest(id) for id in ids}})
 
 
-async def test_outcomes_reach_the_stream_and_the_shard_is_struck_off(valkey: Valkey, ledger: Ledger) -> None:
+async def test_outcomes_reach_the_stream_and_the_shard_is_struck_off(valkey: Valkey, ledger: RunLedger) -> None:
     await record(ledger, "a", "b")
     async with worker(valkey, HeldSampler()) as runner:
         assert await runner.run(RUN, SHARD, message("a", "b")) == {"requests": 2, "failed": 0}
@@ -94,11 +94,11 @@ async def test_outcomes_reach_the_stream_and_the_shard_is_struck_off(valkey: Val
     assert results[0].outcome.completion["choices"][0]["text"] == "say a\ud800 \u2028"
 
 
-async def _is_empty(ledger: Ledger) -> bool:
+async def _is_empty(ledger: RunLedger) -> bool:
     return await ledger.outstanding() == {} and await ledger.look([SHARD]) == {SHARD: (False, False, False)}
 
 
-async def test_only_what_is_still_wanted_is_sampled(valkey: Valkey, ledger: Ledger) -> None:
+async def test_only_what_is_still_wanted_is_sampled(valkey: Valkey, ledger: RunLedger) -> None:
     await record(ledger, "b")
     sampler = HeldSampler()
     async with worker(valkey, sampler) as runner:
@@ -107,7 +107,7 @@ async def test_only_what_is_still_wanted_is_sampled(valkey: Valkey, ledger: Ledg
     assert sampler.begun == ["b"]
 
 
-async def test_a_second_delivery_waits_and_finds_nothing_left(valkey: Valkey, ledger: Ledger) -> None:
+async def test_a_second_delivery_waits_and_finds_nothing_left(valkey: Valkey, ledger: RunLedger) -> None:
     await record(ledger, "a")
     sampler = HeldSampler(free=False)
     async with worker(valkey, sampler) as one, worker(valkey, sampler) as two:
@@ -124,7 +124,7 @@ async def test_a_second_delivery_waits_and_finds_nothing_left(valkey: Valkey, le
 
 
 async def test_who_is_cancelled_before_it_has_begun_leaves_no_claim(
-    valkey: Valkey, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+    valkey: Valkey, ledger: RunLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def never(*_: object) -> None:
         begun.set()
@@ -144,7 +144,7 @@ async def test_who_is_cancelled_before_it_has_begun_leaves_no_claim(
         assert (await runner.run(RUN, SHARD, message("a")))["requests"] == 1
 
 
-async def test_a_dead_workers_claim_runs_out_and_the_rest_is_taken_over(valkey: Valkey, ledger: Ledger) -> None:
+async def test_a_dead_workers_claim_runs_out_and_the_rest_is_taken_over(valkey: Valkey, ledger: RunLedger) -> None:
     await record(ledger, "a")
     async with redis_client(valkey.url) as client:
         await client.set(ledger.keys.claim(SHARD), "the dead", px=300)
@@ -152,7 +152,7 @@ async def test_a_dead_workers_claim_runs_out_and_the_rest_is_taken_over(valkey: 
         assert (await runner.run(RUN, SHARD, message("a")))["requests"] == 1
 
 
-async def test_a_living_claim_is_renewed(valkey: Valkey, ledger: Ledger) -> None:
+async def test_a_living_claim_is_renewed(valkey: Valkey, ledger: RunLedger) -> None:
     await record(ledger, "a")
     sampler = HeldSampler(free=False)
     async with worker(valkey, sampler, claim_ttl_s=0.5) as runner, redis_client(valkey.url) as client:
@@ -166,11 +166,11 @@ async def test_a_living_claim_is_renewed(valkey: Valkey, ledger: Ledger) -> None
         assert (await running)["requests"] == 1
 
 
-async def _ttl_under(client: Any, ledger: Ledger, milliseconds: int) -> bool:
+async def _ttl_under(client: Any, ledger: RunLedger, milliseconds: int) -> bool:
     return bool(0 < await client.pttl(ledger.keys.claim(SHARD)) < milliseconds)
 
 
-async def test_withdrawn_work_is_cancelled_on_the_wire_too(valkey: Valkey, ledger: Ledger) -> None:
+async def test_withdrawn_work_is_cancelled_on_the_wire_too(valkey: Valkey, ledger: RunLedger) -> None:
     await record(ledger, "a", "b")
     sampler = HeldSampler(free=False)
     async with worker(valkey, sampler) as runner:
@@ -183,7 +183,7 @@ async def test_withdrawn_work_is_cancelled_on_the_wire_too(valkey: Valkey, ledge
     assert await stored(ledger) == []
 
 
-async def test_a_claim_taken_by_another_ends_the_work_here(valkey: Valkey, ledger: Ledger) -> None:
+async def test_a_claim_taken_by_another_ends_the_work_here(valkey: Valkey, ledger: RunLedger) -> None:
     await record(ledger, "a")
     sampler = HeldSampler(free=False)
     async with worker(valkey, sampler) as runner, redis_client(valkey.url) as client:
@@ -195,7 +195,7 @@ async def test_a_claim_taken_by_another_ends_the_work_here(valkey: Valkey, ledge
         assert await client.get(ledger.keys.claim(SHARD)) == "another"
 
 
-async def test_stopping_finishes_what_is_on_the_wire_and_gives_the_rest_back(valkey: Valkey, ledger: Ledger) -> None:
+async def test_stopping_finishes_what_is_on_the_wire_and_gives_the_rest_back(valkey: Valkey, ledger: RunLedger) -> None:
     await record(ledger, "a", "b")
     sampler, stopping = HeldSampler(free=False), asyncio.Event()
     sampler.waiting = {"b"}
@@ -216,7 +216,7 @@ async def test_stopping_finishes_what_is_on_the_wire_and_gives_the_rest_back(val
         assert (await next_worker.run(RUN, SHARD, message("a", "b")))["requests"] == 1
 
 
-async def test_a_retry_that_waits_is_let_go_when_the_worker_stops(valkey: Valkey, ledger: Ledger) -> None:
+async def test_a_retry_that_waits_is_let_go_when_the_worker_stops(valkey: Valkey, ledger: RunLedger) -> None:
     await record(ledger, "a")
     stopping = asyncio.Event()
     failed = asyncio.Event()
@@ -242,7 +242,7 @@ async def test_a_retry_that_waits_is_let_go_when_the_worker_stops(valkey: Valkey
             await running
 
 
-async def test_draining_ends_what_is_not_on_the_wire_and_says_so(valkey: Valkey, ledger: Ledger) -> None:
+async def test_draining_ends_what_is_not_on_the_wire_and_says_so(valkey: Valkey, ledger: RunLedger) -> None:
     await record(ledger, "a", "b")
     sampler = HeldSampler(free=False)
     sampler.waiting = {"b"}
@@ -258,10 +258,10 @@ async def test_draining_ends_what_is_not_on_the_wire_and_says_so(valkey: Valkey,
     assert [result.outcome.ok for result in await stored(ledger)] == [False, True]
 
 
-async def test_outcomes_wait_for_redis(valkey: Valkey, ledger: Ledger, tmp_path: Any) -> None:
+async def test_outcomes_wait_for_redis(valkey: Valkey, ledger: RunLedger, tmp_path: Any) -> None:
     with Valkey(tmp_path / "kept", appendonly=True, options=("appendfsync always",)) as server:
         async with redis_client(server.url) as client:
-            kept = Ledger(client, RUN)
+            kept = RunLedger(client, RUN)
             await record(kept, "a", "b")
             sampler = HeldSampler(free=False)
             async with worker(server, sampler) as runner:
@@ -274,10 +274,10 @@ async def test_outcomes_wait_for_redis(valkey: Valkey, ledger: Ledger, tmp_path:
                 server.start()
                 assert (await running)["requests"] == 2
         async with redis_client(server.url) as client:
-            assert sorted(result.id for result in await stored(Ledger(client, RUN))) == ["a", "b"]
+            assert sorted(result.id for result in await stored(RunLedger(client, RUN))) == ["a", "b"]
 
 
-async def test_a_shard_that_kills_its_workers_is_given_up(valkey: Valkey, ledger: Ledger) -> None:
+async def test_a_shard_that_kills_its_workers_is_given_up(valkey: Valkey, ledger: RunLedger) -> None:
     await record(ledger, "a")
     sampler = HeldSampler(free=False)
     for _ in range(MAX_TRIES):
@@ -297,7 +297,7 @@ async def test_a_shard_that_kills_its_workers_is_given_up(valkey: Valkey, ledger
     assert len(sampler.begun) == MAX_TRIES
 
 
-async def test_a_request_that_cannot_be_made_fails_alone(valkey: Valkey, ledger: Ledger) -> None:
+async def test_a_request_that_cannot_be_made_fails_alone(valkey: Valkey, ledger: RunLedger) -> None:
     from brimful.profile import get_profile
 
     await record(ledger, "a", "b")

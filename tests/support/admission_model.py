@@ -69,9 +69,9 @@ class Model:
         self.slots[ticket] = now + self.limits["lease_ms"]
         return True
 
-    def grant(self, speaker: str, now: int) -> list[str]:
+    def grant(self, coordinator: str, now: int) -> list[str]:
         granted: list[str] = []
-        while (ticket := self._heads(speaker, now).get("s")) is not None:
+        while (ticket := self._heads(coordinator, now).get("s")) is not None:
             if now < self.pause_until or self.used(now) >= self.limits["starts"]:
                 return granted  # what holds a slot already goes first: nobody passes it
             del self.queues["s"][ticket]
@@ -79,9 +79,9 @@ class Model:
             process = ticket.split(".")[0]
             self.unconfirmed[process] = self.unconfirmed.get(process, 0) + 1
             granted.append(ticket)
-        while (ticket := self._next(speaker, now)) is not None:
+        while (ticket := self._next(coordinator, now)) is not None:
             workload = ticket.split(".")[1]
-            aged_waits = workload == "i" and self._aged(speaker, now)
+            aged_waits = workload == "i" and self._aged(coordinator, now)
             self.turn = 0 if workload == "b" else self.turn + aged_waits
             process = ticket.split(".")[0]
             self.unconfirmed[process] = self.unconfirmed.get(process, 0) + 1
@@ -93,7 +93,7 @@ class Model:
             granted.append(ticket)
         return granted
 
-    def _heads(self, speaker: str, now: int) -> dict[str, str]:
+    def _heads(self, coordinator: str, now: int) -> dict[str, str]:
         heads = {}
         for workload, queue in self.queues.items():
             for ticket, _ in sorted(queue.items(), key=lambda entry: (entry[1], entry[0])):
@@ -101,13 +101,13 @@ class Model:
                 awake = now - self.heard.get(process, -(10**15)) <= self.limits["lease_ms"] / 2
                 share = max(2, -(-self.limits["slots"] // len(self.heard)))
                 room = self.unconfirmed.get(process, 0) < share
-                if process == speaker or (awake and room and process in self.listening):
+                if process == coordinator or (awake and room and process in self.listening):
                     heads[workload] = ticket
                     break
         return heads
 
-    def _aged(self, speaker: str, now: int) -> bool:
-        head = self._heads(speaker, now).get("b")
+    def _aged(self, coordinator: str, now: int) -> bool:
+        head = self._heads(coordinator, now).get("b")
         return head is not None and now - self.queues["b"][head] >= self.limits["age_ms"]
 
     def _batch_has_room(self, now: int) -> bool:
@@ -118,14 +118,14 @@ class Model:
         reserve = min(self.limits["reserve_starts"], self.limits["starts"] - 1)
         return not reserve or self.used(now, "b.") < self.limits["starts"] - reserve
 
-    def _next(self, speaker: str, now: int) -> str | None:
-        heads = self._heads(speaker, now)
+    def _next(self, coordinator: str, now: int) -> str | None:
+        heads = self._heads(coordinator, now)
         if not heads or now < self.pause_until or not self._ramp_allows(now):
             return None
         if len(self.slots) >= self.limits["slots"] or self.used(now) >= self.limits["starts"]:
             return None
         batch = "b" in heads and self._batch_has_room(now)
-        if "i" in heads and not (batch and self._aged(speaker, now) and self.turn >= TURNS - 1):
+        if "i" in heads and not (batch and self._aged(coordinator, now) and self.turn >= TURNS - 1):
             return heads["i"]
         return heads["b"] if batch else None
 

@@ -10,17 +10,17 @@ from typing import Any
 import redis
 
 from brimful.state.keys import admission_keys
-from brimful_worker.admission import Admission, Limits, bless
+from brimful_worker.admission import Admission, Limits, mark_clean
 from brimful_worker.local.server.valkey import Valkey
 
 TAG = "tag"
 KEYS = admission_keys(TAG)
 
 
-def blessed(valkey: Valkey) -> redis.Redis:
+def marked_clean(valkey: Valkey) -> redis.Redis:
     """A client of a server on which no process needs to wait for others."""
     client = redis.Redis.from_url(valkey.url, decode_responses=True)
-    bless(client, TAG)
+    mark_clean(client, TAG)
     return client
 
 

@@ -1,4 +1,4 @@
-"""A local fleet of real worker processes against a stand-in gateway in a process of its own, for tests that enqueue."""
+"""A local fleet of real worker processes against a mock gateway in a process of its own, for tests that enqueue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stand-in gateways for tests: in this process, or as a process of its own."""
+"""Mock gateways for tests: in this process, or as a process of its own."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from redis import RedisError
 from brimful.names import QUEUES
 from brimful.outcome import Cause, Failure, Outcome
 from brimful.request import Request
-from brimful.runtime.aio import end
+from brimful.runtime.aio import cancel_and_wait
 from brimful.state.broker_queues import parse_message
 from brimful.state.redis_url import redis_client
 from brimful_worker.shards.shard import ShardRunner
@@ -92,7 +92,7 @@ class StubFleet:
 
     async def aclose(self) -> None:
         assert self._pop is not None
-        await end([self._pop, *self.running])
+        await cancel_and_wait([self._pop, *self.running])
         for runner in self._runners:
             await runner.aclose(0.1)
         await self._client.aclose()

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brimful_worker.admission.lease import Lease, Term
-from brimful_worker.admission.lease_table import Held
+from brimful_worker.admission.lease_table import LeaseTable
 from brimful_worker.admission.policy import GATHER_MOST_S, gather_s
 from brimful_worker.liveness.watchdog import Watchdog
 
@@ -18,7 +18,7 @@ def lease(name: str, granted: float) -> Lease:
     return Lease(name, 0.0, granted + 1, Term(granted, granted + LEASE_S), Watchdog())
 
 
-def renew(held: Held, before: float, sent: float) -> list[str]:
+def renew(held: LeaseTable, before: float, sent: float) -> list[str]:
     due = held.due(before)
     told = held.told(due)
     held.renew(due, sent, sent + LEASE_S)
@@ -26,7 +26,7 @@ def renew(held: Held, before: float, sent: float) -> list[str]:
 
 
 def test_what_was_granted_together_is_renewed_together_and_told_by_name() -> None:
-    held = Held()
+    held = LeaseTable()
     early, late = [lease(f"e{i}", 1.0) for i in range(3)], [lease(f"l{i}", 2.0) for i in range(2)]
     for one in early + late:
         held.add(one)
@@ -38,7 +38,7 @@ def test_what_was_granted_together_is_renewed_together_and_told_by_name() -> Non
 
 
 def test_a_lease_that_leaves_keeps_its_own_end_while_the_others_go_on() -> None:
-    held = Held()
+    held = LeaseTable()
     gone, stays = lease("gone", 1.0), lease("stays", 1.0)
     held.add(gone)
     held.add(stays)
@@ -51,7 +51,7 @@ def test_a_lease_that_leaves_keeps_its_own_end_while_the_others_go_on() -> None:
 
 
 def test_who_comes_while_a_turn_is_under_way_is_not_renewed_by_it() -> None:
-    held = Held()
+    held = LeaseTable()
     held.add(lease("told", 1.0))
     due = held.due(1.0)
     held.told(due)
@@ -63,7 +63,7 @@ def test_who_comes_while_a_turn_is_under_way_is_not_renewed_by_it() -> None:
 
 
 def test_terms_that_emptied_while_a_turn_was_under_way() -> None:
-    held = Held()
+    held = LeaseTable()
     held.add(lease("a", 1.0))
     due = held.due(1.0)
     held.told(due)
@@ -87,8 +87,8 @@ def test_terms_that_emptied_while_a_turn_was_under_way() -> None:
     )
 )
 def test_against_a_plain_table(steps: list[tuple[str, int]]) -> None:
-    """Ticket → (renewed, deadline); grants may come up to three seconds late."""
-    held, table, leases = Held(), dict[str, tuple[float, float]](), dict[str, Lease]()
+    """Waiter → (renewed, deadline); grants may come up to three seconds late."""
+    held, table, leases = LeaseTable(), dict[str, tuple[float, float]](), dict[str, Lease]()
     now, number = 100.0, 0
     for what, argument in steps:
         now += 1

@@ -22,13 +22,14 @@ from brimful.names import Workload
 from brimful.state.keys import ADMISSION, admission_keys
 from brimful_worker.admission import Lease, StaleGrant
 from brimful_worker.admission.keys import SCRIPT_KEYS, Keys
-from brimful_worker.admission.local_state import Holdings
+from brimful_worker.admission.local_state import LocalState
 from brimful_worker.admission.policy import Limits, Rules, abort_margin, wire_lag
 from brimful_worker.admission.recent_starts import History
-from brimful_worker.admission.waiters import WORKLOADS, Queue, Ticket, Waiting
+from brimful_worker.admission.waiters import WORKLOADS, Queue, Waiter, Waiting
 from brimful_worker.admission.wire.outgoing import Outbox
-from brimful_worker.admission.wire.redis_clock import RedisClock, steady
+from brimful_worker.admission.wire.redis_clock import RedisClock
 from brimful_worker.admission.wire.scripts import exchange_arguments, load
+from brimful_worker.liveness.boot_time import boot_time
 from brimful_worker.liveness.watchdog import Watchdog
 from support.waiting import wait_until_async
 
@@ -169,7 +170,7 @@ class TestWaiting:
     def loop(self, fresh_loop: asyncio.AbstractEventLoop) -> asyncio.AbstractEventLoop:
         return fresh_loop
 
-    def add(self, waiting: Waiting, loop: asyncio.AbstractEventLoop, since: float, workload: str = "batch") -> Ticket:
+    def add(self, waiting: Waiting, loop: asyncio.AbstractEventLoop, since: float, workload: str = "batch") -> Waiter:
         return waiting.add(WORKLOADS[Workload(workload)], 7, since, loop.create_future())
 
     def test_only_the_first_few_are_registered_oldest_first(self, loop: Any) -> None:
@@ -272,8 +273,8 @@ class TestWatchdog:
         ours, theirs = socket.socketpair()
         kept, other = socket.socketpair()
         with ours, theirs, kept, other:
-            ending = Watched(steady() + 60)
-            dog.add(Watched(steady() + 60), kept.fileno())
+            ending = Watched(boot_time() + 60)
+            dog.add(Watched(boot_time() + 60), kept.fileno())
             dog.add(ending, ours.fileno())
             ending.ends = 0.0
             dog.look()
@@ -289,7 +290,7 @@ class TestWatchdog:
         dog = Watchdog()
         ours, theirs = socket.socketpair()
         with ours, theirs:
-            watch = dog.add(Watched(steady() + 60), ours.fileno())
+            watch = dog.add(Watched(boot_time() + 60), ours.fileno())
             dog.remove(watch)
             dog.stop()
             ours.send(b"x")
@@ -298,7 +299,7 @@ class TestWatchdog:
     def test_who_has_the_descriptor_now_is_left_alone(self) -> None:
         dog = Watchdog()
         ours, theirs = socket.socketpair()
-        number, ending = ours.fileno(), Watched(steady() + 60)
+        number, ending = ours.fileno(), Watched(boot_time() + 60)
         dog.add(ending, number)
         another, peer = socket.socketpair()
         with theirs, peer:
@@ -316,7 +317,7 @@ class TestWatchdog:
         dog = Watchdog()
         ours, theirs = socket.socketpair()
         with theirs:
-            gone, other = Watched(steady() + 60), Watched(steady() + 60)
+            gone, other = Watched(boot_time() + 60), Watched(boot_time() + 60)
             dog.add(gone, ours.fileno())
             ours.close()
             dog.add(other, theirs.fileno())
@@ -331,7 +332,7 @@ class TestWatchdog:
     def test_it_needs_no_descriptor_when_there_is_none_left(self) -> None:
         dog = Watchdog()
         ours, theirs = socket.socketpair()
-        ending = Watched(steady() + 60)
+        ending = Watched(boot_time() + 60)
         before, fillers = resource.getrlimit(resource.RLIMIT_NOFILE), list[int]()
         with ours, theirs:
             dog.add(ending, ours.fileno())
@@ -351,7 +352,7 @@ class TestWatchdog:
             dog.stop()
 
     def test_none_is_looked_at_before_the_first_may_end(self) -> None:
-        first = steady() + 60
+        first = boot_time() + 60
         dog = Watchdog(lambda: first)
         ours, theirs = socket.socketpair()
         with ours, theirs:
@@ -369,11 +370,11 @@ class TestWatchdog:
     def test_it_sees_that_the_machine_was_suspended(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The clock jumps while timers stand still."""
         ahead = 0.0
-        monkeypatch.setattr("brimful_worker.liveness.watchdog.steady", lambda: steady() + ahead)
+        monkeypatch.setattr("brimful_worker.liveness.watchdog.boot_time", lambda: boot_time() + ahead)
         dog = Watchdog()
         ours, theirs = socket.socketpair()
         with ours, theirs:
-            ending = Watched(steady() + 3600)
+            ending = Watched(boot_time() + 3600)
             dog.add(ending, ours.fileno())
             assert not ending.told.wait(0.05)
             ahead = 7200.0
@@ -389,81 +390,81 @@ class TestHoldings:
         return []
 
     @pytest.fixture
-    async def holdings(self, told: list[None]) -> AsyncIterator[Holdings]:
+    async def local_state(self, told: list[None]) -> AsyncIterator[LocalState]:
         clock = RedisClock()
-        now = steady()
+        now = boot_time()
         clock.note(now, (now + 1000) * 1000)
-        holdings = Holdings("abc", Limits(starts=None), clock, lambda: told.append(None))
-        yield holdings
-        holdings.close()
+        local_state = LocalState("abc", Limits(starts=None), clock, lambda: told.append(None))
+        yield local_state
+        local_state.close()
 
-    async def granted(self, holdings: Holdings, at: float) -> Lease:
-        ticket = holdings.ask(Queue.BATCH, 0, steady())
-        holdings.waiting.register(32)
-        holdings.granted(ticket.id, (at + 1000) * 1000)
+    async def granted(self, local_state: LocalState, at: float) -> Lease:
+        ticket = local_state.ask(Queue.BATCH, 0, boot_time())
+        local_state.waiting.register(32)
+        local_state.granted(ticket.id, (at + 1000) * 1000)
         return await ticket.future
 
-    async def test_a_lease_that_had_ended_is_not_raised_from_the_dead_by_joining(self, holdings: Holdings) -> None:
-        old, young = await self.granted(holdings, steady() - 3), await self.granted(holdings, steady())
+    async def test_a_lease_that_had_ended_is_not_raised_from_the_dead_by_joining(self, local_state: LocalState) -> None:
+        old, young = await self.granted(local_state, boot_time() - 3), await self.granted(local_state, boot_time())
         received = old.deadline + 0.01
-        assert holdings.live(steady()) == [old.id, young.id]
-        holdings.rejoined(received - 2, received)
+        assert local_state.live(boot_time()) == [old.id, young.id]
+        local_state.rejoined(received - 2, received)
         assert old.lost
         assert not young.lost
         assert young.deadline == pytest.approx(received - 2 + 6.75)
-        assert list(holdings.held) == [young]
-        assert list(holdings.ending) == [old.id]
-        holdings.end(old, failed=True)
-        assert not holdings.ending
+        assert list(local_state.held) == [young]
+        assert list(local_state.ending) == [old.id]
+        local_state.end(old, failed=True)
+        assert not local_state.ending
 
     async def test_a_grant_that_was_long_on_its_way_is_renewed_first(
-        self, holdings: Holdings, told: list[None]
+        self, local_state: LocalState, told: list[None]
     ) -> None:
-        await self.granted(holdings, steady())
+        await self.granted(local_state, boot_time())
         del told[:]
-        late = await self.granted(holdings, steady() - 6)
+        late = await self.granted(local_state, boot_time() - 6)
         assert told
-        renewal = holdings.next_renewal()
+        renewal = local_state.next_renewal()
         assert renewal is not None
-        assert renewal < steady()
-        assert holdings.to_renew(steady()) == [late.id]
+        assert renewal < boot_time()
+        assert local_state.to_renew(boot_time()) == [late.id]
 
-    async def test_its_end_is_not_overlooked(self, holdings: Holdings) -> None:
-        young = await self.granted(holdings, steady())
-        late = await self.granted(holdings, steady() - 6.7)
-        holdings.plan_aborts()
+    async def test_its_end_is_not_overlooked(self, local_state: LocalState) -> None:
+        young = await self.granted(local_state, boot_time())
+        late = await self.granted(local_state, boot_time() - 6.7)
+        local_state.plan_aborts()
         await wait_until_async(lambda: late.lost, "it is ended")
         assert not young.lost
 
-    async def test_leases_end_sooner_when_they_become_shorter(self, holdings: Holdings) -> None:
-        lease = await self.granted(holdings, steady())
-        holdings.obey(Rules.from_fields(Limits(starts=None, lease_s=3).fields()))
+    async def test_leases_end_sooner_when_they_become_shorter(self, local_state: LocalState) -> None:
+        lease = await self.granted(local_state, boot_time())
+        local_state.obey(Rules.from_fields(Limits(starts=None, lease_s=3).fields()))
         assert lease.deadline == pytest.approx(lease.term.renewed + 1.75)
-        holdings.obey(Rules.from_fields(Limits(starts=None, lease_s=8).fields()))
+        local_state.obey(Rules.from_fields(Limits(starts=None, lease_s=8).fields()))
         assert lease.deadline == pytest.approx(lease.term.renewed + 1.75)
 
     async def test_leases_that_become_longer_are_renewed_before_they_are_believed(
-        self, holdings: Holdings, told: list[None]
+        self, local_state: LocalState, told: list[None]
     ) -> None:
         """Redis gave them the short one. So it did to a grant that was on its way meanwhile."""
-        holdings.obey(Rules.from_fields(Limits(starts=None, lease_s=3).fields()))
-        before = await self.granted(holdings, steady())
+        local_state.obey(Rules.from_fields(Limits(starts=None, lease_s=3).fields()))
+        before = await self.granted(local_state, boot_time())
         del told[:]
-        holdings.obey(Rules.from_fields(Limits(starts=None, lease_s=30).fields()))
-        late = await self.granted(holdings, steady() - 0.5)
+        local_state.obey(Rules.from_fields(Limits(starts=None, lease_s=30).fields()))
+        late = await self.granted(local_state, boot_time() - 0.5)
         assert told
         for lease in (before, late):
             assert lease.deadline == pytest.approx(lease.term.renewed + 1.75)
-        assert set(holdings.to_renew(steady())) == {before.id, late.id}
-        sent = steady()
-        holdings.renewed(sent)
+        assert set(local_state.to_renew(boot_time())) == {before.id, late.id}
+        sent = boot_time()
+        local_state.renewed(sent)
         assert before.deadline == late.deadline == pytest.approx(sent + 28.75)
-        assert holdings.to_renew(steady()) == []
-        after = await self.granted(holdings, steady())
+        assert local_state.to_renew(boot_time()) == []
+        after = await self.granted(local_state, boot_time())
         assert after.deadline == pytest.approx(after.term.renewed + 28.75)
 
-    async def test_a_grant_is_good_for_one_sending(self, holdings: Holdings) -> None:
-        lease = await self.granted(holdings, steady())
+    async def test_a_grant_is_good_for_one_sending(self, local_state: LocalState) -> None:
+        lease = await self.granted(local_state, boot_time())
         lease.sent()
         with pytest.raises(StaleGrant):
             lease.sent()

@@ -9,8 +9,8 @@ import pytest
 
 from brimful_worker.admission import Lease
 from brimful_worker.admission import lease as lease_module
-from brimful_worker.admission import local_state as holdings_module
-from brimful_worker.admission.local_state import Holdings
+from brimful_worker.admission import local_state as local_state_module
+from brimful_worker.admission.local_state import LocalState
 from brimful_worker.admission.policy import Limits
 from brimful_worker.admission.waiters import Queue
 
@@ -69,22 +69,22 @@ class Timer:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    for module in (holdings_module, lease_module):
-        monkeypatch.setattr(module, "steady", lambda: clock.now)
-    monkeypatch.setattr(holdings_module.asyncio, "get_running_loop", lambda: clock)
+    for module in (local_state_module, lease_module):
+        monkeypatch.setattr(module, "boot_time", lambda: clock.now)
+    monkeypatch.setattr(local_state_module.asyncio, "get_running_loop", lambda: clock)
     return clock
 
 
 @pytest.fixture
-def holdings(clock: Clock) -> Holdings:
-    return Holdings("abc", Limits(starts=None, cooloff_s=1.0), SameClock(), lambda: None)  # type: ignore[arg-type]
+def local_state(clock: Clock) -> LocalState:
+    return LocalState("abc", Limits(starts=None, cooloff_s=1.0), SameClock(), lambda: None)  # type: ignore[arg-type]
 
 
-def wired(holdings: Holdings, clock: Clock, seconds: float) -> Lease:
+def wired(local_state: LocalState, clock: Clock, seconds: float) -> Lease:
     """A lease whose request was on the wire for so long."""
-    ticket = holdings.ask(Queue.BATCH, 0, clock.now)
-    holdings.waiting.register(32)
-    holdings.granted(ticket.id, clock.now * 1000)
+    ticket = local_state.ask(Queue.BATCH, 0, clock.now)
+    local_state.waiting.register(32)
+    local_state.granted(ticket.id, clock.now * 1000)
     lease = ticket.future.value  # type: ignore[attr-defined]
     assert isinstance(lease, Lease)
     lease.sent()
@@ -94,82 +94,82 @@ def wired(holdings: Holdings, clock: Clock, seconds: float) -> Lease:
 
 @pytest.mark.parametrize(("seconds", "rest"), [(0.1, 0.005), (1.2, 0.012), (5.0, 0.02)])
 def test_it_is_released_one_hundredth_of_its_time_later(
-    holdings: Holdings, clock: Clock, seconds: float, rest: float
+    local_state: LocalState, clock: Clock, seconds: float, rest: float
 ) -> None:
-    lease = wired(holdings, clock, seconds)
+    lease = wired(local_state, clock, seconds)
     lease.report(ok=True, tokens_used=7, settle_s=0.02)
-    holdings.end(lease, failed=False)
+    local_state.end(lease, failed=False)
     clock.move(rest - 0.001)
-    assert not holdings.outbox
-    assert list(holdings.held) == [lease], "held and renewed"
+    assert not local_state.outbox
+    assert list(local_state.held) == [lease], "held and renewed"
     clock.move(0.003)
-    assert holdings.outbox.releases == [[lease.id, 0, 1, 7, 0]]
-    assert not holdings.held
+    assert local_state.outbox.releases == [[lease.id, 0, 1, 7, 0]]
+    assert not local_state.held
 
 
-def test_without_being_asked_for_it_is_at_once(holdings: Holdings, clock: Clock) -> None:
-    lease = wired(holdings, clock, 1.0)
+def test_without_being_asked_for_it_is_at_once(local_state: LocalState, clock: Clock) -> None:
+    lease = wired(local_state, clock, 1.0)
     lease.report(ok=True)
-    holdings.end(lease, failed=False)
-    assert holdings.outbox.releases == [[lease.id, 0, 1, -1, 0]]
+    local_state.end(lease, failed=False)
+    assert local_state.outbox.releases == [[lease.id, 0, 1, -1, 0]]
     assert not clock.timers
 
 
-def test_a_cooloff_and_a_return_do_not_settle_besides(holdings: Holdings, clock: Clock) -> None:
-    aborted, returned = wired(holdings, clock, 1.0), wired(holdings, clock, 0.0)
+def test_a_cooloff_and_a_return_do_not_settle_besides(local_state: LocalState, clock: Clock) -> None:
+    aborted, returned = wired(local_state, clock, 1.0), wired(local_state, clock, 0.0)
     returned.wired = False
     returned.give_back()
     aborted.report(ok=None, cooloff_s=1.0, settle_s=0.02)
     returned.report(ok=None, settle_s=0.02)
-    holdings.end(aborted, failed=False)
-    holdings.end(returned, failed=False)
-    assert holdings.outbox.releases == [[aborted.id, 1000, -1, -1, 0], [returned.id, 0, -1, -1, 1]]
+    local_state.end(aborted, failed=False)
+    local_state.end(returned, failed=False)
+    assert local_state.outbox.releases == [[aborted.id, 1000, -1, -1, 0], [returned.id, 0, -1, -1, 1]]
 
 
-def test_what_is_left_at_the_end_rests_in_redis(holdings: Holdings, clock: Clock) -> None:
-    lease, late = wired(holdings, clock, 1.0), wired(holdings, clock, 1.0)
+def test_what_is_left_at_the_end_rests_in_redis(local_state: LocalState, clock: Clock) -> None:
+    lease, late = wired(local_state, clock, 1.0), wired(local_state, clock, 1.0)
     lease.report(ok=True, settle_s=0.02)
     late.report(ok=True, settle_s=0.02)
-    holdings.end(lease, failed=False)
+    local_state.end(lease, failed=False)
     clock.move(0.0075)
-    holdings.settle_all()
-    assert holdings.outbox.releases == [[lease.id, 13, 1, -1, 0]]
-    holdings.closed = "the admission is closed"
-    holdings.end(late, failed=False)
-    assert holdings.outbox.releases[1] == [late.id, 11, 1, -1, 0]
+    local_state.settle_all()
+    assert local_state.outbox.releases == [[lease.id, 13, 1, -1, 0]]
+    local_state.closed = "the admission is closed"
+    local_state.end(late, failed=False)
+    assert local_state.outbox.releases[1] == [late.id, 11, 1, -1, 0]
     clock.move(1.0)
-    assert len(holdings.outbox.releases) == 2
+    assert len(local_state.outbox.releases) == 2
 
 
-def test_a_lease_lost_while_it_settles_is_told_once(holdings: Holdings, clock: Clock) -> None:
-    lease = wired(holdings, clock, 1.0)
+def test_a_lease_lost_while_it_settles_is_told_once(local_state: LocalState, clock: Clock) -> None:
+    lease = wired(local_state, clock, 1.0)
     lease.report(ok=True, settle_s=0.02)
-    holdings.end(lease, failed=False)
-    holdings.lost(lease.id)
-    assert not holdings.held
-    assert not holdings.ending
+    local_state.end(lease, failed=False)
+    local_state.lost(lease.id)
+    assert not local_state.held
+    assert not local_state.ending
     clock.move(0.1)
-    assert holdings.outbox.releases == [[lease.id, 0, 1, -1, 0]]
+    assert local_state.outbox.releases == [[lease.id, 0, 1, -1, 0]]
 
 
-def test_a_lease_that_redis_says_is_lost_is_over_at_once(holdings: Holdings, clock: Clock) -> None:
+def test_a_lease_that_redis_says_is_lost_is_over_at_once(local_state: LocalState, clock: Clock) -> None:
     """The turn that tells of it has just put its end off, with all that it renewed."""
-    lost, kept = wired(holdings, clock, 1.0), wired(holdings, clock, 1.0)
-    holdings.to_renew(clock.now + 60)
-    holdings.renewed(clock.now)
-    holdings.lost(lost.id)
+    lost, kept = wired(local_state, clock, 1.0), wired(local_state, clock, 1.0)
+    local_state.to_renew(clock.now + 60)
+    local_state.renewed(clock.now)
+    local_state.lost(lost.id)
     assert lost.deadline <= clock.now < kept.deadline
-    assert holdings._first_end() <= clock.now
-    holdings.end(lost, failed=True)
-    assert holdings._first_end() == kept.deadline
+    assert local_state._first_end() <= clock.now
+    local_state.end(lost, failed=True)
+    assert local_state._first_end() == kept.deadline
 
 
-def test_how_long_a_process_may_stand_still(holdings: Holdings, clock: Clock) -> None:
+def test_how_long_a_process_may_stand_still(local_state: LocalState, clock: Clock) -> None:
     whole = 8 - 1.25 - 8 / 3
-    assert holdings.patience() == pytest.approx(whole)
-    wired(holdings, clock, 1.0)
-    assert holdings.patience() == pytest.approx(whole), "renewals are due in time"
+    assert local_state.patience() == pytest.approx(whole)
+    wired(local_state, clock, 1.0)
+    assert local_state.patience() == pytest.approx(whole), "renewals are due in time"
     clock.now += 4.0
-    assert holdings.patience() == pytest.approx(1.75), "they did not come: Redis is away"
+    assert local_state.patience() == pytest.approx(1.75), "they did not come: Redis is away"
     clock.now += 4.0
-    assert holdings.patience() == pytest.approx(whole), "the watchdog has ended it"
+    assert local_state.patience() == pytest.approx(whole), "the watchdog has ended it"

@@ -11,7 +11,7 @@ import pytest
 from celery.exceptions import SoftTimeLimitExceeded
 
 from brimful.errors import Cancelled, NoWorker
-from brimful_worker.pool.execution import Job, Phase, current_job, run_coroutine
+from brimful_worker.pool.execution import Execution, Phase, current_execution, run_coroutine
 from brimful_worker.pool.loop import LoopThread
 from support.waiting import wait_until
 
@@ -32,17 +32,17 @@ class Reports:
         self.result: Any = None
         self.error: BaseException | None = None
 
-    def __call__(self, job: Job, result: Any, einfo: Any) -> None:
+    def __call__(self, job: Execution, result: Any, einfo: Any) -> None:
         self.result = result
         self.error = None if einfo is None else getattr(einfo.exception, "exc", einfo.exception)
 
 
-def job(loop: LoopThread, target: Callable[..., Any], soft: float | None = None) -> tuple[Job, Reports]:
+def job(loop: LoopThread, target: Callable[..., Any], soft: float | None = None) -> tuple[Execution, Reports]:
     reports = Reports()
-    return Job("id", target, (), {}, loop.loop, reports, soft), reports
+    return Execution("id", target, (), {}, loop.loop, reports, soft), reports
 
 
-def over(one: Job) -> None:
+def over(one: Execution) -> None:
     assert one.ended.wait(10)
     one._thread.join(10)
 
@@ -50,7 +50,7 @@ def over(one: Job) -> None:
 def test_a_coroutine_runs_on_the_loop_and_returns_to_its_thread(loop: LoopThread) -> None:
     async def body() -> tuple[Any, bool]:
         await asyncio.sleep(0)
-        return asyncio.get_running_loop(), current_job() is one
+        return asyncio.get_running_loop(), current_execution() is one
 
     one, reports = job(loop, lambda: run_coroutine(body()))
     one.start()
@@ -158,7 +158,7 @@ def test_a_job_that_stores_its_result_is_left_to_finish(loop: LoopThread) -> Non
 def test_the_soft_limit_is_caught_inside_and_life_goes_on(loop: LoopThread) -> None:
     told: list[tuple[bool, float]] = []
 
-    def on_limit(one: Job, soft: bool, seconds: float) -> None:
+    def on_limit(one: Execution, soft: bool, seconds: float) -> None:
         told.append((soft, seconds))
         one.interrupt() if soft else one.end()
 

@@ -14,7 +14,7 @@ from brimful.runtime.redaction import describe
 from brimful_worker.broker.fairness import Shares
 from brimful_worker.broker.unacked import Leases
 from brimful_worker.pool.mainthread import MainThread
-from brimful_worker.pool.semaphore import Room
+from brimful_worker.pool.semaphore import Places
 
 
 class Tasks:
@@ -22,7 +22,7 @@ class Tasks:
 
     def __init__(self, places: int) -> None:
         self.semaphore = LaxBoundedSemaphore(places)
-        self.room = Room(self.semaphore, places)
+        self.room = Places(self.semaphore, places)
         self.running = 0
 
     def come(self, number: int) -> None:

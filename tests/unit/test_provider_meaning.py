@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful.outcome import Cause
-from brimful_worker.provider.answers.answer import Answer, Kind, NoAnswer
-from brimful_worker.provider.answers.classify import meaning
+from brimful_worker.provider.answers.answer import Answer, Kind, TransportError
+from brimful_worker.provider.answers.classify import classify_answer
 
 NOW = 1_700_000_000.0
 HTML = b"<html><head><title>502 Bad Gateway</title></head><body><h1>502</h1></body></html>"
@@ -59,7 +59,7 @@ GOOD = [
 
 @pytest.mark.parametrize(("document", "expected"), [case[1:] for case in GOOD], ids=[case[0] for case in GOOD])
 def test_success(document: Any, expected: int) -> None:
-    told = meaning(answer(200, document), expected=expected, now=NOW)
+    told = classify_answer(answer(200, document), expected=expected, now=NOW)
     assert told.kind is Kind.SUCCESS, told
     assert told.completion is not None
     assert [item["index"] for item in told.completion["choices"]] == list(range(expected))
@@ -88,7 +88,7 @@ UNUSUAL_BYTES = [
 
 @pytest.mark.parametrize(("body", "headers"), [case[1:] for case in UNUSUAL_BYTES], ids=[c[0] for c in UNUSUAL_BYTES])
 def test_unusual_bytes_are_read_all_the_same(body: bytes, headers: dict[str, str]) -> None:
-    assert meaning(answer(200, body, **headers), expected=1, now=NOW).kind is Kind.SUCCESS
+    assert classify_answer(answer(200, body, **headers), expected=1, now=NOW).kind is Kind.SUCCESS
 
 
 SHORT: list[tuple[str, Any, int, int, tuple[int, ...]]] = [
@@ -107,7 +107,7 @@ SHORT: list[tuple[str, Any, int, int, tuple[int, ...]]] = [
     ("document", "expected", "prompts", "missing"), [case[1:] for case in SHORT], ids=[case[0] for case in SHORT]
 )
 def test_short(document: Any, expected: int, prompts: int, missing: tuple[int, ...]) -> None:
-    told = meaning(answer(200, document), expected=expected, prompts=prompts, now=NOW)
+    told = classify_answer(answer(200, document), expected=expected, prompts=prompts, now=NOW)
     assert told.kind is Kind.SHORT
     assert told.missing == missing
     assert told.cause is Cause.BAD_ANSWER
@@ -148,7 +148,7 @@ BAD_ANSWERS: list[tuple[str, Any, int, int, str]] = [
 def test_an_answer_that_is_no_completion_is_worth_asking_again(
     document: Any, expected: int, prompts: int, told: str
 ) -> None:
-    found = meaning(answer(200, document), expected=expected, prompts=prompts, now=NOW)
+    found = classify_answer(answer(200, document), expected=expected, prompts=prompts, now=NOW)
     assert (found.kind, found.cause) == (Kind.TRANSIENT, Cause.BAD_ANSWER), found
     assert told in found.message
 
@@ -249,7 +249,7 @@ REFUSALS: list[tuple[str, int, Any, Kind, Cause]] = [
     ("status", "body", "kind", "cause"), [case[1:] for case in REFUSALS], ids=[case[0] for case in REFUSALS]
 )
 def test_refusal(status: int, body: Any, kind: Kind, cause: Cause) -> None:
-    told = meaning(answer(status, body), expected=1, now=NOW)
+    told = classify_answer(answer(status, body), expected=1, now=NOW)
     assert (told.kind, told.cause) == (kind, cause), told
     assert told.status == status
     assert told.completion is None
@@ -260,18 +260,20 @@ def test_refusal(status: int, body: Any, kind: Kind, cause: Cause) -> None:
 
 
 def test_a_quota_with_a_time_is_throttling() -> None:
-    told = meaning(answer(429, error(code="quota_exceeded"), retry_after="5"), expected=1, now=NOW)
+    told = classify_answer(answer(429, error(code="quota_exceeded"), retry_after="5"), expected=1, now=NOW)
     assert (told.kind, told.retry_after_s) == (Kind.THROTTLED, 5.0)
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
 def test_retry_after_is_told(status: int) -> None:
-    assert meaning(answer(status, b"", retry_after="2.5"), expected=1, now=NOW).retry_after_s == 2.5
+    assert classify_answer(answer(status, b"", retry_after="2.5"), expected=1, now=NOW).retry_after_s == 2.5
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308, 304])
 def test_redirects_are_not_followed_and_name_the_host_only(status: int) -> None:
-    told = meaning(answer(status, b"", location="https://u:p@other.example:8443/v2?k=secret"), expected=1, now=NOW)
+    told = classify_answer(
+        answer(status, b"", location="https://u:p@other.example:8443/v2?k=secret"), expected=1, now=NOW
+    )
     assert told.kind is Kind.PERMANENT
     assert "other.example:8443" in told.message
     assert "secret" not in told.message
@@ -279,30 +281,30 @@ def test_redirects_are_not_followed_and_name_the_host_only(status: int) -> None:
 
 
 def test_a_redirect_to_nowhere() -> None:
-    assert meaning(answer(302, b""), expected=1, now=NOW).kind is Kind.PERMANENT
+    assert classify_answer(answer(302, b""), expected=1, now=NOW).kind is Kind.PERMANENT
 
 
 def test_a_body_over_the_bound() -> None:
-    told = meaning(Answer(200, {}, b"", too_large=True), expected=1, now=NOW)
+    told = classify_answer(Answer(200, {}, b"", too_large=True), expected=1, now=NOW)
     assert (told.kind, told.cause) == (Kind.TRANSIENT, Cause.BAD_ANSWER)
     assert "BRIMFUL_MAX_ANSWER_MB" in told.message
 
 
 def test_no_answer() -> None:
-    told = meaning(NoAnswer(Cause.CONNECTION, "reset", stale=True), expected=1, now=NOW)
+    told = classify_answer(TransportError(Cause.CONNECTION, "reset", stale=True), expected=1, now=NOW)
     assert (told.kind, told.cause, told.stale) == (Kind.TRANSIENT, Cause.CONNECTION, True)
-    told = meaning(NoAnswer(Cause.CONNECTION, "certificate", permanent=True), expected=1, now=NOW)
+    told = classify_answer(TransportError(Cause.CONNECTION, "certificate", permanent=True), expected=1, now=NOW)
     assert told.kind is Kind.PERMANENT
 
 
 def test_what_the_provider_said_is_told_with_its_code() -> None:
-    told = meaning(answer(400, error("n must be\n at most 8", code="invalid_value")), expected=1, now=NOW)
+    told = classify_answer(answer(400, error("n must be\n at most 8", code="invalid_value")), expected=1, now=NOW)
     assert told.message == "HTTP 400: n must be at most 8 (invalid_value)"
 
 
 def test_sampled_text_is_never_quoted_from_a_damaged_body() -> None:
     body = json.dumps(completion(choice(0, "a private continuation"))).encode()[:-5]
-    assert "private" not in meaning(answer(200, body), expected=1, now=NOW).message
+    assert "private" not in classify_answer(answer(200, body), expected=1, now=NOW).message
 
 
 JSON = st.recursive(
@@ -316,12 +318,12 @@ JSON = st.recursive(
 
 @given(document=JSON, status=st.sampled_from([200, 202, 204, 302, 400, 401, 404, 429, 500, 503]))
 def test_any_json_has_a_meaning(document: Any, status: int) -> None:
-    told = meaning(answer(status, json.dumps(document).encode()), expected=2, prompts=2, now=NOW)
+    told = classify_answer(answer(status, json.dumps(document).encode()), expected=2, prompts=2, now=NOW)
     assert (told.kind is Kind.SUCCESS) == (told.cause is None)
     assert told.kind is Kind.SUCCESS or told.message
 
 
 @given(body=st.binary(max_size=200), status=st.integers(100, 599))
 def test_any_bytes_have_a_meaning(body: bytes, status: int) -> None:
-    told = meaning(Answer(status, {}, body), expected=1, now=NOW)
+    told = classify_answer(Answer(status, {}, body), expected=1, now=NOW)
     assert told.kind is Kind.SUCCESS or told.message

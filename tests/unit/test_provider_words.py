@@ -16,7 +16,7 @@ from brimful.outcome import Cause
 from brimful.profile import get_profile
 from brimful.request import Request
 from brimful_worker.provider import environment
-from brimful_worker.provider.answers.answer import Kind, Meaning
+from brimful_worker.provider.answers.answer import Classification, Kind
 from brimful_worker.provider.answers.redact import redact
 from brimful_worker.provider.endpoints import Endpoints
 from brimful_worker.provider.jobs import Ticket
@@ -52,8 +52,8 @@ def test_job_urls_never_leave_their_place() -> None:
     assert endpoints.job("../keys?x", "result") == "https://h/v1/completion-jobs/..%2Fkeys%3Fx/result"
 
 
-def told(message: str, status: int | None = 400) -> Meaning:
-    return Meaning(Kind.PERMANENT, cause=Cause.BAD_REQUEST, message=message, status=status)
+def told(message: str, status: int | None = 400) -> Classification:
+    return Classification(Kind.PERMANENT, cause=Cause.BAD_REQUEST, message=message, status=status)
 
 
 LONG = "Write a long and detailed story about the lighthouse keeper of Skagen and her two dogs."

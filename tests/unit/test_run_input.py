@@ -238,8 +238,8 @@ def test_a_directory_and_a_file_named_twice(tmp_path: Path) -> None:
 
 
 def test_an_overlong_line_is_bad_and_the_next_one_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("sources", "read"):
-        monkeypatch.setattr(f"brimful.run.{module}.MAX_LINE", 1 << 20)
+    for module in ("sources", "reader"):
+        monkeypatch.setattr(f"brimful.run.input.{module}.MAX_LINE", 1 << 20)
     path = write_lines(tmp_path / "in.txt", ["x" * (3 << 20), "next"])
     bad, unit = read(path)
     assert isinstance(bad, BadLine)

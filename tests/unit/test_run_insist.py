@@ -8,7 +8,7 @@ import contextlib
 import pytest
 from redis.exceptions import ConnectionError
 
-from brimful.state.redis_retry import insist
+from brimful.state.redis_retry import retry_until_available
 
 
 @pytest.mark.parametrize("away", [False, True])
@@ -26,7 +26,7 @@ async def test_a_cancellation_that_was_lost_on_the_way_is_heeded(away: bool) -> 
 
     async def forever() -> None:
         while True:
-            await insist(loses_it)
+            await retry_until_available(loses_it)
 
     task = asyncio.create_task(forever())
     await asked.wait()
@@ -41,7 +41,7 @@ async def test_who_cleans_up_after_a_cancellation_may_still_ask() -> None:
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            return await insist(answers)
+            return await retry_until_available(answers)
         raise AssertionError
 
     async def answers() -> str:

@@ -18,7 +18,7 @@ from redis.exceptions import (
 
 from brimful.errors import ExitCode, RedisRefused, RedisUnreachable
 from brimful.state import redis_retry as insist
-from brimful.state.redis_retry import REFUSED_S, Patience, refused_lately
+from brimful.state.redis_retry import REFUSED_S, RetryPolicy, refused_lately
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +47,7 @@ def test_a_refusal_is_told_once_and_ends_the_run_when_it_lasts(
     error: Exception, says: str, way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     now = [100.0]
-    patience = Patience(clock=lambda: now[0])
+    patience = RetryPolicy(clock=lambda: now[0])
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             patience.bear(error)
@@ -73,14 +73,14 @@ def test_a_refusal_is_told_once_and_ends_the_run_when_it_lasts(
 )
 def test_a_user_without_rights_ends_the_run_at_once(error: Exception) -> None:
     with pytest.raises(RedisUnreachable, match="BRIMFUL_REDIS_URL") as ended:
-        Patience().bear(error)
+        RetryPolicy().bear(error)
     assert ended.value.exit_code is ExitCode.USAGE
 
 
 @pytest.mark.parametrize("error", [ConnectionError("gone"), OSError("reset"), ClusterDownError("electing")])
 def test_absence_is_waited_out(error: Exception) -> None:
     now = [0.0]
-    patience = Patience(clock=lambda: now[0])
+    patience = RetryPolicy(clock=lambda: now[0])
     for _ in range(10):
         patience.bear(error)
         now[0] += REFUSED_S

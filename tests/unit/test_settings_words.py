@@ -8,7 +8,7 @@ import pytest
 
 from brimful.config import Settings
 from brimful.errors import SettingError, UsageError
-from brimful.runtime.extras import missing, worker_side
+from brimful.runtime.extras import missing, worker_module
 
 
 @pytest.mark.parametrize(
@@ -60,4 +60,4 @@ def test_a_missing_key_or_url_names_what_is_there_everywhere(name: str) -> None:
 def test_all_that_is_missing_is_named_before_anything_is_begun() -> None:
     assert missing() == []
     with pytest.raises(UsageError, match=r"a fleet needs no_such_part, nor_this: pip install 'brimful\[worker\]'"):
-        worker_side("local.fleet", "a fleet", ("no_such_part", "orjson", "nor_this"))
+        worker_module("local.fleet", "a fleet", ("no_such_part", "orjson", "nor_this"))

@@ -21,7 +21,7 @@ COMMANDS = {
     "up": "a whole fleet here",
     "worker": "one worker process",
     "limits": "the limits in force",
-    "gateway": "the stand-in gateway",
+    "gateway": "the mock gateway",
     "doctor": "what is wrong, and what to do",
 }
 """Subcommand → its module ``brimful.cli.<name>``, which has a function, or a Typer app, of the same name."""

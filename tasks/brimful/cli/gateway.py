@@ -1,4 +1,4 @@
-"""``brimful gateway``: the stand-in gateway, a local imitation of the provider to rehearse against."""
+"""``brimful gateway``: the mock gateway, a local imitation of the provider to rehearse against."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from brimful.errors import SettingError
-from brimful.runtime.extras import worker_side
+from brimful.runtime.extras import worker_module
 
 
 def gateway(
@@ -35,11 +35,11 @@ def gateway(
     disconnect: Annotated[str, typer.Option(help="A client that left: free its slot, or finish.")] = "free",
     text: Annotated[str, typer.Option(help="What it says: english, or unicode (oddities of every kind).")] = "english",
 ) -> None:
-    """Run the stand-in gateway until Ctrl-C. Its URL is the one line on standard output.
+    """Run the mock gateway until Ctrl-C. Its URL is the one line on standard output.
 
     It accepts every key, or only those in BRIMFUL_GATEWAY_KEYS (by commas).
     """
-    local = worker_side("gateway", "the stand-in gateway")
+    local = worker_module("gateway", "the mock gateway")
     if faults == "list":
         for name, kind in sorted(local.FAULTS.items()):
             typer.echo(f"{name:15}{kind.about}")
@@ -68,7 +68,7 @@ def gateway(
         built = local.Gateway(options)
     except (local.OptionError, local.FaultError) as error:
         raise SettingError(f"brimful gateway: {error}") from None
-    process = worker_side("gateway.process", "the stand-in gateway")
+    process = worker_module("gateway.process", "the mock gateway")
     process.serve(built, host=host, port=port, ready=_tell)
 
 
@@ -79,7 +79,7 @@ def _names(text: str) -> tuple[str, ...]:
 def _tell(gateway: Any) -> None:
     print(gateway.url, flush=True)
     print(
-        f"The stand-in gateway listens. In another terminal:\n"
+        f"The mock gateway listens. In another terminal:\n"
         f"  export ACS_API_BASE={gateway.url} ACS_API_KEY=any\n"
         f"  brimful run prompts.txt -o out.jsonl\n"
         f"What it saw: curl {gateway.root}/ledger\n"

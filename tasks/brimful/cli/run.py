@@ -45,7 +45,7 @@ def run(
     workload: Annotated[str, typer.Option(help="batch, or interactive: served before batch.")] = "batch",
     workers: Annotated[int | None, typer.Option(min=1, help="Processes of a fleet on this machine.")] = None,
     provider: Annotated[str | None, typer.Option(help="acs, kios, openai or your own.")] = None,
-    rehearse: Annotated[bool, typer.Option("--rehearse", help="Against the stand-in gateway, without a key.")] = False,
+    rehearse: Annotated[bool, typer.Option("--rehearse", help="Against the mock gateway, without a key.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one object at the end.")] = False,
     no_progress: Annotated[bool, typer.Option("--no-progress", help="Show only what must be said.")] = False,
 ) -> None:

@@ -25,7 +25,7 @@ def up(
         int | None, typer.Option(min=0, max=65535, help="Flower's port; 0 takes a free one.")
     ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="The embedded Valkey's port; 0 takes a free one.")] = 0,
-    rehearse: Annotated[bool, typer.Option("--rehearse", help="Against a stand-in gateway; costs nothing.")] = False,
+    rehearse: Annotated[bool, typer.Option("--rehearse", help="Against a mock gateway; costs nothing.")] = False,
 ) -> None:
     """Run a whole fleet until Ctrl-C: Redis (unless BRIMFUL_REDIS_URL is set), worker processes and Flower.
 
@@ -86,7 +86,7 @@ def _tell(fleet: LocalFleet, *, own_redis: bool) -> None:
         print(f"export BRIMFUL_REDIS_URL={fleet.redis_url}", flush=True)
     if fleet.gateway_url:
         root = fleet.gateway_url.removesuffix("/v1")
-        _say(f"stand-in gateway  {fleet.gateway_url}   (what it saw: curl {root}/ledger)")
+        _say(f"mock gateway  {fleet.gateway_url}   (what it saw: curl {root}/ledger)")
     if fleet.flower_url and fleet.flower_login:
         user, password = fleet.flower_login
         _say(f"Flower            {fleet.flower_url}   user {user}, password {password}")

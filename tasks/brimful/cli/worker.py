@@ -10,7 +10,7 @@ import typer
 from brimful.config import Settings
 from brimful.errors import ExitCode, SettingError
 from brimful.names import QUEUES
-from brimful.runtime.extras import worker_side
+from brimful.runtime.extras import worker_module
 
 
 def worker(
@@ -42,7 +42,7 @@ def run_worker(
     log_level: str | None = None,
 ) -> int:
     """Returns the exit code at the worker's end. Raises SettingError before anything has started."""
-    worker_side("pool", "a worker")
+    worker_module("pool", "a worker")
     settings = Settings.load(concurrency=concurrency, log_level=log_level)
     if settings.redis_url is None:
         raise SettingError(

@@ -29,7 +29,7 @@ from brimful.client.mapping import Asked, MapRun, Sampled
 from brimful.errors import Cancelled
 from brimful.names import Workload
 from brimful.packing.units import PackOption
-from brimful.runtime.aio import Held, end
+from brimful.runtime.aio import OwnedAsyncGenerator, cancel_and_wait
 
 __all__ = ["AsyncFleet", "Fleet"]
 
@@ -133,12 +133,12 @@ class _Map:
 
     def __init__(self, make: Callable[[], MapRun]) -> None:
         self._make = make
-        self._batches: Held[list[Sampled]] | None = None
+        self._batches: OwnedAsyncGenerator[list[Sampled]] | None = None
         self._reading: asyncio.Task[Any] | None = None
 
     async def next(self) -> list[Sampled] | None:
         if self._batches is None:
-            self._batches = Held(self._make().batches())
+            self._batches = OwnedAsyncGenerator(self._make().batches())
         self._reading = asyncio.current_task()
         try:
             return await anext(self._batches, None)
@@ -147,7 +147,7 @@ class _Map:
 
     async def aclose(self) -> None:
         if self._reading is not None:  # in another thread of the caller's
-            await end([self._reading])
+            await cancel_and_wait([self._reading])
         if self._batches is not None:
             await self._batches.aclose()
 
@@ -178,7 +178,7 @@ class _LoopThread:
             while self.maps:
                 await self.maps.pop().aclose()
             mine = asyncio.current_task()
-            await end([task for task in asyncio.all_tasks() if task is not mine])
+            await cancel_and_wait([task for task in asyncio.all_tasks() if task is not mine])
             await self._loop.shutdown_asyncgens()
 
         self.run(rest())

@@ -21,7 +21,7 @@ from brimful.client.mapping import Asked, MapRun, Sampled
 from brimful.errors import Cancelled
 from brimful.names import Workload
 from brimful.packing.units import PackOption
-from brimful.runtime.aio import Held, end
+from brimful.runtime.aio import OwnedAsyncGenerator, cancel_and_wait
 from brimful.state.redis_url import redis_client
 
 _POLL_S = (0.02, 0.25)
@@ -38,7 +38,7 @@ class AsyncFleet(Client):
         self._awaited: dict[str, asyncio.Future[Any]] = {}
         self._poller: asyncio.Task[None] | None = None
         self._new = asyncio.Event()
-        self._maps: set[Held[list[Sampled]]] = set()
+        self._maps: set[OwnedAsyncGenerator[list[Sampled]]] = set()
 
     async def sample(
         self, request: Asked, *, timeout: float | None = None, workload: Workload | str | None = None, **fields: Any
@@ -99,7 +99,7 @@ class AsyncFleet(Client):
         for batches in [one for one in self._maps if not one.running]:
             await batches.aclose()
         if self._poller is not None:
-            await end([self._poller])
+            await cancel_and_wait([self._poller])
         for future in self._awaited.values():
             future.cancel()
         await self._redis.aclose()
@@ -113,7 +113,7 @@ class AsyncFleet(Client):
         await self.aclose()
 
     async def _flat(self, run: MapRun) -> AsyncIterator[Sampled]:
-        batches = Held(run.batches())
+        batches = OwnedAsyncGenerator(run.batches())
         self._maps.add(batches)
         try:
             async for batch in batches:

@@ -23,9 +23,9 @@ from brimful.outcome import Cause, Failure, Rollout
 from brimful.packing.request_size import check_line, line_profile
 from brimful.packing.units import Delivered, Failed, PackOption, Unit
 from brimful.request import Request
-from brimful.runtime.aio import Held
+from brimful.runtime.aio import OwnedAsyncGenerator
 from brimful.runtime.threads import threaded
-from brimful.state.redis_retry import Patience
+from brimful.state.redis_retry import RetryPolicy
 from brimful.state.redis_url import redis_client, required, without_password
 
 Asked = Request | Mapping[str, Any] | str | list[Any]
@@ -127,7 +127,7 @@ class MapRun:
     async def batches(self) -> AsyncIterator[list[Sampled]]:
         """Ends everything of it when closed. Raises RedisUnreachable where nothing answers from the beginning."""
         total = len(self._requests) if isinstance(self._requests, Sized) else None
-        deliveries = Held(self._driver.deliveries(self._units(), total=total))
+        deliveries = OwnedAsyncGenerator(self._driver.deliveries(self._units(), total=total))
         try:
             await _reach(self._url)
             async for batch in deliveries:
@@ -218,7 +218,7 @@ class MapRun:
 async def _reach(url: str) -> None:
     """Raises RedisUnreachable after :data:`REACH_S`, or at once where this user is refused."""
     client = redis_client(url, socket_connect_timeout=3, socket_timeout=3)
-    patience, end = Patience(), time.monotonic() + REACH_S
+    patience, end = RetryPolicy(), time.monotonic() + REACH_S
     try:
         while True:
             try:

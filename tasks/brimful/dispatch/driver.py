@@ -25,7 +25,7 @@ from brimful.celery import app_for
 from brimful.dispatch.enqueue import Publisher
 from brimful.dispatch.inflight import Outstanding
 from brimful.dispatch.intake import Intake
-from brimful.dispatch.ledger import Ledger
+from brimful.dispatch.ledger import RunLedger
 from brimful.dispatch.outcomes import Outcomes
 from brimful.dispatch.reconcile import Caretaker
 from brimful.dispatch.results import Inbox
@@ -39,9 +39,9 @@ from brimful.packing.pack_size import Tuner
 from brimful.packing.slot_model import Limits, Pace
 from brimful.packing.units import Delivered, DriveStatus, Failed, PackOption, Recovered, Unit
 from brimful.profile import Profile
-from brimful.runtime.aio import end
+from brimful.runtime.aio import cancel_and_wait
 from brimful.state.live_limits import live_limits
-from brimful.state.redis_retry import AWAY, heedful
+from brimful.state.redis_retry import AWAY, reraise_cancellation
 from brimful.state.redis_url import redis_client
 
 _LIMITS_S = 5.0
@@ -72,7 +72,7 @@ class Driver:
         self._profile = profile
         self._keep = keep
         self._client = redis_client(redis_url)
-        self._ledger = Ledger(self._client, run)
+        self._ledger = RunLedger(self._client, run)
         self._publisher = Publisher(app or app_for(redis_url))
         limits = Limits(profile.slots, profile.starts, profile.window_s)
         auto = pack == "auto" and profile.max_prompts != 1
@@ -165,7 +165,7 @@ class Driver:
             return
         self._closed = True
         self._publisher.close()
-        await end(self._tasks)
+        await cancel_and_wait(self._tasks)
         await self._publisher.aclose()
         with contextlib.suppress(*AWAY, TimeoutError):
             async with asyncio.timeout(2.0):
@@ -189,7 +189,7 @@ class Driver:
         """The limits in force, which an operator may change while it runs."""
         while True:
             with contextlib.suppress(*AWAY):
-                if (limits := await heedful(lambda: live_limits(self._client))) is not None:
+                if (limits := await reraise_cancellation(lambda: live_limits(self._client))) is not None:
                     self._pace.limits = self._tuner.limits = limits
             await asyncio.sleep(_LIMITS_S)
 

@@ -14,7 +14,7 @@ from celery import Celery
 from kombu.exceptions import OperationalError
 
 from brimful.names import TASK_SHARD
-from brimful.state.redis_retry import AWAY, Patience
+from brimful.state.redis_retry import AWAY, RetryPolicy
 
 _PAUSE_S = 0.5
 
@@ -55,7 +55,7 @@ class Publisher:
         self._thread.shutdown(wait=False)
 
     def _send(self, messages: list[ShardMessage]) -> None:
-        patience = Patience()
+        patience = RetryPolicy()
         while messages and not self._closing.is_set():
             try:
                 self._publish(messages[0])

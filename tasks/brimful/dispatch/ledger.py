@@ -64,7 +64,7 @@ class Keys:
         return run_key(self._run, f"tries:{shard}")
 
 
-class Ledger:
+class RunLedger:
     """The submitter's side. Raises redis.RedisError (callers retry: every method may be repeated)."""
 
     def __init__(self, client: Redis, run: str) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from brimful.dispatch.inflight import Outstanding, Shard
 from brimful.dispatch.intake import Intake
-from brimful.dispatch.ledger import Ledger
+from brimful.dispatch.ledger import RunLedger
 from brimful.dispatch.results import Inbox
 from brimful.dispatch.sender import Sender
 from brimful.dispatch.stop import Ending
@@ -21,7 +21,7 @@ from brimful.packing.batcher import Planner
 from brimful.packing.pack_size import Tuner
 from brimful.packing.packing import even_chunks
 from brimful.packing.units import DriveStatus
-from brimful.state.redis_retry import insist
+from brimful.state.redis_retry import retry_until_available
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class Caretaker:
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: RunLedger,
         out: Outstanding,
         sweep: Sweep,
         tuner: Tuner,
@@ -74,12 +74,12 @@ class Caretaker:
                 await self._withdraw_doomed()
             if self._clock() - touched > _TOUCH_S:
                 touched = self._clock()
-                await insist(lambda: self._ledger.touch(list(self._out.shards)))
+                await retry_until_available(lambda: self._ledger.touch(list(self._out.shards)))
 
     async def _find_or_enqueue(self, lost: list[Shard]) -> None:
         """Their outcomes may be in the stream though, if Redis went back in time; if not, they are asked again."""
         entry = "0"
-        while results := await insist(lambda: self._ledger.results(entry, 64, None)):  # noqa: B023
+        while results := await retry_until_available(lambda: self._ledger.results(entry, 64, None)):  # noqa: B023
             entry = results[-1].entry
             if missed := [result for result in results if result.id in self._out]:
                 self._inbox.take(missed)
@@ -101,7 +101,7 @@ class Caretaker:
         if not doomed:
             return
         log.info("%d shards would run into their timeout; asked anew in smaller requests", len(doomed))
-        await insist(lambda: self._ledger.withdraw([shard.id for shard in doomed]))
+        await retry_until_available(lambda: self._ledger.withdraw([shard.id for shard in doomed]))
         for shard in doomed:
             for packed in list(shard.requests.values()):
                 if self._out.end(packed.id) is not None:

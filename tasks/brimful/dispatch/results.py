@@ -12,13 +12,13 @@ from collections.abc import Callable
 
 from brimful.dispatch.inflight import Outstanding
 from brimful.dispatch.intake import Intake
-from brimful.dispatch.ledger import Ledger, Result
+from brimful.dispatch.ledger import Result, RunLedger
 from brimful.dispatch.outcomes import STOPS, Outcomes
 from brimful.dispatch.stop import Ending
 from brimful.errors import RequestTooLarge
 from brimful.packing.batcher import Planner
 from brimful.packing.units import Delivered, DriveStatus, Failed, Unit
-from brimful.state.redis_retry import AWAY, heedful, insist
+from brimful.state.redis_retry import AWAY, reraise_cancellation, retry_until_available
 
 _BLOCK_MS = 1000
 _CHOICES_AT_ONCE = 4096
@@ -30,7 +30,7 @@ class Inbox:
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: RunLedger,
         outcomes: Outcomes,
         planner: Planner,
         out: Outstanding,
@@ -69,7 +69,7 @@ class Inbox:
             count = max(8, min(256, _CHOICES_AT_ONCE // max(1, self._planner.pack)))
             # A stalled input is to be noticed soon, though no outcome comes.
             block_ms = 100 if not self._intake.fed and self._intake.room() else _BLOCK_MS
-            results = await insist(lambda: self._ledger.results(self._last, count, block_ms))  # noqa: B023
+            results = await retry_until_available(lambda: self._ledger.results(self._last, count, block_ms))  # noqa: B023
             if results:
                 self._last = results[-1].entry
                 self.take(results)
@@ -117,4 +117,4 @@ class Inbox:
         """What was taken is written down. Should Redis be away, the next one does it."""
         if self._to_forget != "0":
             with contextlib.suppress(*AWAY):
-                await heedful(lambda: self._ledger.forget(self._to_forget))
+                await reraise_cancellation(lambda: self._ledger.forget(self._to_forget))

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from redis.asyncio import Redis
 
-from brimful.dispatch.ledger import Ledger
+from brimful.dispatch.ledger import RunLedger
 from brimful.dispatch.rebuild import rebuilt
 from brimful.packing.packing import Packed, deal
 from brimful.packing.units import Delivered, Recovered
 from brimful.profile import Profile
 from brimful.state import broker_queues as queued
-from brimful.state.redis_retry import insist
+from brimful.state.redis_retry import retry_until_available
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,19 +36,19 @@ class Left:
         return Recovered(self.delivered, outstanding)
 
 
-async def collect(client: Redis, ledger: Ledger, profile: Profile) -> Left:
+async def collect(client: Redis, ledger: RunLedger, profile: Profile) -> Left:
     """Shards without a message, or with another than they should have, are withdrawn: their lines are planned anew.
 
     Shards are read before outcomes: what ends in between is then in both, and counts as ended.
     """
-    await insist(lambda: ledger.drain(False))
-    recorded = await insist(ledger.outstanding)
+    await retry_until_available(lambda: ledger.drain(False))
+    recorded = await retry_until_available(ledger.outstanding)
     alive = {shard: rows for shard, rows in recorded.items() if rows}
-    messages = await insist(lambda: queued.find(client, alive)) if alive else {}
+    messages = await retry_until_available(lambda: queued.find(client, alive)) if alive else {}
     delivered: list[Delivered] = []
     ended: set[str] = set()
     last = "0"
-    while results := await insist(lambda: ledger.results(last, 64, None)):  # noqa: B023
+    while results := await retry_until_available(lambda: ledger.results(last, 64, None)):  # noqa: B023
         for result in results:
             last = result.entry
             if result.id not in ended and result.outcome.ok:
@@ -63,5 +63,5 @@ async def collect(client: Redis, ledger: Ledger, profile: Profile) -> Left:
         if rows and len(requests) == len(rows):
             shards[shard] = requests
     if forgotten := [shard for shard in recorded if shard not in shards]:
-        await insist(lambda: ledger.withdraw(forgotten))
+        await retry_until_available(lambda: ledger.withdraw(forgotten))
     return Left(delivered, shards, last)

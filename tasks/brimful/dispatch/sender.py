@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from brimful.dispatch.enqueue import Publisher
 from brimful.dispatch.inflight import SHARD_BYTES, Outstanding, Shard
-from brimful.dispatch.ledger import Ledger
-from brimful.state.redis_retry import insist
+from brimful.dispatch.ledger import RunLedger
+from brimful.state.redis_retry import retry_until_available
 
 _SHARDS_AT_ONCE = 64
 
@@ -21,7 +21,7 @@ class Sender:
     """``run`` as a task; ``wake`` it when there is something unsent. Raises FleetError when Redis refuses."""
 
     def __init__(
-        self, run: str, ledger: Ledger, publisher: Publisher, out: Outstanding, clock: Callable[[], float]
+        self, run: str, ledger: RunLedger, publisher: Publisher, out: Outstanding, clock: Callable[[], float]
     ) -> None:
         self._run = run
         self._ledger = ledger
@@ -55,9 +55,9 @@ class Sender:
             if shard.requests
         }
         if rows:
-            await insist(lambda: self._ledger.record(rows))
+            await retry_until_available(lambda: self._ledger.record(rows))
         if dropped := [id for id in rows if id not in self._out.shards]:  # a stop came between
-            await insist(lambda: self._ledger.withdraw(dropped))
+            await retry_until_available(lambda: self._ledger.withdraw(dropped))
         await self._publisher.send([self._out.message(self._run, shard) for shard in shards if shard.requests])
         for shard in shards:
             shard.enqueued_at = self._clock()

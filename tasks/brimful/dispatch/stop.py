@@ -12,10 +12,10 @@ import logging
 
 from brimful.dispatch.inflight import Outstanding
 from brimful.dispatch.intake import Intake
-from brimful.dispatch.ledger import Ledger
+from brimful.dispatch.ledger import RunLedger
 from brimful.errors import FleetError
 from brimful.packing.units import DriveStatus
-from brimful.state.redis_retry import AWAY, insist, refused_lately
+from brimful.state.redis_retry import AWAY, refused_lately, retry_until_available
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ _AT_ONCE_S = 1.0
 class Ending:
     """``over`` is set when nothing more will come."""
 
-    def __init__(self, ledger: Ledger, out: Outstanding, intake: Intake, status: DriveStatus) -> None:
+    def __init__(self, ledger: RunLedger, out: Outstanding, intake: Intake, status: DriveStatus) -> None:
         self._ledger = ledger
         self._out = out
         self._intake = intake
@@ -68,13 +68,13 @@ class Ending:
 
     async def withdraw_unbegun(self) -> None:
         """Shards that no worker has begun; workers hold back what of theirs is not on the wire."""
-        await insist(lambda: self._ledger.drain(True))
-        seen = await insist(lambda: self._ledger.look(list(self._out.shards)))
+        await retry_until_available(lambda: self._ledger.drain(True))
+        seen = await retry_until_available(lambda: self._ledger.look(list(self._out.shards)))
         await self.withdraw([id for id, (_, claimed, _) in seen.items() if not claimed])
 
     async def withdraw(self, shards: list[str]) -> None:
         if shards:
-            await insist(lambda: self._ledger.withdraw(shards))
+            await retry_until_available(lambda: self._ledger.withdraw(shards))
             for id in shards:
                 if (shard := self._out.shards.get(id)) is not None:
                     self._out.drop(shard)

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from redis.asyncio import Redis
 
 from brimful.dispatch.inflight import Outstanding, Shard
-from brimful.dispatch.ledger import Ledger
+from brimful.dispatch.ledger import RunLedger
 from brimful.state import broker_queues as queued
-from brimful.state.redis_retry import insist
+from brimful.state.redis_retry import retry_until_available
 
 _LOOKS = 2
 """Looks in a row that must have missed it: a message on its way is in neither place for a moment."""
@@ -27,7 +27,7 @@ class Sweep:
     def __init__(
         self,
         client: Redis,
-        ledger: Ledger,
+        ledger: RunLedger,
         outstanding: Outstanding,
         *,
         patience_s: float,
@@ -48,7 +48,7 @@ class Sweep:
         ]
         if not old:
             return []
-        seen = await insist(lambda: self._ledger.look([shard.id for shard in old]))
+        seen = await retry_until_available(lambda: self._ledger.look([shard.id for shard in old]))
         suspect: list[Shard] = []
         unbegun: list[str] = []
         for shard in old:
@@ -60,7 +60,7 @@ class Sweep:
             elif now - shard.enqueued_at >= self._patience_s:
                 suspect.append(shard)
                 unbegun.append(shard.id)
-        messages = await insist(lambda: queued.find(self._client, unbegun)) if unbegun else {}
+        messages = await retry_until_available(lambda: queued.find(self._client, unbegun)) if unbegun else {}
         lost: list[Shard] = []
         for shard in suspect:
             shard.missed = 0 if shard.id in messages else shard.missed + 1

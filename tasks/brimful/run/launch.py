@@ -104,7 +104,7 @@ class _Launch:
             self._fleet = fleet
             if fleet.notice:
                 self._display.say(fleet.notice)
-            where = "a rehearsal against the stand-in gateway" if options.rehearse else settings.api_base
+            where = "a rehearsal against the mock gateway" if options.rehearse else settings.api_base
             self._display.say(f"{workers} worker{'s' if workers > 1 else ''} on this machine, {where}")
             return await self._conduct(fleet.settings)
         finally:

@@ -12,7 +12,7 @@ _T = TypeVar("_T")
 _AGAIN_S = 0.2
 
 
-async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
+async def cancel_and_wait(tasks: Iterable[asyncio.Task[Any]]) -> None:
     """Cancel tasks until they are done; what they raise is not told.
 
     Once is not enough: redis-py loses a cancellation that arrives while it takes a connection out of its pool, and a
@@ -28,7 +28,7 @@ async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
                 task.exception()
 
 
-class Held(AsyncIterator[_T]):
+class OwnedAsyncGenerator(AsyncIterator[_T]):
     """An async generator, not begun, whose holder closes it: when its loop ends, the loop does not do so too, at the
     same time as a generator around it."""
 

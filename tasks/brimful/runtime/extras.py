@@ -35,7 +35,7 @@ def needs(what: str, modules: list[str]) -> str:
     return f"{what} needs {', '.join(modules)}: pip install 'brimful[worker]'"
 
 
-def worker_side(module: str, what: str, parts: tuple[str, ...] = SAMPLING) -> Any:
+def worker_module(module: str, what: str, parts: tuple[str, ...] = SAMPLING) -> Any:
     """The module ``brimful_worker.<module>``. Raises UsageError that says what ``what`` needs and how to install it;
     ``parts`` are the packages that it will ask for sooner or later."""
     if absent := missing(parts):
@@ -78,7 +78,7 @@ class LocalFleet(Protocol):
 
 def local_fleet(settings: Settings, **options: Any) -> LocalFleet:
     """A fleet on this machine, not started. Raises UsageError where the worker's package is missing."""
-    fleet: LocalFleet = worker_side(
+    fleet: LocalFleet = worker_module(
         "local.fleet", "a fleet on this machine (one elsewhere: BRIMFUL_REDIS_URL)", ON_ONE_MACHINE
     ).LocalFleet(settings, **options)
     return fleet

@@ -40,7 +40,7 @@ _WAYS_OUT = {
 }
 
 
-class Patience:
+class RetryPolicy:
     """For one thing asked again and again. ``bear(error)`` returns while it is worth asking again."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -76,18 +76,18 @@ def refused_lately() -> RedisRefused | None:
     return next((refused for at, refused in _last if time.monotonic() - at < _LATELY_S), None)
 
 
-async def insist(call: Callable[[], Awaitable[_T]]) -> _T:
+async def retry_until_available(call: Callable[[], Awaitable[_T]]) -> _T:
     """``call`` may be made any number of times. Raises FleetError when Redis is there and refuses."""
-    patience = Patience()
+    patience = RetryPolicy()
     while True:
         try:
-            return await heedful(call)
+            return await reraise_cancellation(call)
         except AWAY as error:
             patience.bear(error)
             await asyncio.sleep(_PAUSE_S)
 
 
-async def heedful(call: Callable[[], Awaitable[_T]]) -> _T:
+async def reraise_cancellation(call: Callable[[], Awaitable[_T]]) -> _T:
     """``call()``, and CancelledError where the task was cancelled meanwhile and ``call`` has made nothing of it.
 
     redis-py loses a cancellation that comes while it takes a connection out of its pool. ``asyncio.run`` cancels each

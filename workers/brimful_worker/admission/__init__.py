@@ -24,6 +24,6 @@ from brimful_worker.admission.admission import Admission, Slot
 from brimful_worker.admission.errors import LeaseLost, StaleGrant
 from brimful_worker.admission.lease import Lease
 from brimful_worker.admission.policy import Limits
-from brimful_worker.admission.wire.scripts import assume_full, bless
+from brimful_worker.admission.wire.scripts import assume_full, mark_clean
 
 __all__ = ["Admission", "Lease", "LeaseLost", "Limits", "Slot", "StaleGrant", "assume_full", "mark_clean"]

@@ -20,11 +20,11 @@ from brimful.state.redis_url import close_redis_client, redis_client
 from brimful.state.status import Status, read_status_async
 from brimful_worker.admission.errors import LeaseLost
 from brimful_worker.admission.lease import Lease
-from brimful_worker.admission.local_state import Holdings
+from brimful_worker.admission.local_state import LocalState
 from brimful_worker.admission.policy import Limits
 from brimful_worker.admission.waiters import WORKLOADS, Queue
-from brimful_worker.admission.wire.coordinator import Speaker
-from brimful_worker.admission.wire.redis_clock import steady
+from brimful_worker.admission.wire.coordinator import Coordinator
+from brimful_worker.liveness.boot_time import boot_time
 
 if TYPE_CHECKING:
     from brimful.config import Settings
@@ -45,7 +45,7 @@ class Admission:
         self._tag = key_tag
         self._limits = limits
         self._name = name or f"{socket.gethostname()}:{os.getpid()}"
-        self._speaker: Speaker | None = None
+        self._coordinator: Coordinator | None = None
         self._running: asyncio.Task[None] | None = None
         self._reader: Redis | None = None
 
@@ -58,26 +58,26 @@ class Admission:
 
     async def start(self) -> None:
         """Returns when Redis has been reached. Raises RedisUnreachable after ten seconds without."""
-        speaker = Speaker(self._url, self._tag, self._limits, self._name)
-        self._speaker = speaker
-        self._running = asyncio.create_task(speaker.run(), name="brimful-speaker")
-        joining = asyncio.create_task(speaker.joined.wait())
+        coordinator = Coordinator(self._url, self._tag, self._limits, self._name)
+        self._coordinator = coordinator
+        self._running = asyncio.create_task(coordinator.run(), name="brimful-coordinator")
+        joining = asyncio.create_task(coordinator.joined.wait())
         try:
             await asyncio.wait({joining, self._running}, timeout=_START_S, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            if not speaker.joined.is_set():
+            if not coordinator.joined.is_set():
                 fault = await self._give_up(joining)
-        if not speaker.joined.is_set():
-            raise fault or RedisUnreachable(f"Redis cannot be reached: {speaker.talk.refusal or 'no answer'}")
+        if not coordinator.joined.is_set():
+            raise fault or RedisUnreachable(f"Redis cannot be reached: {coordinator.talk.refusal or 'no answer'}")
         await self._register()
 
     async def aclose(self) -> None:
         """Says good-bye to Redis, within two seconds. Waiting coroutines are cancelled; leases still held are lost."""
-        speaker, self._speaker = self._speaker, None
-        if speaker is None or self._running is None:
+        coordinator, self._coordinator = self._coordinator, None
+        if coordinator is None or self._running is None:
             return
-        speaker.holdings.settle_all()
-        for ticket in speaker.leave():
+        coordinator.local_state.settle_all()
+        for ticket in coordinator.leave():
             ticket.future.cancel()
         await asyncio.wait({self._running}, timeout=_LEAVE_S)
         self._running.cancel()
@@ -100,13 +100,13 @@ class Admission:
         limited. Raises LeaseLost out of the block when the lease could not be kept, BudgetExhausted when the
         budget is at its end. A block left by an exception without :meth:`Lease.report` lets the slot cool off.
         """
-        return Slot(self._speak().holdings, WORKLOADS[Workload(workload)], tokens)
+        return Slot(self._speak().local_state, WORKLOADS[Workload(workload)], tokens)
 
     def start_only(self) -> Slot:
         """Waits for a start without a slot: for a request that the window counts, made by who holds a slot already, as
         a poll of a Job. It goes before everything else, costs nothing where starts are not limited but still waits
         for the end of a pause, and its lease cannot be lost."""
-        return Slot(self._speak().holdings, Queue.START_ONLY, 0)
+        return Slot(self._speak().local_state, Queue.START_ONLY, 0)
 
     async def pause(self, seconds: float, reason: str) -> None:
         """Nobody of the fleet starts anything for so long (as the provider's Retry-After wants); a longer pause in
@@ -126,26 +126,26 @@ class Admission:
     @property
     def held(self) -> int:
         """Slots this process holds now."""
-        return len(self._speaker.holdings.held) if self._speaker else 0
+        return len(self._coordinator.local_state.held) if self._coordinator else 0
 
     @property
     def patience_s(self) -> float:
         """Seconds from now for which this process may stand still before a lease of its ends; from any thread."""
-        return self._speaker.holdings.patience() if self._speaker else self._limits.lease_s / 2
+        return self._coordinator.local_state.patience() if self._coordinator else self._limits.lease_s / 2
 
     @property
     def waiting(self) -> int:
         """Coroutines of this process that wait for a slot now."""
-        return sum(self._speaker.holdings.waiting.count(queue) for queue in Queue) if self._speaker else 0
+        return sum(self._coordinator.local_state.waiting.count(queue) for queue in Queue) if self._coordinator else 0
 
     @property
     def commands(self) -> int:
         """Commands this process has sent for its admission."""
-        return self._speaker.talk.commands if self._speaker else 0
+        return self._coordinator.talk.commands if self._coordinator else 0
 
     async def _give_up(self, joining: asyncio.Task[bool]) -> BaseException | None:
-        """Ends what ``start`` began. Returns what broke the speaker, if anything did."""
-        running, self._running, self._speaker = self._running, None, None
+        """Ends what ``start`` began. Returns what broke the coordinator, if anything did."""
+        running, self._running, self._coordinator = self._running, None, None
         assert running is not None
         joining.cancel()
         running.cancel()
@@ -160,17 +160,17 @@ class Admission:
         except (OSError, RedisError) as error:
             log.debug("admission: the key's tag is not listed: %s", error)
 
-    def _speak(self) -> Speaker:
-        if self._speaker is None:
+    def _speak(self) -> Coordinator:
+        if self._coordinator is None:
             raise RuntimeError("the admission is not started: await admission.start(), or use `async with`")
-        return self._speaker
+        return self._coordinator
 
 
 class Slot:
     """``async with`` it; see :meth:`Admission.slot`. Leaving never waits, so it cannot be cancelled half-way."""
 
-    def __init__(self, holdings: Holdings, queue: Queue, tokens: int) -> None:
-        self._holdings = holdings
+    def __init__(self, local_state: LocalState, queue: Queue, tokens: int) -> None:
+        self._local_state = local_state
         self._queue = queue
         self._tokens = tokens
         self._lease: Lease | None = None
@@ -179,18 +179,18 @@ class Slot:
         self._interrupted = False
 
     async def __aenter__(self) -> Lease:
-        since = steady()
+        since = boot_time()
         while True:
-            ticket = self._holdings.ask(self._queue, self._tokens, since)
+            ticket = self._local_state.ask(self._queue, self._tokens, since)
             try:
                 lease = await ticket.future
             except BaseException:
-                self._holdings.cancel(ticket)
+                self._local_state.cancel(ticket)
                 raise
-            if steady() < lease.wire_deadline and not lease.lost:
+            if boot_time() < lease.wire_deadline and not lease.lost:
                 break
             lease.given_back = True
-            self._holdings.end(lease, failed=False)
+            self._local_state.end(lease, failed=False)
         self._lease = lease
         self._task = asyncio.current_task()
         self._cancelling = self._task.cancelling() if self._task else 0
@@ -203,7 +203,7 @@ class Slot:
         lease, task = self._lease, self._task
         assert lease is not None
         lease.on_lost(None)
-        self._holdings.end(lease, failed=error is not None)
+        self._local_state.end(lease, failed=error is not None)
         if self._interrupted and task is not None:
             others = task.uncancel() > self._cancelling
             if others and isinstance(error, asyncio.CancelledError):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from brimful_worker.admission.errors import StaleGrant
-from brimful_worker.admission.wire.redis_clock import steady
+from brimful_worker.liveness.boot_time import boot_time
 
 if TYPE_CHECKING:
     from brimful_worker.liveness.watchdog import Watch, Watchdog
@@ -21,7 +21,7 @@ _SETTLE_SHARE = 0.01
 
 
 class Term:
-    """How long leases last that were granted or renewed together. Both times are on :func:`clock.steady`."""
+    """How long leases last that were granted or renewed together. Both times are on :func:`.boot_time`."""
 
     __slots__ = ("deadline", "renewed", "tickets")
 
@@ -45,7 +45,7 @@ class Lease:
         self.waited_s = waited_s
         """Seconds from asking to the grant."""
         self.wire_deadline = wire_deadline
-        """On :func:`clock.steady`: the request's bytes must be written before this."""
+        """On :func:`.boot_time`: the request's bytes must be written before this."""
         self.term = term
         self.start_only = False
         """It holds no slot, and ends of itself."""
@@ -65,7 +65,7 @@ class Lease:
 
     @property
     def deadline(self) -> float:
-        """On :func:`clock.steady`: when the lease ends unless it is renewed."""
+        """On :func:`.boot_time`: when the lease ends unless it is renewed."""
         return self.term.deadline
 
     def sent(self) -> None:
@@ -74,7 +74,7 @@ class Lease:
         raises too, and gives nothing back."""
         if self.wired:
             raise StaleGrant("this grant was used already; ask for a new one")
-        now = steady()
+        now = boot_time()
         if now > self.wire_deadline:
             self.given_back = True
             raise StaleGrant("the grant came too late to the wire; ask for a new one")
@@ -117,7 +117,7 @@ class Lease:
         self.reported = True
         self.ok, self.tokens_used, self.cooloff_s, self.settle_s = ok, tokens_used, cooloff_s, settle_s
 
-    # the speaker's side
+    # the coordinator's side
 
     def on_lost(self, call: Callable[[], None] | None) -> None:
         self._on_lost = call

@@ -14,7 +14,7 @@ from brimful_worker.admission.lease import Lease, Term
 _BY_RENEWAL = attrgetter("renewed")
 
 
-class Held:
+class LeaseTable:
     """Live leases by ticket. A term renewed later never ends sooner than one renewed before it."""
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
 """What a process holds and wants: its leases, its waiting tickets, its starts of the last window.
 
-Nothing here waits or talks; what Redis must hear goes to the outbox, which the speaker empties.
+Nothing here waits or talks; what Redis must hear goes to the outbox, which the coordinator empties.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from collections.abc import Callable
 
 from brimful.errors import BudgetExhausted, FleetError
 from brimful_worker.admission.lease import Lease, Term
-from brimful_worker.admission.lease_table import Held
+from brimful_worker.admission.lease_table import LeaseTable
 from brimful_worker.admission.policy import Limits, Rules, abort_margin, wire_lag
 from brimful_worker.admission.recent_starts import History
-from brimful_worker.admission.waiters import Queue, Ticket, Waiting, is_start_only
+from brimful_worker.admission.waiters import Queue, Waiter, Waiting, is_start_only
 from brimful_worker.admission.wire.outgoing import Outbox
-from brimful_worker.admission.wire.redis_clock import RedisClock, steady
+from brimful_worker.admission.wire.redis_clock import RedisClock
+from brimful_worker.liveness.boot_time import boot_time
 from brimful_worker.liveness.watchdog import NAP_S, Watchdog
 
 log = logging.getLogger(__name__)
@@ -28,13 +29,13 @@ _STALE_MANY = 20
 """So many unusable grants in a row are worth a warning."""
 
 
-class Holdings:
+class LocalState:
     """``speak_soon`` is called when something shall be said at once."""
 
     def __init__(self, process: str, limits: Limits, clock: RedisClock, speak_soon: Callable[[], None]) -> None:
         self.limits = limits
         self.rules = Rules.from_fields(limits.fields())
-        self.held = Held()
+        self.held = LeaseTable()
         self.ending: dict[str, Lease] = {}
         """Lost leases whose requests have not ended yet."""
         self._ending_first = math.inf
@@ -60,7 +61,7 @@ class Holdings:
 
     # what coroutines say
 
-    def ask(self, queue: Queue, tokens: int, since: float) -> Ticket:
+    def ask(self, queue: Queue, tokens: int, since: float) -> Waiter:
         """A ticket whose future becomes a Lease. Raises FleetError when nothing will ever be granted."""
         if self.closed:
             raise FleetError(self.closed)
@@ -69,7 +70,7 @@ class Holdings:
             self._speak_soon()
         return ticket
 
-    def cancel(self, ticket: Ticket) -> None:
+    def cancel(self, ticket: Waiter) -> None:
         """A ticket is no longer wanted. Its future must be done; a lease in it is given back."""
         if not ticket.future.cancelled() and ticket.future.exception() is None:
             lease = ticket.future.result()
@@ -84,7 +85,7 @@ class Holdings:
         lease.end()
         if self.ending.pop(lease.id, None) is not None and not self.ending:
             self._ending_first = math.inf
-        now = steady()
+        now = boot_time()
         rest = lease.settling(now) if lease.id in self.held else 0.0
         if rest and not self.closed:
             timer = asyncio.get_running_loop().call_later(rest + _TIMER_S, self._settled, lease.id)
@@ -94,7 +95,7 @@ class Holdings:
 
     def settle_all(self) -> None:
         """Nothing is kept back any more: what is left of the moment rests in Redis."""
-        now = steady()
+        now = boot_time()
         for lease, until, timer in self._settling.values():
             timer.cancel()
             self._release(lease, max(0.0, until - now))
@@ -102,7 +103,7 @@ class Holdings:
 
     def _settled(self, ticket: str) -> None:
         lease, until, _ = self._settling[ticket]
-        left = until - steady()
+        left = until - boot_time()
         if left > 0:  # a busy loop's timers count from when its turn began, and come that much too soon
             timer = asyncio.get_running_loop().call_later(left, self._settled, ticket)
             self._settling[ticket] = lease, until, timer
@@ -140,7 +141,7 @@ class Holdings:
         timed = bool(self.rules.guard_s and (self.rules.starts or self.rules.tokens))
         wire = min(deadline, granted + wire_lag(self.rules.guard_s)) if timed else deadline
         since = granted if ticket is None else ticket.since
-        lease = Lease(ticket_id, max(0.0, steady() - since), wire, Term(granted, deadline), self._watchdog)
+        lease = Lease(ticket_id, max(0.0, boot_time() - since), wire, Term(granted, deadline), self._watchdog)
         lease.start_only = start_only
         if ticket is None or ticket.future.done():
             lease.given_back = True
@@ -159,13 +160,13 @@ class Holdings:
         granted = lease.term.renewed
         short = self._shorter is not None and granted <= self._shorter[0]
         self._renew_all |= short
-        if short or steady() - granted > self.rules.heartbeat_s / 2:  # it was long on its way
+        if short or boot_time() - granted > self.rules.heartbeat_s / 2:  # it was long on its way
             self._speak_soon()
 
     def obey(self, rules: Rules) -> None:
         """Limits have changed. Leases that were granted under a shorter one than we knew end the sooner; those granted
         before it became longer last no longer for that, and are renewed at once."""
-        now, short = steady(), self._lease_s()
+        now, short = boot_time(), self._lease_s()
         self.rules, before = rules, self.rules
         if rules.lease_s > before.lease_s:
             if self._shorter is not None and now - self._shorter[0] < before.lease_s:
@@ -191,13 +192,13 @@ class Holdings:
     # renewals, and leases that end under their holders
 
     def to_renew(self, now: float) -> list[str]:
-        """Tickets worth renewing with a turn that happens anyway."""
+        """Waiters worth renewing with a turn that happens anyway."""
         self._told = self.held.due(now if self._renew_all else now - self.rules.renew_after_s)
         self._renew_all = False
         return self.held.told(self._told)
 
     def live(self, now: float) -> list[str]:
-        """Tickets to be registered anew."""
+        """Waiters to be registered anew."""
         self._told = self.held.alive(now)
         return self.held.told(self._told)
 
@@ -222,7 +223,7 @@ class Holdings:
     def patience(self) -> float:
         """Seconds from now in which no lease ends that is held now or may be granted, if this process stood still.
         From any thread. A lease that is past its end is the watchdog's."""
-        now, left = steady(), self._lease_s() - self.rules.heartbeat_s
+        now, left = boot_time(), self._lease_s() - self.rules.heartbeat_s
         oldest = self.held.oldest
         if oldest is not None and oldest.deadline > now:
             left = min(left, oldest.deadline - now)
@@ -240,7 +241,7 @@ class Holdings:
             self._abort_timer.cancel()
             self._abort_timer = None
         if (oldest := self.held.oldest) is not None:
-            delay = max(0.0, min(oldest.deadline - steady(), NAP_S))
+            delay = max(0.0, min(oldest.deadline - boot_time(), NAP_S))
             self._abort_timer = asyncio.get_running_loop().call_later(delay, self._abort_overdue)
 
     def close(self) -> None:
@@ -258,14 +259,14 @@ class Holdings:
             ticket.future.set_exception(FleetError(self.closed))
 
     def _abort_overdue(self) -> None:
-        for lease in self.held.ended(steady()):
+        for lease in self.held.ended(boot_time()):
             log.warning("admission: a lease could not be renewed in time; its request is ended")
             self._lose(lease)
         self.plan_aborts()
 
     def _lose(self, lease: Lease) -> None:
         """Neither renewed nor told as held any more; its body is ended, and says so when it has ended."""
-        now = steady()
+        now = boot_time()
         if not lease.ended:
             self._ending_first = min(self._ending_first, now)
             self.ending[lease.id] = lease
@@ -283,7 +284,7 @@ class Holdings:
         return self.rules.lease_s - abort_margin(self.rules.lease_s, self.limits.cooloff_s)
 
     def _note_stale(self, lease: Lease) -> None:
-        self._stale += steady() > lease.wire_deadline
+        self._stale += boot_time() > lease.wire_deadline
         if self._stale == _STALE_MANY:
             log.warning(
                 "admission: %d grants in a row came too late to be used: the loop is blocked, or Redis too far for a "

@@ -1,4 +1,4 @@
-"""Tickets: who waits, and those of them that Redis knows of."""
+"""Waiters: who waits, and those of them that Redis knows of."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from enum import Enum, StrEnum
 
 from brimful.names import Workload
 from brimful_worker.admission.lease import Lease
-from brimful_worker.admission.wire.redis_clock import steady
+from brimful_worker.liveness.boot_time import boot_time
 
 
 class Queue(StrEnum):
@@ -41,7 +41,7 @@ class Place(Enum):
     OUT = 4
 
 
-class Ticket:
+class Waiter:
     """One wish for a slot. Its id is also the grant's and the lease's, and is never used again."""
 
     __slots__ = ("future", "id", "place", "queue", "since", "tokens")
@@ -51,13 +51,13 @@ class Ticket:
         self.queue = queue
         self.tokens = tokens
         self.since = since
-        """On :func:`clock.steady`."""
+        """On :func:`.boot_time`."""
         self.future = future
         self.place = Place.BEHIND
 
     @property
     def waited_ms(self) -> int:
-        return max(0, round((steady() - self.since) * 1000))
+        return max(0, round((boot_time() - self.since) * 1000))
 
 
 class Waiting:
@@ -66,14 +66,14 @@ class Waiting:
     def __init__(self, process: str) -> None:
         self._process = process
         self._number = 0
-        self._behind: dict[Queue, deque[Ticket]] = {queue: deque() for queue in Queue}
+        self._behind: dict[Queue, deque[Waiter]] = {queue: deque() for queue in Queue}
         self._gone: dict[Queue, int] = dict.fromkeys(Queue, 0)  # cancelled ones still in the deque
-        self._registered: dict[Queue, dict[str, Ticket]] = {queue: {} for queue in Queue}
+        self._registered: dict[Queue, dict[str, Waiter]] = {queue: {} for queue in Queue}
 
-    def add(self, queue: Queue, tokens: int, since: float, future: asyncio.Future[Lease]) -> Ticket:
+    def add(self, queue: Queue, tokens: int, since: float, future: asyncio.Future[Lease]) -> Waiter:
         """A new ticket at the end, or at the front when its wait began long ago (a stale grant asked anew)."""
         self._number += 1
-        ticket = Ticket(f"{self._process}.{queue.value}.{self._number:09d}.{tokens}", queue, tokens, since, future)
+        ticket = Waiter(f"{self._process}.{queue.value}.{self._number:09d}.{tokens}", queue, tokens, since, future)
         behind = self._behind[queue]
         if behind and since < behind[0].since:
             behind.appendleft(ticket)
@@ -81,7 +81,7 @@ class Waiting:
             behind.append(ticket)
         return ticket
 
-    def register(self, most: int) -> list[Ticket]:
+    def register(self, most: int) -> list[Waiter]:
         """Moves tickets forward until ``most`` of each queue are registered. Returns those moved."""
         moved = []
         for queue in Queue:
@@ -103,7 +103,7 @@ class Waiting:
         """Whether it is worth a turn of its own to register more: the first ones, then only when half have gone."""
         return len(self._registered[queue]) <= most // 2 and len(self._behind[queue]) > self._gone[queue]
 
-    def cancel(self, ticket: Ticket) -> bool:
+    def cancel(self, ticket: Waiter) -> bool:
         """Takes out a ticket whose future is done. True when Redis knows of it."""
         if ticket.place is Place.REGISTERED:
             del self._registered[ticket.queue][ticket.id]
@@ -122,7 +122,7 @@ class Waiting:
             self._behind[queue] = deque(ticket for ticket in behind if ticket.place is not Place.CANCELLED)
             self._gone[queue] = 0
 
-    def pop(self, ticket: str) -> Ticket | None:
+    def pop(self, ticket: str) -> Waiter | None:
         """The registered ticket of a grant, taken out."""
         for registered in self._registered.values():
             if (found := registered.pop(ticket, None)) is not None:
@@ -130,7 +130,7 @@ class Waiting:
                 return found
         return None
 
-    def registered(self) -> Iterator[Ticket]:
+    def registered(self) -> Iterator[Waiter]:
         for registered in self._registered.values():
             yield from registered.values()
 
@@ -144,7 +144,7 @@ class Waiting:
     def __bool__(self) -> bool:
         return any(self.count(queue) for queue in Queue)
 
-    def drain(self) -> list[Ticket]:
+    def drain(self) -> list[Waiter]:
         """Everything that waits, taken out."""
         tickets = [ticket for ticket in self.registered() if not ticket.future.done()]
         for queue in Queue:

@@ -18,7 +18,7 @@ from brimful_worker.gateway.jobs.routes import JobRoutes
 from brimful_worker.gateway.limits import Slots, Window
 from brimful_worker.gateway.options import GatewayOptions, OptionError
 from brimful_worker.gateway.refusal import Refusal, retry_headers
-from brimful_worker.gateway.request_log import Arrival, Ledger
+from brimful_worker.gateway.request_log import Arrival, RequestLog
 from brimful_worker.gateway.server import listen
 from brimful_worker.gateway.visit import Visit
 from brimful_worker.gateway.wire import Fault, Wire, json_response
@@ -46,7 +46,7 @@ class Gateway:
         self.budget = Budget(opt.budget)
         self.faults = Faults(opt.faults, opt.seed)
         self.jobs = Jobs(opt, self._run_job)
-        self.ledger = Ledger(clock, window_s=opt.window_s, keep=opt.arrivals_kept, track_prompts=opt.track_prompts)
+        self.ledger = RequestLog(clock, window_s=opt.window_s, keep=opt.arrivals_kept, track_prompts=opt.track_prompts)
         self.jitter = random.Random(opt.seed + 1)
         self._stop: Callable[[], Awaitable[None]] | None = None
         self._host, self._port = "127.0.0.1", 0

@@ -1,4 +1,4 @@
-"""Every setting of the stand-in gateway. Nearly all can change while it runs (``Gateway.set``, ``POST /options``)."""
+"""Every setting of the mock gateway. Nearly all can change while it runs (``Gateway.set``, ``POST /options``)."""
 
 from __future__ import annotations
 

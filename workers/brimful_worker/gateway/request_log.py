@@ -33,7 +33,7 @@ class Arrival:
     max_tokens: int = 0
 
 
-class Ledger:
+class RequestLog:
     """Counts of one gateway since its start or the last reset. ``snapshot`` is what ``GET /ledger`` answers."""
 
     def __init__(self, clock: Callable[[], float], *, window_s: float, keep: int, track_prompts: bool) -> None:

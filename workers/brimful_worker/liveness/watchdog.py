@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from brimful_worker.admission.wire.redis_clock import steady
+from brimful_worker.liveness.boot_time import boot_time
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +120,7 @@ class Watchdog:
     def _run(self) -> None:
         with self._changed:
             while not self._stopped:
-                now = steady()
+                now = boot_time()
                 first = self._first_end() + _GRACE_S if self._watches else math.inf
                 self._target = first if first > now else self._shut_ended(now)
                 self._wait()
@@ -131,7 +131,7 @@ class Watchdog:
         if self._target == math.inf:
             self._changed.wait()
             return
-        while (left := self._target - steady()) > 0:
+        while (left := self._target - boot_time()) > 0:
             if self._changed.wait(min(left, NAP_S)):
                 return
 

@@ -1,4 +1,4 @@
-"""A whole fleet on this machine: Redis (embedded, or the one that is set), worker processes, Flower, stand-in gateway.
+"""A whole fleet on this machine: Redis (embedded, or the one that is set), worker processes, Flower, mock gateway.
 
 Start order: hub, workers (which take longest), gateway, Flower. Workers that die are started again; when the owner
 dies, however it does, so do they. ``stop`` lets the workers finish what is on the wire, within bounds.
@@ -24,7 +24,7 @@ from brimful.state.redis_url import sync_redis_client
 from brimful_worker.local.flower.process import FlowerChild, check_port
 from brimful_worker.local.processes.environment import worker_environment
 from brimful_worker.local.processes.logs import KEPT, clear_logs
-from brimful_worker.local.processes.mock import StandIn
+from brimful_worker.local.processes.mock import MockGateway
 from brimful_worker.local.processes.processes import Child, Lifeline, stop_all
 from brimful_worker.local.processes.supervisor import Supervisor
 from brimful_worker.local.server.hub import Hub
@@ -38,7 +38,7 @@ _AUXILIARY_STOP_S = 3.0
 class LocalFleet:
     """``start``/``stop``, or a context manager.
 
-    ``rehearse`` puts a stand-in gateway and a made-up key in place, on a hub of its own that is never shared and
+    ``rehearse`` puts a mock gateway and a made-up key in place, on a hub of its own that is never shared and
     leaves no data: a rehearsal's tasks must not reach workers that hold a real key.
     """
 
@@ -66,7 +66,7 @@ class LocalFleet:
         self._hub: Hub | None = None
         self._lifeline: Lifeline | None = None
         self._children: list[Child] = []
-        self._stand_in: StandIn | None = None
+        self._mock_gateway: MockGateway | None = None
         self._flower: FlowerChild | None = None
         self._supervisor: Supervisor | None = None
         self._stopping = False
@@ -164,11 +164,11 @@ class LocalFleet:
         try:
             stop_all(self._children, self.settings.timeout_s + 5.0 if grace_s is None else grace_s)
         finally:
-            rest = [part.child for part in (self._stand_in, self._flower) if part is not None]
+            rest = [part.child for part in (self._mock_gateway, self._flower) if part is not None]
             try:
                 stop_all(rest, _AUXILIARY_STOP_S)
             finally:
-                self._children, self._stand_in, self._flower = [], None, None
+                self._children, self._mock_gateway, self._flower = [], None, None
                 self._clear()
 
     def _start(self) -> None:
@@ -185,7 +185,7 @@ class LocalFleet:
             self._hub.open()
             self.notice = self._hub.info.notice
             redis_url = self._hub.url
-            _bless(self._hub, settings)
+            _mark_clean(self._hub, settings)
         else:
             redis_url = settings.redis_url
         clear_logs(directory / "logs")
@@ -193,8 +193,8 @@ class LocalFleet:
         self._logs.mkdir(mode=0o700, parents=True)
         self._lifeline = Lifeline()
         if self._rehearse:
-            self._stand_in = StandIn(settings, self._gateway_options, self._logs, self._lifeline)
-            self.gateway_url = self._stand_in.start()
+            self._mock_gateway = MockGateway(settings, self._gateway_options, self._logs, self._lifeline)
+            self.gateway_url = self._mock_gateway.start()
         api_base = self.gateway_url or settings.api_base
         self.settings = settings.placed(redis_url=redis_url, api_base=api_base, api_key=settings.api_key)
         self._start_workers()
@@ -240,15 +240,15 @@ class LocalFleet:
             self._hub = None
 
 
-def _bless(hub: Hub, settings: Settings) -> None:
+def _mark_clean(hub: Hub, settings: Settings) -> None:
     """Tell admission whether the memory of the server is whole: nobody has leases or starts that it lacks."""
-    if not hub.bless and not hub.forgot:
+    if not hub.mark_clean and not hub.forgot:
         return
-    from brimful_worker.admission import assume_full, bless
+    from brimful_worker.admission import assume_full, mark_clean
 
     with sync_redis_client(hub.url) as client:
-        if hub.bless:
-            bless(client, settings.key_tag)
+        if hub.mark_clean:
+            mark_clean(client, settings.key_tag)
         else:
             assume_full(client, settings.key_tag, starts=settings.profile.starts, tokens=settings.profile.tokens)
 

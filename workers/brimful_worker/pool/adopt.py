@@ -10,7 +10,7 @@ from typing import Any
 from celery import Celery, _state
 from celery.app.task import Task
 
-from brimful_worker.pool.execution import current_job, run_coroutine
+from brimful_worker.pool.execution import current_execution, run_coroutine
 from brimful_worker.pool.task_context import share
 
 
@@ -35,7 +35,7 @@ def _callable(run: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         if inspect.iscoroutinefunction(run):
             return run_coroutine(run(*args, **kwargs))
-        job = current_job()
+        job = current_execution()
         return run(*args, **kwargs) if job is None else job.run_function(run, args, kwargs)
 
     call._brimful = True  # type: ignore[attr-defined]

@@ -30,7 +30,7 @@ from brimful.errors import Cancelled, NoWorker
 from brimful_worker.pool.interrupt import Interruptible, SoftLimit
 from brimful_worker.pool.task_context import carry
 
-_current: ContextVar[Job | None] = ContextVar("brimful_job", default=None)
+_current: ContextVar[Execution | None] = ContextVar("brimful_job", default=None)
 _ids = itertools.count(1)
 
 
@@ -46,7 +46,7 @@ class Phase(Enum):
     ENDED = "ended"
 
 
-class Job:
+class Execution:
     """Handle of one task; what the pool returns to Celery."""
 
     def __init__(
@@ -56,7 +56,7 @@ class Job:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         loop: asyncio.AbstractEventLoop,
-        report: Callable[[Job, Any, ExceptionInfo | None], None],
+        report: Callable[[Execution, Any, ExceptionInfo | None], None],
         soft_limit: float | None = None,
     ) -> None:
         """``report(job, result, einfo)`` is called on the job's thread once, at its very end, ended jobs included."""
@@ -111,7 +111,9 @@ class Job:
         self._on_loop(self._cancel_softly)
         return True
 
-    def limits(self, soft: float | None, hard: float | None, on_limit: Callable[[Job, bool, float], None]) -> None:
+    def limits(
+        self, soft: float | None, hard: float | None, on_limit: Callable[[Execution, bool, float], None]
+    ) -> None:
         """Arm time limits, in seconds from now; ``on_limit(job, soft, seconds)`` is called on the loop's thread."""
 
         def arm() -> None:
@@ -231,7 +233,7 @@ class Job:
         self._timers.clear()
 
 
-def current_job() -> Job | None:
+def current_execution() -> Execution | None:
     """The job whose tracer's thread or coroutine this is."""
     return _current.get()
 

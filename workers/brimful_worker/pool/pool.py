@@ -22,11 +22,11 @@ from celery.worker import state
 from brimful_worker import logs
 from brimful_worker.metrics import catalogue as metrics
 from brimful_worker.pool.adopt import adopt
-from brimful_worker.pool.execution import Job
+from brimful_worker.pool.execution import Execution
 from brimful_worker.pool.loop import LoopThread
 from brimful_worker.pool.mainthread import MainThread
 from brimful_worker.pool.process import prepare
-from brimful_worker.pool.semaphore import Room
+from brimful_worker.pool.semaphore import Places
 
 _COLD_S = 4.0
 """How long a cold shutdown waits for cancelled coroutines and last acknowledgements."""
@@ -52,10 +52,10 @@ class TaskPool(BasePool):  # type: ignore[misc]  # celery ships no types
     def __init__(self, limit: int | None = None, **options: Any) -> None:
         super().__init__(limit, **options)
         self.limit = int(limit or 1)
-        self._jobs: dict[int, tuple[Job, str, Callback, Callback]] = {}
+        self._jobs: dict[int, tuple[Execution, str, Callback, Callback]] = {}
         self._main = MainThread()
         self._loop = LoopThread()
-        self._room = Room(options.get("semaphore"), self.limit)
+        self._room = Places(options.get("semaphore"), self.limit)
         self._closing = False
         self._stopped = False
         self._last: threading.Timer | None = None
@@ -155,13 +155,13 @@ class TaskPool(BasePool):  # type: ignore[misc]  # celery ships no types
         timeout: float | None = None,
         correlation_id: str | None = None,
         **_: Any,
-    ) -> Job | None:
+    ) -> Execution | None:
         if self._closing:
             return None  # stays unacknowledged, and goes back when the channel closes
         soft = soft_timeout or self.options.get("soft_timeout")
         hard = timeout or self.options.get("timeout")
         name = str(args[0]) if args else "unknown"
-        job = Job(str(correlation_id), target, tuple(args), kwargs or {}, self._loop.loop, self._report, soft)
+        job = Execution(str(correlation_id), target, tuple(args), kwargs or {}, self._loop.loop, self._report, soft)
         self._jobs[job.id] = job, name, callback, error_callback
         metrics.TASKS_RUNNING.inc(name)
         if accept_callback is not None:
@@ -176,10 +176,10 @@ class TaskPool(BasePool):  # type: ignore[misc]  # celery ships no types
         if entry is not None:
             entry[0].end()
 
-    def _report(self, job: Job, result: Any, einfo: ExceptionInfo | None) -> None:
+    def _report(self, job: Execution, result: Any, einfo: ExceptionInfo | None) -> None:
         self._main.put(self._done, job, result, einfo)  # from the job's thread
 
-    def _done(self, job: Job, result: Any, einfo: ExceptionInfo | None) -> None:
+    def _done(self, job: Execution, result: Any, einfo: ExceptionInfo | None) -> None:
         _job, name, callback, error_callback = self._jobs.pop(job.id)
         metrics.TASKS_RUNNING.dec(name)
         metrics.TASKS.inc(name, _state(result, einfo))
@@ -192,7 +192,7 @@ class TaskPool(BasePool):  # type: ignore[misc]  # celery ships no types
         finally:
             self._room.leave()
 
-    def _on_limit(self, callback: Callback, job: Job, soft: bool, seconds: float) -> None:
+    def _on_limit(self, callback: Callback, job: Execution, soft: bool, seconds: float) -> None:
         """On the loop's thread."""
         if (job.interrupt() if soft else job.end()) and callback is not None:
             self._main.put(callback, soft, seconds)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 
-class Room:
+class Places:
     """Only on the main thread. Releases start the next waiting task, which is why it closes before a shutdown."""
 
     def __init__(self, semaphore: Any, size: int) -> None:

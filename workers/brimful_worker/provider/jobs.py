@@ -23,8 +23,8 @@ from typing import Any, Protocol
 
 from brimful.outcome import Cause
 from brimful_worker.admission import StaleGrant
-from brimful_worker.provider.answers.answer import Answer, Kind, Meaning, NoAnswer
-from brimful_worker.provider.answers.classify import bad_answer, lost, meaning, parse
+from brimful_worker.provider.answers.answer import Answer, Classification, Kind, TransportError
+from brimful_worker.provider.answers.classify import bad_answer, classify_answer, lost, parse
 from brimful_worker.provider.answers.refusal import error_of, refused
 from brimful_worker.provider.transport.exchange import Grant
 
@@ -58,7 +58,7 @@ class Send(Protocol):
 
     async def __call__(
         self, method: str, path: tuple[str, ...], *, key: str | None, grant: Grant | None
-    ) -> Answer | NoAnswer: ...
+    ) -> Answer | TransportError: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +69,13 @@ class Hooks:
     """Waits before the next poll; the number of polls so far."""
     start: Callable[[], AbstractAsyncContextManager[Grant | None]] | None
     """A start for a poll, without a slot: the Job holds one; None where polls take none."""
-    throttled: Callable[[Meaning], Awaitable[None]]
+    throttled: Callable[[Classification], Awaitable[None]]
     """A 429 to a poll: the fleet pauses, or only this Job waits."""
     giving_back: Callable[[], bool] = lambda: False
     """Whether a cancellation now means that the worker stops: the Job is then left for the next worker to find."""
 
 
-class Conversation:
+class JobPoller:
     """One Job from submission to result."""
 
     def __init__(self, send: Send, hooks: Hooks, ticket: Ticket, *, expected: int, prompts: int) -> None:
@@ -85,7 +85,7 @@ class Conversation:
         self._expected = expected
         self._prompts = prompts
 
-    async def run(self, grant: Grant) -> Meaning:
+    async def run(self, grant: Grant) -> Classification:
         """The Job's completion, or why there is none. Cancelled, the Job is cancelled too, unless it is given back or
         the lease was lost: then the next attempt, or the next worker, finds it by its key."""
         submission = asyncio.ensure_future(self._send("POST", (), key=self._ticket.key, grant=grant))
@@ -108,7 +108,7 @@ class Conversation:
                 await self._cancel(submission, job_id)
             raise
 
-    async def _watch(self, job_id: str, job: dict[str, Any]) -> Meaning:
+    async def _watch(self, job_id: str, job: dict[str, Any]) -> Classification:
         polls = failures = usage_polls = 0
         while True:
             status = job.get("status")
@@ -116,7 +116,7 @@ class Conversation:
                 return self._spent(Cause.JOB_EXPIRED, f"the result of Job {job_id} expired before it was fetched")
             if status in ("cancelled", "canceled"):
                 self._ticket.generation += 1
-                return Meaning(Kind.PERMANENT, cause=Cause.JOB_CANCELLED, message=f"Job {job_id} was cancelled")
+                return Classification(Kind.PERMANENT, cause=Cause.JOB_CANCELLED, message=f"Job {job_id} was cancelled")
             if status == "failed":
                 return await self._failed(job_id, job)
             if status == "succeeded":
@@ -142,7 +142,7 @@ class Conversation:
             if told.kind is not Kind.TRANSIENT or failures >= _POLL_FAILURES:
                 return told
 
-    async def _result(self, job_id: str) -> Meaning | None:
+    async def _result(self, job_id: str) -> Classification | None:
         """The succeeded Job's completion; None where it is not there yet."""
         failures = 0
         while True:
@@ -166,26 +166,28 @@ class Conversation:
                 return told
             await self._hooks.pause(failures)
 
-    async def _failed(self, job_id: str, job: dict[str, Any]) -> Meaning:
+    async def _failed(self, job_id: str, job: dict[str, Any]) -> Classification:
         """Why a Job failed: the error object that is its result, with its own status."""
         error = error_of(job)
         if error is not None:
             told = refused(200, {}, error, now=time.time())
         else:
             came = await self._ask((job_id, "result"))
-            if isinstance(came, NoAnswer):
+            if isinstance(came, TransportError):
                 return self._judge(came)  # the next attempt finds the same Job, and asks again
             told = self._judge(came)
         self._ticket.generation += 1
         if told.kind in (Kind.SUCCESS, Kind.SHORT):
-            return Meaning(Kind.TRANSIENT, cause=Cause.JOB_FAILED, message=f"Job {job_id} failed without an error")
+            return Classification(
+                Kind.TRANSIENT, cause=Cause.JOB_FAILED, message=f"Job {job_id} failed without an error"
+            )
         if told.kind is Kind.TRANSIENT:
-            return Meaning(
+            return Classification(
                 Kind.TRANSIENT, cause=Cause.JOB_FAILED, message=f"the Job failed: {told.message}", status=told.status
             )
         return told
 
-    async def _ask(self, path: tuple[str, ...], method: str = "GET") -> Answer | NoAnswer:
+    async def _ask(self, path: tuple[str, ...], method: str = "GET") -> Answer | TransportError:
         start = self._hooks.start
         if start is None:
             return await self._send(method, path, key=None, grant=None)
@@ -196,7 +198,7 @@ class Conversation:
             except StaleGrant:
                 continue  # given back: another start is asked for
 
-    async def _cancel(self, submission: asyncio.Future[Answer | NoAnswer], job_id: str | None) -> None:
+    async def _cancel(self, submission: asyncio.Future[Answer | TransportError], job_id: str | None) -> None:
         """End the Job at the provider, in bounded time and come what may; the slot is kept meanwhile."""
 
         async def end() -> None:
@@ -214,23 +216,23 @@ class Conversation:
         ending.add_done_callback(lambda done: done.cancelled() or done.exception())
         await asyncio.wait({ending})
 
-    def _spent(self, cause: Cause, message: str) -> Meaning:
+    def _spent(self, cause: Cause, message: str) -> Classification:
         """The Job has ended and gives nothing: the next attempt makes a new one."""
         self._ticket.generation += 1
-        return Meaning(Kind.TRANSIENT, cause=cause, message=message)
+        return Classification(Kind.TRANSIENT, cause=cause, message=message)
 
-    def _judge(self, came: Answer | NoAnswer) -> Meaning:
-        if isinstance(came, NoAnswer):
+    def _judge(self, came: Answer | TransportError) -> Classification:
+        if isinstance(came, TransportError):
             return lost(came)
-        told = meaning(came, expected=self._expected, prompts=self._prompts, now=time.time())
+        told = classify_answer(came, expected=self._expected, prompts=self._prompts, now=time.time())
         if told.kind is Kind.PERMANENT and told.status == 404 and not told.message:
             return bad_answer(404, "no such Job")
         return told
 
 
-def _job(came: Answer | NoAnswer) -> dict[str, Any] | None:
+def _job(came: Answer | TransportError) -> dict[str, Any] | None:
     """The Job object an answer holds; None where it holds none."""
-    if isinstance(came, NoAnswer) or came.too_large or not 200 <= came.status < 300:
+    if isinstance(came, TransportError) or came.too_large or not 200 <= came.status < 300:
         return None
     document = parse(came)
     if isinstance(document, dict) and document.get("id") and isinstance(document.get("status"), str):

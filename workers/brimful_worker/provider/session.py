@@ -10,18 +10,18 @@ from urllib.parse import urlsplit
 from brimful.config import Settings
 from brimful.errors import SettingError
 from brimful.names import Mode, Workload
-from brimful_worker.provider.answers.answer import Answer, Meaning, NoAnswer
-from brimful_worker.provider.answers.classify import meaning
+from brimful_worker.provider.answers.answer import Answer, Classification, TransportError
+from brimful_worker.provider.answers.classify import classify_answer
 from brimful_worker.provider.answers.redact import redact
 from brimful_worker.provider.assembly import Part
 from brimful_worker.provider.endpoints import Endpoints
 from brimful_worker.provider.environment import proxy_for, raise_descriptors, tls_context
-from brimful_worker.provider.jobs import Conversation, Hooks, Ticket
-from brimful_worker.provider.transport.exchange import Grant, Wire
+from brimful_worker.provider.jobs import Hooks, JobPoller, Ticket
+from brimful_worker.provider.transport.exchange import Grant, HttpExchange
 from brimful_worker.provider.transport.http_client import Http, encode
 from brimful_worker.provider.transport.route import Route
 
-OnWire = Callable[[Wire], None]
+OnWire = Callable[[HttpExchange], None]
 
 
 class Provider:
@@ -98,22 +98,24 @@ class Provider:
         """What is sent for a part."""
         return encode(part.request.body(self._profile))
 
-    async def complete(self, part: Part, body: bytes, grant: Grant, on_wire: OnWire) -> Meaning:
+    async def complete(self, part: Part, body: bytes, grant: Grant, on_wire: OnWire) -> Classification:
         """One request to a completions or chat endpoint. ``grant.sent()``'s StaleGrant comes through."""
         request = part.request
         came = await self._exchange(self._routes[request.mode, request.workload], body, grant, on_wire)
-        return self._clean(meaning(came, expected=len(part.places), prompts=part.prompts, now=time.time()), part)
+        return self._clean(
+            classify_answer(came, expected=len(part.places), prompts=part.prompts, now=time.time()), part
+        )
 
     async def job(
         self, part: Part, body: bytes, grant: Grant, on_wire: OnWire, ticket: Ticket, hooks: Hooks
-    ) -> Meaning:
+    ) -> Classification:
         """One request as a Job, to its end; see :mod:`brimful_worker.provider.jobs`."""
         request = part.request
         headers = self._headers[request.workload]
 
         async def send(
             method: str, path: tuple[str, ...], *, key: str | None, grant: Grant | None
-        ) -> Answer | NoAnswer:
+        ) -> Answer | TransportError:
             assert self._http is not None
             if not path:
                 assert key is not None
@@ -123,16 +125,16 @@ class Provider:
                 self._http.route(method, self._endpoints.job(*path), headers), None, grant, None
             )
 
-        talk = Conversation(send, hooks, ticket, expected=len(part.places), prompts=part.prompts)
+        talk = JobPoller(send, hooks, ticket, expected=len(part.places), prompts=part.prompts)
         return self._clean(await talk.run(grant), part)
 
     def _exchange(
         self, route: Route, body: bytes | None, grant: Grant | None, on_wire: OnWire | None
-    ) -> Coroutine[Any, Any, Answer | NoAnswer]:
+    ) -> Coroutine[Any, Any, Answer | TransportError]:
         assert self._http is not None, "the provider's session is not open"
         return self._http.exchange(route, body, timeout_s=self._settings.timeout_s, grant=grant, on_wire=on_wire)
 
-    def _clean(self, told: Meaning, part: Part) -> Meaning:
+    def _clean(self, told: Classification, part: Part) -> Classification:
         """Providers quote keys and prompts in their errors; our messages may hold neither."""
         if not told.message:
             return told

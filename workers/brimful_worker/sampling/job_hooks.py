@@ -12,7 +12,7 @@ from typing import Protocol
 
 from brimful.config import Settings
 from brimful_worker.admission import Admission
-from brimful_worker.provider.answers.answer import Meaning
+from brimful_worker.provider.answers.answer import Classification
 from brimful_worker.provider.jobs import Hooks, Ticket
 from brimful_worker.sampling import retry
 
@@ -47,7 +47,9 @@ class Surroundings(Protocol):
 
 
 def hooks(
-    fleet: Surroundings, note: Callable[[Meaning], None], pause_fleet: Callable[[Meaning], Awaitable[None]]
+    fleet: Surroundings,
+    note: Callable[[Classification], None],
+    pause_fleet: Callable[[Classification], Awaitable[None]],
 ) -> Hooks:
     """``note`` is told each 429 to a poll; ``pause_fleet`` those that name a time, which the Job waits out as well."""
     settings = fleet.settings
@@ -55,7 +57,7 @@ def hooks(
     async def pause(polls: int) -> None:
         await asyncio.sleep(retry.poll_pause(polls, first_s=settings.job_poll_s, uniform=fleet.uniform))
 
-    async def throttled(told: Meaning) -> None:
+    async def throttled(told: Classification) -> None:
         note(told)
         if told.retry_after_s:
             await pause_fleet(told)

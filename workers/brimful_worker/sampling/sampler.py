@@ -18,10 +18,10 @@ from brimful.outcome import Cause, Failure, Outcome
 from brimful.request import Request
 from brimful_worker.admission import Admission, Lease, LeaseLost, StaleGrant
 from brimful_worker.metrics import catalogue as metrics
-from brimful_worker.provider.answers.answer import Kind, Meaning
+from brimful_worker.provider.answers.answer import Classification, Kind
 from brimful_worker.provider.assembly import Assembly, Part
 from brimful_worker.provider.session import Provider
-from brimful_worker.provider.transport.exchange import Wire
+from brimful_worker.provider.transport.exchange import HttpExchange
 from brimful_worker.sampling import retry, verdict
 from brimful_worker.sampling.budget import BudgetGate
 from brimful_worker.sampling.job_hooks import Tickets, hooks
@@ -128,7 +128,7 @@ class _Sampling:
         """On the loop's clock; known from the first grant on."""
         self.clock: asyncio.Timeout | None = None
         self.failures = self.throttles = self.stale_grants = 0
-        self.last: Meaning | None = None
+        self.last: Classification | None = None
         self.tickets: Tickets | None = None
         """From a Job's first attempt on."""
 
@@ -156,7 +156,7 @@ class _Sampling:
         failure = await self._weigh(part, told)
         return None if failure is None else self.failed(failure)
 
-    async def _attempt(self, part: Part) -> Meaning | None:
+    async def _attempt(self, part: Part) -> Classification | None:
         """Ask once. None: nothing was sent, and it costs nothing to ask again."""
         fleet, budget = self.fleet, self.fleet.budget
         hold, workload = part.request.hold, part.request.workload
@@ -187,13 +187,13 @@ class _Sampling:
             budget.end(hold)
             return verdict.BUDGET_END
 
-    async def _send(self, part: Part, lease: Lease, hold: int) -> Meaning:
+    async def _send(self, part: Part, lease: Lease, hold: int) -> Classification:
         """On the wire and back, and what the fleet must know of it while the slot is still held."""
         fleet, provider = self.fleet, self.fleet.provider
         body = provider.body(part)
         sent_at: float | None = None
 
-        def on_wire(wire: Wire) -> None:
+        def on_wire(wire: HttpExchange) -> None:
             nonlocal sent_at
             sent_at = wire.sent_at
             self.tally.on_wire()
@@ -226,7 +226,7 @@ class _Sampling:
 
     # -- what a failed attempt leads to -------------------------------------------------------------------------
 
-    async def _weigh(self, part: Part, told: Meaning) -> Failure | None:
+    async def _weigh(self, part: Part, told: Classification) -> Failure | None:
         """The failure it ends with; None, after a wait, where it is worth asking again."""
         settings = self.fleet.settings
         self._note(told)
@@ -248,7 +248,7 @@ class _Sampling:
             await self._back_off_after(told, self.failures)
         return None
 
-    async def _back_off_after(self, told: Meaning, failures: int) -> None:
+    async def _back_off_after(self, told: Classification, failures: int) -> None:
         """Only where the fleet's pause is not already the longer wait."""
         if (told.retry_after_s or 0.0) < self.fleet.settings.backoff_base_s:
             await self._back_off(failures)
@@ -262,13 +262,13 @@ class _Sampling:
         self.tally.backing_off(seconds)
         await asyncio.sleep(seconds)
 
-    async def _pause_fleet(self, told: Meaning) -> None:
+    async def _pause_fleet(self, told: Classification) -> None:
         """The provider named a time: nobody of the fleet starts until then."""
         assert told.retry_after_s is not None
         seconds = min(told.retry_after_s, self.fleet.settings.retry_after_cap_s)
         await self.fleet.admission.pause(seconds, f"{told.cause}: the provider said Retry-After {seconds:g} s")
 
-    def _note(self, told: Meaning) -> None:
+    def _note(self, told: Classification) -> None:
         self.last = told
         if told.cause is not None:
             self.tally.failed(told.cause)

@@ -9,7 +9,7 @@ from brimful.names import Mode
 from brimful.outcome import Cause, Failure, Outcome
 from brimful.request import Request
 from brimful_worker.metrics import catalogue as metrics
-from brimful_worker.provider.answers.answer import Meaning
+from brimful_worker.provider.answers.answer import Classification
 
 
 class Tally:
@@ -37,7 +37,7 @@ class Tally:
             self.started_at = time.time()
         metrics.STARTS.inc(self.request.workload.value)
 
-    def attempted(self, told: Meaning, seconds: float) -> None:
+    def attempted(self, told: Classification, seconds: float) -> None:
         """An attempt ended, ``seconds`` after it reached the wire; 0: it never did."""
         self.provider_s += seconds
         if seconds and metrics.serving():

@@ -24,7 +24,7 @@ from brimful.errors import BadRequest
 from brimful.names import Mode, Workload
 from brimful.outcome import Cause, Failure, Outcome
 from brimful.request import Request
-from brimful.runtime.aio import end
+from brimful.runtime.aio import cancel_and_wait
 from brimful.state.redis_url import redis_client
 from brimful_worker.broker.hiredis_packing import packed
 from brimful_worker.shards.claims import Claim, Claims
@@ -117,7 +117,7 @@ class ShardRunner:
 
     async def aclose(self, grace_s: float = 5.0) -> None:
         """Outcomes that Redis has not taken within ``grace_s`` are lost (their requests are asked again)."""
-        await end(self._background)
+        await cancel_and_wait(self._background)
         await self._store.aclose(grace_s)
         await self._redis.aclose()
 

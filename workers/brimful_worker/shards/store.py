@@ -19,7 +19,7 @@ from redis.asyncio import Redis
 
 from brimful.dispatch.ledger import TTL_S, Keys, result_fields
 from brimful.outcome import Outcome
-from brimful.runtime.aio import end
+from brimful.runtime.aio import cancel_and_wait
 from brimful_worker.admission.policy import gather_s
 
 log = logging.getLogger(__name__)
@@ -113,7 +113,7 @@ class Store:
                     await asyncio.wait([items[-1].stored for items in self._items.values()])
         if self._items:
             log.warning("%d outcomes could not be stored: Redis is away; they will be sampled again", self.waiting)
-        await end([self._writer])
+        await cancel_and_wait([self._writer])
         for items in self._items.values():
             for item in items:
                 item.stored.cancel()

@@ -1,4 +1,4 @@
--- bless: vouches for a server's memory when it is known that no process of this key is alive.
+-- mark_clean: vouches for a server's memory when it is known that no process of this key is alive.
 --
 -- Purpose: called by who has just started the server, before any process connects, so that the first process need not
 --   wait a lease for processes that might be on their way back. What the server still knows (slots, starts) stays.

@@ -1,4 +1,4 @@
-"""Connections of the speaker's own: never pooled, so that no reply can reach anybody but who asked.
+"""Connections of the coordinator's own: never pooled, so that no reply can reach anybody but who asked.
 
 A call that fails or is cancelled drops its connection; what was on its way is read by nobody.
 """
@@ -12,8 +12,8 @@ import redis.exceptions
 from redis.asyncio.connection import AbstractConnection
 
 from brimful.state.redis_url import close_redis_client, redis_client
-from brimful_worker.admission.wire.redis_clock import steady
 from brimful_worker.broker.hiredis_packing import packed
+from brimful_worker.liveness.boot_time import boot_time
 
 CONNECT_S = 2.0
 CALL_S = 2.0
@@ -23,7 +23,7 @@ class LinkDown(Exception):
     """The server cannot be reached, or does not serve. ``str()`` says why, without passwords."""
 
 
-class Link:
+class Connection:
     """One connection. ``connect`` as often as needed, ``close`` at the end."""
 
     def __init__(self, url: str, name: str) -> None:
@@ -106,7 +106,7 @@ class Link:
             await connection.disconnect(nowait=True)
 
 
-class CommandLink(Link):
+class CommandLink(Connection):
     """The link that speaks; it knows which server it speaks to, and how old that is."""
 
     server = ""
@@ -122,12 +122,12 @@ class CommandLink(Link):
         fields = dict(line.split(b":", 1) for line in text.splitlines() if b":" in line)
         self.server = fields.get(b"run_id", b"").decode()
         # whole seconds less whole seconds: the server may be a second younger than it says
-        self._born = steady() - max(0.0, float(fields.get(b"uptime_in_seconds", b"0")) - 1)
+        self._born = boot_time() - max(0.0, float(fields.get(b"uptime_in_seconds", b"0")) - 1)
 
     @property
     def uptime_s(self) -> float:
         """The server's age at least."""
-        return steady() - self._born
+        return boot_time() - self._born
 
 
 def _reason(error: BaseException) -> str:

@@ -16,14 +16,15 @@ from typing import Any
 import orjson
 
 from brimful_worker.admission.keys import Keys
-from brimful_worker.admission.local_state import Holdings
+from brimful_worker.admission.local_state import LocalState
 from brimful_worker.admission.policy import Limits, Rules, gather_s
-from brimful_worker.admission.waiters import WORKLOADS, Ticket
+from brimful_worker.admission.waiters import WORKLOADS, Waiter
 from brimful_worker.admission.wire.outgoing import Outbox
 from brimful_worker.admission.wire.pending_grants import Inbox
-from brimful_worker.admission.wire.redis_clock import RedisClock, steady
-from brimful_worker.admission.wire.rpc import Answer, Talk
-from brimful_worker.admission.wire.subscriber import Listener
+from brimful_worker.admission.wire.redis_clock import RedisClock
+from brimful_worker.admission.wire.rpc import Answer, Rpc
+from brimful_worker.admission.wire.subscriber import Subscriber
+from brimful_worker.liveness.boot_time import boot_time
 from brimful_worker.liveness.watchdog import NAP_S
 
 log = logging.getLogger(__name__)
@@ -39,8 +40,8 @@ _SILENT_LEASES = 1.5
 _HOST = socket.gethostname()
 
 
-class Speaker:
-    """Runs on one event loop; :meth:`run` speaks for :attr:`holdings`."""
+class Coordinator:
+    """Runs on one event loop; :meth:`run` speaks for :attr:`local_state`."""
 
     def __init__(self, url: str, tag: str, limits: Limits, name: str) -> None:
         self.process = secrets.token_hex(5)
@@ -48,11 +49,11 @@ class Speaker:
         self.joined = asyncio.Event()
         """Set with the first turn that Redis has answered."""
         keys = Keys(tag)
-        self._listener = Listener(url, keys, self.process, self._on_push)
+        self._subscriber = Subscriber(url, keys, self.process, self._on_push)
         self._clock = RedisClock()
-        self.talk = Talk(url, keys, self.process, self._listener, self._clock)
-        self.holdings = Holdings(self.process, limits, self._clock, self._speak_soon)
-        self._inbox = Inbox(self.holdings.granted)
+        self.talk = Rpc(url, keys, self.process, self._subscriber, self._clock)
+        self.local_state = LocalState(self.process, limits, self._clock, self._speak_soon)
+        self._inbox = Inbox(self.local_state.granted)
         self._wake = asyncio.Event()
         self._at: float | None = None
         self._number = 0
@@ -61,26 +62,26 @@ class Speaker:
         self._overrides: dict[str, int] | None = None
         self._alive, self._used, self._used_at, self._spent = 0, 0, 0.0, 0
         self._paused_until, self._pause_reason = 0.0, ""
-        self._last_turn = steady()
+        self._last_turn = boot_time()
         self._worker_text = ""
         self._leaving = False
         self._differs = self._differed = False
 
     def pause(self, seconds: float, reason: str) -> None:
         """At the next turn the whole fleet is paused."""
-        self.holdings.outbox.hold((max(0, round(seconds * 1000)), reason))
+        self.local_state.outbox.hold((max(0, round(seconds * 1000)), reason))
         self._speak_soon()
 
-    def leave(self) -> list[Ticket]:
+    def leave(self) -> list[Waiter]:
         """From now on nothing is asked. Returns the tickets that still waited."""
         self._leaving = True
-        self.holdings.closed = "the admission is closed"
+        self.local_state.closed = "the admission is closed"
         self._speak_soon()
-        return self.holdings.waiting.drain()
+        return self.local_state.waiting.drain()
 
     async def run(self) -> None:
         """Speaks until it has left. Cancel it to give up at once."""
-        listening = asyncio.create_task(self._listener.run(), name="brimful-listener")
+        listening = asyncio.create_task(self._subscriber.run(), name="brimful-listener")
         try:
             while True:
                 await self._until_due()
@@ -88,32 +89,32 @@ class Speaker:
                 await asyncio.sleep(self._moment())
                 leaving = self._leaving
                 await self._turn()
-                if leaving and not self.holdings.outbox.releases:
+                if leaving and not self.local_state.outbox.releases:
                     return
         except Exception as fault:
-            log.critical("admission: the speaker failed; this process starts nothing more", exc_info=fault)
-            self.holdings.fail(fault)
+            log.critical("admission: the coordinator failed; this process starts nothing more", exc_info=fault)
+            self.local_state.fail(fault)
             raise
         finally:
             listening.cancel()
             await asyncio.gather(listening, return_exceptions=True)
             await self.talk.close()
-            self.holdings.close()
+            self.local_state.close()
 
     # when to speak
 
     def _speak_soon(self) -> None:
-        self.holdings.outbox.urgent = True
+        self.local_state.outbox.urgent = True
         self._wake.set()
 
     async def _until_due(self) -> None:
         loop = asyncio.get_running_loop()
-        while not (self.holdings.outbox or self._epoch == "" or self._inbox.gap):
+        while not (self.local_state.outbox or self._epoch == "" or self._inbox.gap):
             due = self._due()
-            if due <= steady():
+            if due <= boot_time():
                 return
             self._wake.clear()
-            timer = loop.call_later(min(due - steady(), NAP_S), self._wake.set)
+            timer = loop.call_later(min(due - boot_time(), NAP_S), self._wake.set)
             try:
                 await self._wake.wait()
             finally:
@@ -121,59 +122,59 @@ class Speaker:
 
     def _moment(self) -> float:
         """How much longer than the loop's turn may be waited for company."""
-        if self._leaving or not self._epoch or self.holdings.outbox.pause:
+        if self._leaving or not self._epoch or self.local_state.outbox.pause:
             return 0.0
-        return max(0.0, self._last_turn + gather_s(len(self.holdings.held)) - steady())
+        return max(0.0, self._last_turn + gather_s(len(self.local_state.held)) - boot_time())
 
     def _due(self) -> float:
-        holdings, rules = self.holdings, self.holdings.rules
-        active = bool(holdings.waiting or holdings.held)
+        local_state, rules = self.local_state, self.local_state.rules
+        active = bool(local_state.waiting or local_state.held)
         due = self._last_turn + (rules.heartbeat_s if active else rules.idle_s)
-        if (renewal := holdings.next_renewal()) is not None:
+        if (renewal := local_state.next_renewal()) is not None:
             due = min(due, renewal)
-        if holdings.waiting and not self._listener.listening:
+        if local_state.waiting and not self._subscriber.listening:
             due = min(due, self._last_turn + _UNHEARD_POLL_S)
         return due if self._at is None else min(due, self._at)
 
     # what to say
 
     async def _turn(self) -> None:
-        if steady() - self._last_turn > _SILENT_LEASES * self.holdings.rules.lease_s:
+        if boot_time() - self._last_turn > _SILENT_LEASES * self.local_state.rules.lease_s:
             self._epoch = ""
-        taken = self.holdings.outbox.take()
+        taken = self.local_state.outbox.take()
         message = self._compose(taken)
         self._at = None
         answer = await self.talk.say(message, lambda: self._inbox.seen)
         if answer.reply["status"] != "ok":
             log.debug("admission: %s, epoch %s", answer.reply["status"], answer.reply["epoch"])
-            self.holdings.outbox.put_back(taken)
+            self.local_state.outbox.put_back(taken)
             self._epoch = ""
             return
         self._take(message, answer)
 
     def _compose(self, taken: Outbox) -> dict[str, Any]:
-        now, holdings = steady(), self.holdings
+        now, local_state = boot_time(), self.local_state
         self._number += 1
         message: dict[str, Any] = {
             "process": self.process,
             "command": self._number,
             "epoch": self._epoch,
-            "lease_ms": round(holdings.rules.lease_s * 1000),
+            "lease_ms": round(local_state.rules.lease_s * 1000),
             "rev": self._rev,
         }
-        fresh = holdings.waiting.register(holdings.rules.registered)
+        fresh = local_state.waiting.register(local_state.rules.registered)
         if not self._epoch:
             self._inbox.restart()
             message["join"] = self._join(now, taken)
             if (left := self._paused_until - now) > 0:  # a server that lost its memory lost the pause too
                 taken.hold((round(left * 1000), self._pause_reason))
-            fresh = list(holdings.waiting.registered())
+            fresh = list(local_state.waiting.registered())
             self._worker_text = ""
         else:
-            if renew := holdings.to_renew(now):
+            if renew := local_state.to_renew(now):
                 message["renew"] = renew
             if self._differs:
-                message["defaults"] = holdings.limits.fields()
+                message["defaults"] = local_state.limits.fields()
         if fresh:
             message["ask"] = [[ticket.id, ticket.waited_ms] for ticket in fresh]
         if taken.releases:
@@ -191,14 +192,14 @@ class Speaker:
     def _join(self, now: float, taken: Outbox) -> dict[str, Any]:
         """What a server that may know nothing must know of us. Ended leases that could not be told yet count as held:
         their release follows in the same turn. So do lost ones whose requests are still being ended."""
-        holdings, rules = self.holdings, self.holdings.rules
-        holdings.history.trim(now, rules.window_s + rules.guard_s)
-        tickets = [*holdings.live(now), *holdings.ending, *[release[0] for release in taken.releases]]
-        told: dict[str, Any] = {"defaults": holdings.limits.fields(), "leases": [[ticket] for ticket in tickets]}
+        local_state, rules = self.local_state, self.local_state.rules
+        local_state.history.trim(now, rules.window_s + rules.guard_s)
+        tickets = [*local_state.live(now), *local_state.ending, *[release[0] for release in taken.releases]]
+        told: dict[str, Any] = {"defaults": local_state.limits.fields(), "leases": [[ticket] for ticket in tickets]}
         if rules.starts:
-            told["starts"] = [[ticket, age] for ticket, age, _ in holdings.history.ages(now)]
+            told["starts"] = [[ticket, age] for ticket, age, _ in local_state.history.ages(now)]
         if rules.tokens:
-            told["tokens"] = holdings.history.ages(now)
+            told["tokens"] = local_state.history.ages(now)
         if self._alive:
             age_ms = int((now - self._used_at) * 1000) - 2  # rounding must not put a start after the look that saw it
             told |= {"alive": self._alive, "used": self._used, "used_age_ms": max(0, age_ms)}
@@ -209,14 +210,14 @@ class Speaker:
         return told
 
     def _describe(self) -> str:
-        behind = {workload.value: self.holdings.waiting.behind(queue) for workload, queue in WORKLOADS.items()}
+        behind = {workload.value: self.local_state.waiting.behind(queue) for workload, queue in WORKLOADS.items()}
         text: bytes = orjson.dumps({"name": self.name, "host": _HOST, "pid": os.getpid(), **behind})
         return text.decode()
 
     # what comes back
 
     def _take(self, message: dict[str, Any], answer: Answer) -> None:
-        holdings, sent, received, reply = self.holdings, answer.sent, answer.received, answer.reply
+        local_state, sent, received, reply = self.local_state, answer.sent, answer.received, answer.reply
         now_ms = reply["now"]
         if reply["epoch"] != self._epoch:
             self._clock.reset()
@@ -226,14 +227,14 @@ class Speaker:
         if limits := reply.get("limits"):
             self._rev = reply["rev"]
             self._overrides = reply.get("overrides")
-            holdings.obey(Rules.from_fields(limits))
-            self.talk.be_patient(holdings.rules.patience_s)
+            local_state.obey(Rules.from_fields(limits))
+            self.talk.be_patient(local_state.rules.patience_s)
         if "join" in message or "defaults" in message:
             self._differs = bool(reply.get("differs"))
         if self._differs and not self._differed:
             self._differed = True
             log.warning(
-                "admission: this process's limits differ from the others', which stay in force: %s", holdings.rules
+                "admission: this process's limits differ from the others', which stay in force: %s", local_state.rules
             )
         if "alive" in reply:  # not while all is being rebuilt: what was known before is worth more then
             self._alive, self._used = reply["alive"], reply["used"]
@@ -243,21 +244,21 @@ class Speaker:
         self._spent = reply.get("spent", self._spent)
         if "join" in message:
             self._inbox.restart(reply["base"])
-            holdings.rejoined(answer.first_sent, received)
+            local_state.rejoined(answer.first_sent, received)
         else:
-            holdings.renewed(sent)
+            local_state.renewed(sent)
         grants = reply.get("grants") or ()
         if any(not self._inbox.knows(number) and now_ms - granted > _UNHEARD_MS for number, _, granted in grants):
-            self._listener.reset()  # it was pushed long ago: the listener's connection is dead without saying so
+            self._subscriber.reset()  # it was pushed long ago: the listener's connection is dead without saying so
         self._inbox.replied(grants)
         for ticket in reply.get("lost") or ():
-            holdings.lost(ticket)
+            local_state.lost(ticket)
         for ticket in reply.get("refused") or ():
-            holdings.refused(ticket)
+            local_state.refused(ticket)
         if (at := reply.get("at")) is not None:
             self._come_at(received, at - now_ms)
-        holdings.history.trim(received, holdings.rules.window_s + holdings.rules.guard_s)
-        holdings.plan_aborts()
+        local_state.history.trim(received, local_state.rules.window_s + local_state.rules.guard_s)
+        local_state.plan_aborts()
         self.joined.set()
 
     def _on_push(self, push: dict[str, Any]) -> None:
@@ -274,8 +275,8 @@ class Speaker:
         if self._inbox.gap:
             self._wake.set()
         if (at := push.get("at")) is not None:
-            self._come_at(steady(), at - push["now"])
-        self.holdings.plan_aborts()
+            self._come_at(boot_time(), at - push["now"])
+        self.local_state.plan_aborts()
 
     def _come_at(self, heard: float, delay_ms: float) -> None:
         at = heard + delay_ms / 1000 + _TICK_S

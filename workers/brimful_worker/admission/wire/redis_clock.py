@@ -6,29 +6,13 @@ of the early ends is the tightest bound from below, and every deadline is built 
 
 from __future__ import annotations
 
-import sys
-import time
 from collections import deque
-from collections.abc import Callable
-from functools import partial
 
 _KEPT = 16
 _SLACK_S = 0.25
 """How far the clock may run ahead of this process's before it is called a step: less than the network's part of the
 guard. A turn that takes so much longer than the slowest of those kept looks like a step, and the clock waits for it."""
 _SLACK_SHARE = 0.005
-
-
-def _steady() -> Callable[[], float]:
-    if sys.platform == "darwin":  # Python's monotonic stands still there while the machine sleeps; this does not
-        return partial(time.clock_gettime, time.CLOCK_MONOTONIC)
-    clock = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.monotonic if clock is None else partial(time.clock_gettime, clock)
-
-
-steady: Callable[[], float] = _steady()
-"""Seconds that nobody can set, and that pass while the machine is suspended: a laptop that wakes must not take its
-leases and grants for young ones. Where no such clock exists, ``time.monotonic()``."""
 
 
 class RedisClock:

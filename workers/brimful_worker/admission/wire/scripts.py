@@ -45,7 +45,7 @@ def exchange_arguments(keys: Keys, message: bytes) -> list[Any]:
 
 def assume_full(client: redis.Redis, tag: str, *, starts: int | None, tokens: int | None) -> None:
     """What this key did in the last window is not known any more: count it as full just now, so that a whole window
-    passes before anything starts. Called as :func:`bless` is; ``None`` = no such limit."""
+    passes before anything starts. Called as :func:`mark_clean` is; ``None`` = no such limit."""
     names = Keys(tag).names
     seconds, micros = client.time()
     now = seconds * 1000 + micros // 1000 + int(client.hget(names["state"], "skew") or 0)
@@ -61,7 +61,7 @@ def assume_full(client: redis.Redis, tag: str, *, starts: int | None, tokens: in
     pipe.execute()
 
 
-def bless(client: redis.Redis, tag: str) -> str:
+def mark_clean(client: redis.Redis, tag: str) -> str:
     """Vouch for the memory of a server just started, no process of this key being alive. Returns the epoch.
 
     Without it the first process on a young server waits a lease, since processes of before may be on their way back.

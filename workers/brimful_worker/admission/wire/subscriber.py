@@ -12,7 +12,7 @@ import orjson
 import redis.exceptions
 
 from brimful_worker.admission.keys import Keys
-from brimful_worker.admission.wire.connection import Link, LinkDown
+from brimful_worker.admission.wire.connection import Connection, LinkDown
 
 log = logging.getLogger(__name__)
 
@@ -20,11 +20,11 @@ _RETRY_FIRST_S, _RETRY_MOST_S = 0.05, 1.0
 _AWAIT_S = 2.0
 
 
-class Listener:
-    """Failure mode: while it does not listen the speaker polls, and what was pushed meanwhile is in the inbox."""
+class Subscriber:
+    """Failure mode: while it does not listen the coordinator polls, and what was pushed meanwhile is in the inbox."""
 
     def __init__(self, url: str, keys: Keys, process: str, on_push: Callable[[dict[str, Any]], None]) -> None:
-        self._link = Link(url, f"brimful-{process}-push")
+        self._connection = Connection(url, f"brimful-{process}-push")
         self._channels = (keys.to + process, keys.everyone)
         self._on_push = on_push
         self._listening = asyncio.Event()
@@ -43,7 +43,7 @@ class Listener:
 
     def reset(self) -> None:
         """Listen on a new connection."""
-        self._link.abort()
+        self._connection.abort()
 
     async def run(self) -> None:
         delay = _RETRY_FIRST_S
@@ -53,7 +53,7 @@ class Listener:
                     await self._subscribe()
                     delay = _RETRY_FIRST_S
                     while True:
-                        self._hear(await self._link.next_push())
+                        self._hear(await self._connection.next_push())
                 except (LinkDown, redis.exceptions.ResponseError) as error:
                     log.debug("admission: not listening: %s", error)
                 if self._listening.is_set():
@@ -63,13 +63,13 @@ class Listener:
                 delay = min(2 * delay, _RETRY_MOST_S)
         finally:
             self._listening.clear()
-            await self._link.dispose()
+            await self._connection.dispose()
 
     async def _subscribe(self) -> None:
-        await self._link.connect()
-        await self._link.call("SUBSCRIBE", *self._channels)
+        await self._connection.connect()
+        await self._connection.call("SUBSCRIBE", *self._channels)
         for _ in self._channels[1:]:
-            await self._link.next_push()
+            await self._connection.next_push()
         self._listening.set()
 
     def _hear(self, message: Any) -> None:

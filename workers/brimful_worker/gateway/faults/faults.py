@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from brimful_worker.gateway import fault_answers, fault_breaks, fault_refusals  # noqa: F401 (they register)
+from brimful_worker.gateway.faults import answers, breaks, refusals  # noqa: F401 (they register)
 from brimful_worker.gateway.wire import FAULTS, Fault
 
 WORK = frozenset({"completions", "chat", "submit"})

@@ -1,7 +1,7 @@
 """What a local fleet's child process runs first: ``python -m brimful_worker.local.processes.child FD ROLE ARGUMENT…``.
 
 It watches the owner's lifeline, then becomes what ROLE says, in this same process:
-``worker`` a brimful worker · ``celery`` a Celery command · ``gateway`` the stand-in gateway.
+``worker`` a brimful worker · ``celery`` a Celery command · ``gateway`` the mock gateway.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The stand-in gateway as a child process of a rehearsal: options as JSON in, its URL out, until SIGTERM."""
+"""The mock gateway as a child process of a rehearsal: options as JSON in, its URL out, until SIGTERM."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _START_S = 20.0
 
 
-class StandIn:
+class MockGateway:
     """The owner's side. It keeps the limits that the fleet keeps, unless ``options`` say otherwise."""
 
     def __init__(
@@ -55,7 +55,7 @@ class StandIn:
             readable, _, _ = select.select([answers], [], [], _START_S)
             url = answers.readline().decode().strip() if readable else ""
         if not url:
-            raise FleetError(f"the stand-in gateway did not start:\n{self.child.log_tail()}")
+            raise FleetError(f"the mock gateway did not start:\n{self.child.log_tail()}")
         return url
 
 

@@ -44,7 +44,7 @@ class Hub:
         self._ephemeral = ephemeral
         self._users: int | None = None
         self._info: HubInfo | None = None
-        self.bless = False
+        self.mark_clean = False
         """The server that this process started knows all there is to know, since nobody alive used an earlier one:
         admission need not wait for others to come back with their leases."""
         self.forgot = False
@@ -194,7 +194,7 @@ class Hub:
         info = read_hub(self._directory)
         if info is None:
             raise FleetError(f"the local hub ended as soon as it was up (see {self._directory}/keeper.log)")
-        self.bless, self.forgot = bool(answer["bless"]), bool(answer["forgot"])
+        self.mark_clean, self.forgot = bool(answer["mark_clean"]), bool(answer["forgot"])
         return info
 
 

@@ -73,7 +73,7 @@ class Keeper:
         self._write_hub_file()
         # Nobody who used an earlier server is alive: whoever finds the house empty clears the hub file. And what it
         # remembers is whole: an append-only file that was thrown away may have held starts of the last window.
-        return {"ok": True, "bless": before is None and not self._notice, "forgot": bool(self._notice)}
+        return {"ok": True, "mark_clean": before is None and not self._notice, "forgot": bool(self._notice)}
 
     def keep(self) -> None:
         """Returns when nobody uses the server any more, or on SIGTERM; ``users.lock`` is then held by us."""

@@ -25,7 +25,7 @@ class Answer:
 
 
 @dataclass(slots=True)
-class NoAnswer:
+class TransportError:
     """No whole answer came."""
 
     cause: Cause
@@ -52,7 +52,7 @@ class Kind(StrEnum):
 
 
 @dataclass(slots=True)
-class Meaning:
+class Classification:
     """What an answer means. ``cause`` and ``message`` are set for all kinds but SUCCESS."""
 
     kind: Kind

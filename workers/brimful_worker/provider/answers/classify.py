@@ -1,4 +1,4 @@
-"""What an answer means: one pure function from what came back to a :class:`Meaning`."""
+"""What an answer means: one pure function from what came back to a :class:`Classification`."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any
 import orjson
 
 from brimful.outcome import Cause
-from brimful_worker.provider.answers.answer import Answer, Kind, Meaning, NoAnswer
+from brimful_worker.provider.answers.answer import Answer, Classification, Kind, TransportError
 from brimful_worker.provider.answers.choices import BadChoices, check
 from brimful_worker.provider.answers.refusal import cut, error_of, plain, redirected, refused
 
 
-def meaning(came: Answer | NoAnswer, *, expected: int, prompts: int = 1, now: float) -> Meaning:
+def classify_answer(came: Answer | TransportError, *, expected: int, prompts: int = 1, now: float) -> Classification:
     """Judge what came back for a request of ``prompts`` prompts and ``expected`` (= prompts x n) choices.
 
     ``now`` is a Unix time, for ``Retry-After`` dates. Never raises.
     """
-    if isinstance(came, NoAnswer):
+    if isinstance(came, TransportError):
         return lost(came)
     if came.too_large:
         told = bad_answer(came.status, "the body is larger than BRIMFUL_MAX_ANSWER_MB allows")
@@ -34,7 +34,7 @@ def meaning(came: Answer | NoAnswer, *, expected: int, prompts: int = 1, now: fl
     return _read(came, document, expected, prompts, now)
 
 
-def _read(came: Answer, document: Any, expected: int, prompts: int, now: float) -> Meaning:
+def _read(came: Answer, document: Any, expected: int, prompts: int, now: float) -> Classification:
     """An answer under 2xx (or 1xx, which no whole answer has)."""
     if document is None:
         return bad_answer(came.status, _not_json(came))
@@ -52,8 +52,8 @@ def _read(came: Answer, document: Any, expected: int, prompts: int, now: float) 
         return told or bad_answer(came.status, f"none of {expected} choices holds a text")
     document["choices"] = checked.choices
     if not checked.missing:
-        return Meaning(Kind.SUCCESS, completion=document, status=came.status)
-    return Meaning(
+        return Classification(Kind.SUCCESS, completion=document, status=came.status)
+    return Classification(
         Kind.SHORT,
         completion=document,
         missing=checked.missing,
@@ -63,16 +63,18 @@ def _read(came: Answer, document: Any, expected: int, prompts: int, now: float) 
     )
 
 
-def lost(came: NoAnswer) -> Meaning:
+def lost(came: TransportError) -> Classification:
     """No whole answer came."""
     if came.permanent:
-        return Meaning(Kind.PERMANENT, cause=came.cause, message=came.message)
-    return Meaning(Kind.TRANSIENT, cause=came.cause, message=came.message, stale=came.stale, abandoned=came.abandoned)
+        return Classification(Kind.PERMANENT, cause=came.cause, message=came.message)
+    return Classification(
+        Kind.TRANSIENT, cause=came.cause, message=came.message, stale=came.stale, abandoned=came.abandoned
+    )
 
 
-def bad_answer(status: int, why: str) -> Meaning:
+def bad_answer(status: int, why: str) -> Classification:
     """An answer that is no completion: worth asking again, within the attempts."""
-    return Meaning(Kind.TRANSIENT, cause=Cause.BAD_ANSWER, message=f"HTTP {status}: {cut(why)}", status=status)
+    return Classification(Kind.TRANSIENT, cause=Cause.BAD_ANSWER, message=f"HTTP {status}: {cut(why)}", status=status)
 
 
 def parse(came: Answer) -> Any:
@@ -125,7 +127,7 @@ def _filtered(document: Mapping[str, Any]) -> bool:
     )
 
 
-def _choice_error(document: Mapping[str, Any], came: Answer, now: float) -> Meaning | None:
+def _choice_error(document: Mapping[str, Any], came: Answer, now: float) -> Classification | None:
     """Some gateways put the error where the choice should be."""
     for choice in document.get("choices") or ():
         if (error := error_of(choice)) is not None:

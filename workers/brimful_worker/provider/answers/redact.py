@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from brimful.request import Request
-from brimful_worker.provider.answers.answer import Meaning
+from brimful_worker.provider.answers.answer import Classification
 
 _SHORTEST = 6
 """A prompt of fewer characters is part of ordinary words; it is not looked for."""
@@ -15,7 +15,7 @@ _MOST = 200_000
 """Characters of prompts that are looked at."""
 
 
-def redact(told: Meaning, key: str, request: Request) -> Meaning:
+def redact(told: Classification, key: str, request: Request) -> Classification:
     """The same meaning, its message without the key, and without what it quotes of the prompts."""
     message = told.message
     if key and key in message:

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from brimful.outcome import Cause
-from brimful_worker.provider.answers.answer import Kind, Meaning
+from brimful_worker.provider.answers.answer import Classification, Kind
 from brimful_worker.provider.answers.retry_after import retry_after
 
 _MESSAGE_CHARS = 300
@@ -61,7 +61,7 @@ def refused(
     *,
     text: str = "",
     now: float,
-) -> Meaning:
+) -> Classification:
     """What a refusal means, from its HTTP status, its error object if it has one, else the text of its body.
 
     Under a status below 400 the error object's own status or code decides; where that says nothing, it is a transient
@@ -72,33 +72,33 @@ def refused(
     effective = status if status >= 400 else _status_of(error, codes)
     wait = retry_after(headers, now=now)
 
-    def meaning(kind: Kind, cause: Cause, wait_s: float | None = None) -> Meaning:
-        return Meaning(kind, cause=cause, message=told, status=status, retry_after_s=wait_s)
+    def classify_answer(kind: Kind, cause: Cause, wait_s: float | None = None) -> Classification:
+        return Classification(kind, cause=cause, message=told, status=status, retry_after_s=wait_s)
 
     if any(map(_BUDGET.search, codes)) or effective == 402:
-        return meaning(Kind.BUDGET, Cause.BUDGET)
+        return classify_answer(Kind.BUDGET, Cause.BUDGET)
     if any(map(_QUOTA.search, codes)) and effective in (403, 429) and wait is None:
-        return meaning(Kind.BUDGET, Cause.BUDGET)
+        return classify_answer(Kind.BUDGET, Cause.BUDGET)
     if effective < 500 and any(map(_FILTER.search, codes)):
-        return meaning(Kind.FILTERED, Cause.CONTENT_FILTER)
+        return classify_answer(Kind.FILTERED, Cause.CONTENT_FILTER)
     if effective == 429 or (effective < 500 and any(map(_THROTTLE.search, codes))):
         cause = Cause.QUEUE_FULL if "queue_full" in codes else Cause.RATE_LIMITED
-        return meaning(Kind.THROTTLED, cause, wait)
+        return classify_answer(Kind.THROTTLED, cause, wait)
     if effective in (401, 403) or (effective < 500 and any(map(_KEY.search, codes))):
-        return meaning(Kind.KEY_REFUSED, Cause.KEY_REFUSED)
+        return classify_answer(Kind.KEY_REFUSED, Cause.KEY_REFUSED)
     if effective >= 500:
-        return meaning(Kind.TRANSIENT, Cause.TIMEOUT if effective in (504, 524) else Cause.SERVER_ERROR, wait)
+        return classify_answer(Kind.TRANSIENT, Cause.TIMEOUT if effective in (504, 524) else Cause.SERVER_ERROR, wait)
     if effective in _TRANSIENT_4XX:
-        return meaning(Kind.TRANSIENT, _TRANSIENT_4XX[effective], wait)
+        return classify_answer(Kind.TRANSIENT, _TRANSIENT_4XX[effective], wait)
     if effective >= 400:
-        return meaning(Kind.PERMANENT, Cause.BAD_REQUEST)
-    return meaning(Kind.TRANSIENT, Cause.BAD_ANSWER, wait)
+        return classify_answer(Kind.PERMANENT, Cause.BAD_REQUEST)
+    return classify_answer(Kind.TRANSIENT, Cause.BAD_ANSWER, wait)
 
 
-def redirected(status: int, headers: Mapping[str, str]) -> Meaning:
+def redirected(status: int, headers: Mapping[str, str]) -> Classification:
     """A redirect is not followed: it would carry prompts and the key to a host that nobody named."""
     host = urlsplit(headers.get("location", "")).netloc.rpartition("@")[2]
-    return Meaning(
+    return Classification(
         Kind.PERMANENT,
         cause=Cause.BAD_REQUEST,
         message=f"HTTP {status}: the provider redirects to {host or 'another path'}, which is not followed; "

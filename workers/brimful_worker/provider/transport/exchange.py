@@ -29,12 +29,12 @@ class Grant(Protocol):
         """It may be another request's from now on."""
 
 
-class Wire:
+class HttpExchange:
     """One exchange's way onto the wire. ``grant`` None: the exchange takes no start."""
 
     __slots__ = ("_on_sent", "_timer", "expired", "grant", "reused", "sent_at", "timeout_s", "transport")
 
-    def __init__(self, grant: Grant | None, timeout_s: float, on_sent: Callable[[Wire], None] | None) -> None:
+    def __init__(self, grant: Grant | None, timeout_s: float, on_sent: Callable[[HttpExchange], None] | None) -> None:
         """``timeout_s`` after the first byte the connection is dropped, unless :meth:`end` comes before."""
         self.grant = grant
         self.timeout_s = timeout_s

@@ -20,9 +20,9 @@ from aiohttp.connector import Connection
 from aiohttp.http_exceptions import HttpProcessingError
 
 from brimful.outcome import Cause
-from brimful_worker.provider.answers.answer import Answer, NoAnswer
+from brimful_worker.provider.answers.answer import Answer, TransportError
 from brimful_worker.provider.transport.connections import RESOLVE_S, Connector, Protocol
-from brimful_worker.provider.transport.exchange import Grant, Wire
+from brimful_worker.provider.transport.exchange import Grant, HttpExchange
 from brimful_worker.provider.transport.route import Route
 
 _SENT_AT_ONCE = 65_536
@@ -73,14 +73,14 @@ class Http:
         *,
         timeout_s: float,
         grant: Grant | None,
-        on_wire: Callable[[Wire], None] | None = None,
-    ) -> Answer | NoAnswer:
+        on_wire: Callable[[HttpExchange], None] | None = None,
+    ) -> Answer | TransportError:
         """Send one request and read its whole answer; redirects are not followed.
 
         ``timeout_s`` runs from the first byte written to the last byte read. What ``grant.sent()`` raises comes
         through, with nothing written. Cancelled, the connection is dropped at once.
         """
-        wire = Wire(grant, timeout_s, on_wire)
+        wire = HttpExchange(grant, timeout_s, on_wire)
         connection = None
         try:
             connection = await self._connector.connect(route.target, [], self._timeout)
@@ -102,7 +102,7 @@ class Http:
             if connection is not None:
                 connection.release()  # closes it where its answer was not read to the end
 
-    def _send(self, connection: Connection, route: Route, body: bytes | None, wire: Wire) -> None:
+    def _send(self, connection: Connection, route: Route, body: bytes | None, wire: HttpExchange) -> None:
         """Nothing is written where this raises: the connection is as good as before, and waits for the next grant."""
         protocol = connection.protocol
         transport = None if protocol is None else protocol.transport
@@ -130,45 +130,47 @@ class Http:
         return Answer(message.code, message.headers, chunks[0] if len(chunks) == 1 else b"".join(chunks))
 
 
-def _timed_out(wire: Wire) -> NoAnswer:
-    return NoAnswer(Cause.TIMEOUT, f"no whole answer within {wire.timeout_s:g} s of sending", abandoned=True)
+def _timed_out(wire: HttpExchange) -> TransportError:
+    return TransportError(Cause.TIMEOUT, f"no whole answer within {wire.timeout_s:g} s of sending", abandoned=True)
 
 
-def _no_answer(error: BaseException, wire: Wire) -> NoAnswer:
+def _no_answer(error: BaseException, wire: HttpExchange) -> TransportError:
     """A network error in our own words: what broke and when.
 
     aiohttp's texts are not quoted where they may hold more than an errno: some show a proxy's password or raw bytes.
     """
     if isinstance(error, TimeoutError) and not error.errno:
-        return NoAnswer(Cause.CONNECTION, "no connection within the connect timeout")
+        return TransportError(Cause.CONNECTION, "no connection within the connect timeout")
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return NoAnswer(
+        return TransportError(
             Cause.CONNECTION,
             f"the provider's certificate does not verify: {_reason(error.certificate_error)}; "
             "SSL_CERT_FILE can name the authority's file",
             permanent=True,
         )
     if isinstance(error, aiohttp.ClientProxyConnectionError):
-        return NoAnswer(Cause.CONNECTION, f"no connection to the proxy: {_reason(error.os_error)}")
+        return TransportError(Cause.CONNECTION, f"no connection to the proxy: {_reason(error.os_error)}")
     if isinstance(error, aiohttp.ClientConnectorError):
-        return NoAnswer(Cause.CONNECTION, f"no connection to {error.host}:{error.port}: {_reason(error.os_error)}")
+        return TransportError(
+            Cause.CONNECTION, f"no connection to {error.host}:{error.port}: {_reason(error.os_error)}"
+        )
     if isinstance(error, aiohttp.ClientHttpProxyError):
-        return NoAnswer(
+        return TransportError(
             Cause.CONNECTION, f"the proxy refused the connection: HTTP {error.status}", permanent=error.status == 407
         )
     if isinstance(error, aiohttp.InvalidURL):
-        return NoAnswer(Cause.BAD_REQUEST, "the provider's URL is none", permanent=True)
+        return TransportError(Cause.BAD_REQUEST, "the provider's URL is none", permanent=True)
     if isinstance(error, aiohttp.ClientPayloadError):
-        return NoAnswer(Cause.CONNECTION, "the connection broke off within the answer's body")
+        return TransportError(Cause.CONNECTION, "the connection broke off within the answer's body")
     if isinstance(error, (aiohttp.ClientResponseError, HttpProcessingError)):
-        return NoAnswer(Cause.BAD_ANSWER, "what came back is no HTTP")
+        return TransportError(Cause.BAD_ANSWER, "what came back is no HTTP")
     if isinstance(error, (aiohttp.ClientConnectionError, OSError)):
         when = "before the request was sent" if wire.sent_at is None else "before an answer came"
         how = _reason(error) if isinstance(error, OSError) else "by the server"
-        return NoAnswer(Cause.CONNECTION, f"the connection closed {when}: {how}", stale=wire.reused)
+        return TransportError(Cause.CONNECTION, f"the connection closed {when}: {how}", stale=wire.reused)
     if isinstance(error, ValueError):
-        return NoAnswer(Cause.BAD_REQUEST, f"the request cannot be sent: {type(error).__name__}", permanent=True)
-    return NoAnswer(Cause.CONNECTION, _reason(error))
+        return TransportError(Cause.BAD_REQUEST, f"the request cannot be sent: {type(error).__name__}", permanent=True)
+    return TransportError(Cause.CONNECTION, _reason(error))
 
 
 def _reason(error: BaseException) -> str:
