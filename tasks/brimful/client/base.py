@@ -24,7 +24,8 @@ from brimful.state.redis_url import required, without_password
 
 
 class Client:
-    """What :class:`brimful.client.fleet.Fleet` and :class:`brimful.client.fleet.AsyncFleet` are made from; not for callers."""
+    """What :class:`brimful.client.fleet.Fleet` and :class:`brimful.client.fleet.AsyncFleet` are made from; not for
+    callers."""
 
     def __init__(self, redis_url: str | None = None) -> None:
         """``redis_url`` None: BRIMFUL_REDIS_URL. Nothing is connected before it is used. Raises SettingError."""

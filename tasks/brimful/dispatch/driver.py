@@ -4,7 +4,8 @@ Its parts share one bookkeeping (what is outstanding, the planner, the status) o
 into the planner, as many as it can choose among, and plans requests; the *sender* takes them to ledger and queue; the
 *inbox* reads outcomes from the run's stream, and every one that comes makes room for further requests; the
 *caretaker* looks after shards that are found nowhere; the *ending* tells when it is over, or stops it before. What is
-enqueued is bounded: what fills the slots, and what keeps them filled for a moment (:mod:`brimful.packing.slot_model`), so a
+enqueued is bounded: what fills the slots, and what keeps them filled for a moment
+(:mod:`brimful.packing.slot_model`), so a
 million lines take no more memory than a thousand.
 
 An outcome leaves Redis only after its consumer has come back for the next batch, that is: when it is on disk. A fault

@@ -2,7 +2,8 @@
 
 A line's wish is cut into *parts*: one prompt with some of its choices. Parts of the same *shape* (model and every other
 field but the prompt, number of choices, strings or token lists) may share a request, within the profile's bounds
-(:mod:`brimful.packing.request_size`). A line too large for one request is cut over its prompts first, then over its choices.
+(:mod:`brimful.packing.request_size`). A line too large for one request is cut over its prompts first, then over its
+choices.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The worker's side of its guardian (:mod:`brimful_worker.liveness.guardian`): a thread that starts it and keeps writing beats.
+"""The worker's side of its guardian (:mod:`brimful_worker.liveness.guardian`): a thread that starts it and keeps
+writing beats.
 
 Failure mode: without a guardian, or while one is started again, all works on; only a worker that is stopped as a whole
 is then not noticed before it goes on.

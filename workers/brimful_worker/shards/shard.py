@@ -1,6 +1,7 @@
 """The worker's side of a run: claim a shard, sample what is still wanted of it, bring the outcomes to the ledger.
 
-Exactly once rests on three things. A claim (:mod:`brimful_worker.shards.claims`) keeps a second delivery of the same message
+Exactly once rests on three things. A claim (:mod:`brimful_worker.shards.claims`) keeps a second delivery of the same
+message
 waiting while the first lives. A request's outcome and its removal from the shard's HASH go to Redis in one step, so
 that whoever begins the shard again asks only for what has no outcome. And the submitter drops what comes twice all the
 same, as when a claim was lost to an outage.

@@ -19,7 +19,8 @@ _DISCREET = re.compile(
     | \(\) | \[\] | None""",
     re.VERBOSE,
 )
-"""What :mod:`brimful.runtime.redaction` says of a task: how much was asked, not what. Anything else may hold a prompt."""
+"""What :mod:`brimful.runtime.redaction` says of a task: how much was asked, not what. Anything else may hold a
+prompt."""
 
 
 def hide(fields: dict[str, Any]) -> dict[str, Any]:

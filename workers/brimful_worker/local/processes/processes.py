@@ -31,7 +31,8 @@ class Lifeline:
 
 
 class Child:
-    """One process: ``python -m brimful_worker.local.processes.child FD ROLE ARGUMENT…``. It may be started again when it ended.
+    """One process: ``python -m brimful_worker.local.processes.child FD ROLE ARGUMENT…``. It may be started again
+    when it ended.
 
     ``environment`` is all of it; secrets come this way, never in ``arguments``.
     """

@@ -1,6 +1,7 @@
 """The local hub's keeper: a small detached process that owns the embedded Valkey.
 
-``python -m brimful_worker.local.server.keeper DIRECTORY LOCK_FD PORT [--ephemeral]``. It starts the server, tells its starter
+``python -m brimful_worker.local.server.keeper DIRECTORY LOCK_FD PORT [--ephemeral]``. It starts the server, tells
+its starter
 on stdout (one JSON line), restarts the server on the same port and data should it crash, and ends it as soon as nobody
 holds ``users.lock`` any more. The lock it was handed open (``keeper.lock``) says that it lives.
 
