@@ -13,10 +13,10 @@ import typer
 from brimful.config import Settings
 from brimful.errors import UsageError
 from brimful.runtime.extras import LocalFleet, local_fleet
+from brimful.runtime.interrupt import KeyPresses
 from brimful.state.target import Place, connect
 
 _LOOK_S = 0.5
-_SAME_PRESS_S = 0.3
 
 
 def up(
@@ -59,7 +59,7 @@ class _Stop:
 
     def __init__(self) -> None:
         self.asked = threading.Event()
-        self._asked_at = 0.0
+        self._presses = KeyPresses()
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> None:
@@ -71,12 +71,10 @@ class _Stop:
             signal.signal(number, handler)
 
     def _on_signal(self, *_: object) -> None:
-        if not self.asked.is_set():
-            self._asked_at = time.monotonic()
+        if self._presses.is_new():
+            if self.asked.is_set():
+                raise KeyboardInterrupt
             self.asked.set()
-        # A wrapper (make, uv run) hands on the Ctrl-C that the terminal has already sent us: one press, not two.
-        elif time.monotonic() - self._asked_at > _SAME_PRESS_S:
-            raise KeyboardInterrupt
 
 
 def _tell(fleet: LocalFleet, *, own_redis: bool) -> None:

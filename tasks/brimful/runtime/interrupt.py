@@ -5,11 +5,14 @@ from __future__ import annotations
 import atexit
 import os
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 _INTERRUPTED = 130
+SAME_PRESS_S = 0.3
+"""Signals closer together than this are one key press."""
 
 
 def take() -> None:
@@ -33,6 +36,24 @@ def unwinding() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, _leave)
+
+
+class KeyPresses:
+    """Counts Ctrl-C presses. A wrapper (make, ``uv run``) forwards the SIGINT that the terminal has already sent to the
+    whole process group: two signals within ``SAME_PRESS_S`` are one press."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.count = 0
+        self._clock = clock
+        self._last = 0.0
+
+    def is_new(self) -> bool:
+        """Call it once per signal. False for a copy of the press counted last."""
+        now = self._clock()
+        if self.count and now - self._last < SAME_PRESS_S:
+            return False
+        self.count, self._last = self.count + 1, now
+        return True
 
 
 def _leave(*_: Any) -> None:

@@ -33,7 +33,7 @@ class FlowerChild:
             "BRIMFUL_FLOWER_USER": settings.flower_user,
             "BRIMFUL_FLOWER_PASSWORD": password,
         }
-        config = Path(__file__).with_name("flowerconfig.py")
+        config = Path(__file__).with_name("config.py")
         self.child = Child(
             "flower",
             "celery",
