@@ -5,7 +5,8 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful_worker.gateway.text import count_tokens, dump_json, prompt_digest, sample_text
+from brimful.runtime.json_bytes import encode
+from brimful_worker.gateway.text import count_tokens, prompt_digest, sample_text
 
 
 def test_same_identity_same_text() -> None:
@@ -42,7 +43,7 @@ def test_finish_reason_tells_whether_it_was_cut(prompt: str, max_tokens: int) ->
 
 def test_odd_texts_survive_json() -> None:
     texts = [sample_text(prompt_digest(str(n)), 0, max_tokens=60, odd=True)[0] for n in range(50)]
-    assert json.loads(dump_json(texts)) == texts
+    assert json.loads(encode(texts)) == texts
     assert any("\ud800" in text for text in texts)
     assert any("\u2028" in text for text in texts)
 

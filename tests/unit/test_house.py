@@ -34,7 +34,7 @@ def _run(code: str) -> str:
 
 def test_importing_the_client_pulls_in_no_worker() -> None:
     loaded = _run("import brimful, brimful.tasks, brimful.client.fleet, sys; print(*sys.modules)").split()
-    heavy = {"aiohttp", "brimful_worker", "uvloop", "flower", "tornado", "orjson", "prometheus_client"}
+    heavy = {"aiohttp", "brimful_worker", "uvloop", "flower", "tornado", "prometheus_client"}
     assert not heavy & set(loaded)
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ from redis.asyncio import Redis
 
 from brimful.outcome import Outcome
 from brimful.packing.units import Manifest, manifest_from, manifest_message
+from brimful.runtime.json_bytes import encode
 from brimful.state.keys import run_key
 
 TTL_S = 7 * 24 * 3600
@@ -76,7 +77,7 @@ class RunLedger:
         async with self._client.pipeline(transaction=True) as pipe:
             now = time.time()
             for shard, requests in shards.items():
-                rows: dict[Any, Any] = {id: json.dumps(manifest_message(manifest)) for id, manifest in requests.items()}
+                rows: dict[Any, Any] = {id: encode(manifest_message(manifest)) for id, manifest in requests.items()}
                 pipe.hset(self.keys.shard(shard), mapping=rows)
                 pipe.expire(self.keys.shard(shard), TTL_S)
                 pipe.zadd(self.keys.shards, {shard: now})
@@ -160,16 +161,9 @@ class RunLedger:
         return [str(shard) for shard in await self._client.zrange(self.keys.shards, 0, -1)]
 
 
-def _dumps(value: Any) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode()
-
-
-def result_fields(
-    id: str, units: Any, outcome: Outcome, dumps: Callable[[Any], bytes] = _dumps
-) -> dict[str, str | bytes]:
-    """What a worker adds to the stream. ``units`` is the manifest's message. ``dumps`` makes valid UTF-8 of whatever
-    the texts hold (lone surrogates as escapes)."""
-    return {"id": id, "units": dumps(units), "outcome": dumps(outcome.as_message())}
+def result_fields(id: str, units: Any, outcome: Outcome) -> dict[str, str | bytes]:
+    """The fields that a worker adds to the results stream. ``units`` is the manifest's message."""
+    return {"id": id, "units": encode(units), "outcome": encode(outcome.as_message())}
 
 
 def _result(entry: str, fields: Mapping[str, str]) -> Result:

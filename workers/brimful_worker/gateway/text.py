@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from hashlib import blake2b, shake_128
 from itertools import cycle, islice
 from typing import Any
 
-import orjson
+from brimful.runtime import json_bytes
 
 
 def _words(text: str) -> list[str]:
@@ -45,7 +44,7 @@ def prompt_digest(prompt: Any) -> bytes:
     if isinstance(prompt, str):
         data = b"s" + prompt.encode("utf-8", "surrogatepass")
     else:
-        data = b"o" + dump_json(prompt, sort=True)
+        data = b"o" + json_bytes.encode(prompt, sort=True)
     return blake2b(data, digest_size=8).digest()
 
 
@@ -92,11 +91,3 @@ def _content(message: dict[str, Any]) -> str:
     if isinstance(content, list):
         return " ".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
     return "" if content is None else str(content)
-
-
-def dump_json(value: Any, *, sort: bool = False) -> bytes:
-    """JSON bytes, of lone surrogates too (which orjson refuses)."""
-    try:
-        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS if sort else None)
-    except orjson.JSONEncodeError:
-        return json.dumps(value, sort_keys=sort, separators=(",", ":")).encode()

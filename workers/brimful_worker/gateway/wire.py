@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from aiohttp import web
 
-from brimful_worker.gateway.text import dump_json
+from brimful.runtime import json_bytes
 
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER on, 0 s: closing sends RST
 
@@ -42,7 +42,7 @@ class Wire:
         return self.http
 
     def body(self) -> bytes:
-        return dump_json(self.answer())
+        return json_bytes.encode(self.answer())
 
     async def reset(self) -> NoReturn:
         """Cuts the connection with RST."""
@@ -111,7 +111,7 @@ def fault(
 
 
 def json_response(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
-    return web.Response(body=dump_json(body), status=status, headers=headers, content_type="application/json")
+    return web.Response(body=json_bytes.encode(body), status=status, headers=headers, content_type="application/json")
 
 
 def raw_response(body: bytes) -> web.Response:

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from brimful.config import Settings
 from brimful.errors import SettingError
 from brimful.names import Mode, Workload
+from brimful.runtime import json_bytes
 from brimful_worker.provider.answers.answer import Answer, Classification, TransportError
 from brimful_worker.provider.answers.classify import classify_answer
 from brimful_worker.provider.answers.redact import redact
@@ -18,7 +19,7 @@ from brimful_worker.provider.endpoints import Endpoints
 from brimful_worker.provider.environment import proxy_for, raise_descriptors, tls_context
 from brimful_worker.provider.jobs import Hooks, JobPoller, Ticket
 from brimful_worker.provider.transport.exchange import Grant, HttpExchange
-from brimful_worker.provider.transport.http_client import Http, encode
+from brimful_worker.provider.transport.http_client import Http
 from brimful_worker.provider.transport.route import Route
 
 OnWire = Callable[[HttpExchange], None]
@@ -96,7 +97,7 @@ class Provider:
 
     def body(self, part: Part) -> bytes:
         """What is sent for a part."""
-        return encode(part.request.body(self._profile))
+        return json_bytes.encode(part.request.body(self._profile))
 
     async def complete(self, part: Part, body: bytes, grant: Grant, on_wire: OnWire) -> Classification:
         """One request to a completions or chat endpoint. ``grant.sent()``'s StaleGrant comes through."""

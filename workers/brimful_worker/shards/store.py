@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import time
 from collections import deque
@@ -13,7 +12,6 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-import orjson
 from redis import RedisError
 from redis.asyncio import Redis
 
@@ -34,13 +32,6 @@ _GATHER_S = 0.005
 many requests are in hand, further (:func:`gather_s`)."""
 _PAUSE_S = (0.1, 2.0)
 """First and longest pause between tries while Redis is away."""
-
-
-def _encode(value: Any) -> bytes:
-    try:
-        return orjson.dumps(value)
-    except (orjson.JSONEncodeError, TypeError):  # a lone surrogate, a number beyond 64 bits
-        return json.dumps(value, separators=(",", ":")).encode("ascii")
 
 
 @dataclass(slots=True)
@@ -94,7 +85,7 @@ class Store:
         ``last()`` is called once, when it has been stored: whether its shard has ended with it.
         """
         stored = asyncio.get_running_loop().create_future()
-        item = _Item(keys, shard, id, result_fields(id, units, outcome, _encode), last, stored)
+        item = _Item(keys, shard, id, result_fields(id, units, outcome), last, stored)
         self._items.setdefault(keys.results, deque()).append(item)
         self._some.set()
         if self.waiting >= _MOST:

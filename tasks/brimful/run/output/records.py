@@ -9,25 +9,18 @@ from typing import Any
 from brimful.errors import InputError
 from brimful.packing.units import Delivered
 from brimful.packing.usage import share_usage
+from brimful.runtime.json_bytes import encode
 
-_BREAKS = {"\x85": "\\u0085", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+_BREAKS = {"\x85".encode(): b"\\u0085", "\u2028".encode(): b"\\u2028", "\u2029".encode(): b"\\u2029"}
 """Line breaks to some readers (str.splitlines), which JSON leaves as they are inside strings."""
 
 
 def dump_line(record: Mapping[str, Any]) -> bytes:
     """One line of JSON in UTF-8 with its ``\\n``; whatever could end a line or is no UTF-8 is escaped."""
-    text = _ENCODER.encode(record)
+    line = encode(record)
     for character, escape in _BREAKS.items():
-        if character in text:
-            text = text.replace(character, escape)
-    try:
-        return text.encode() + b"\n"
-    except UnicodeEncodeError:  # lone surrogates
-        return json.dumps(record, separators=(",", ":")).encode() + b"\n"
-
-
-_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
-"""Made once: json.dumps would make one for each line."""
+        line = line.replace(character, escape)
+    return line + b"\n"
 
 
 def load_line(data: bytes, where: str) -> dict[str, Any]:

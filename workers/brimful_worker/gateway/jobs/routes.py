@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
+from brimful.runtime import json_bytes
 from brimful_worker.gateway.ask import Ask
 from brimful_worker.gateway.control import Handler
 from brimful_worker.gateway.jobs.jobs import Result
 from brimful_worker.gateway.refusal import Refusal
-from brimful_worker.gateway.text import dump_json
 from brimful_worker.gateway.wire import Fault, json_response
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class JobRoutes:
         gateway = self._gateway
         if fault is not None and not fault.done:
             return await fault.strike(gateway.wire(request))
-        job = gateway.jobs.submit(ask, request.headers.get("Idempotency-Key"), dump_json(fields, sort=True))
+        job = gateway.jobs.submit(ask, request.headers.get("Idempotency-Key"), json_bytes.encode(fields, sort=True))
         view = gateway.jobs.view(job)
         if fault is not None:
             return await fault.strike(gateway.wire(request, lambda: view))

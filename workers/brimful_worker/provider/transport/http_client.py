@@ -9,13 +9,10 @@ is always the same, and a request's bytes must leave in the step in which its gr
 
 from __future__ import annotations
 
-import json
 import ssl
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import aiohttp
-import orjson
 from aiohttp.connector import Connection
 from aiohttp.http_exceptions import HttpProcessingError
 
@@ -28,14 +25,6 @@ from brimful_worker.provider.transport.route import Route
 _SENT_AT_ONCE = 65_536
 """Bytes. A larger body may not have left whole when it is refused, and the next request would wait behind its rest:
 so each such refusal costs a connection. (How much has left, TLS does not tell.)"""
-
-
-def encode(body: Mapping[str, Any]) -> bytes:
-    """JSON bytes. orjson where it can; the standard library where a string holds a lone surrogate (as ``\\ud800``)."""
-    try:
-        return orjson.dumps(body)
-    except (orjson.JSONEncodeError, TypeError):
-        return json.dumps(body, separators=(",", ":"), allow_nan=False).encode("ascii")
 
 
 class Http:
