@@ -1,25 +1,74 @@
+"""A run against a driver that answers by itself: resuming, parameters, refusals, interrupts."""
+
 from __future__ import annotations
 
 import asyncio
-import errno
 import json
-import os
 import random
 from pathlib import Path
 
 import pytest
 
-from brimful.dispatch.outcomes import attempts_since
-from brimful.errors import FleetError, InputError, UsageError
+from brimful.errors import UsageError
 from brimful.outcome import Cause, Failure, Outcome, Rollout
-from brimful.packing.units import Delivered, Recovered, Unit
+from brimful.packing.units import Delivered, DriveStatus, Recovered, Unit
 from brimful.run.display.display import Quiet
-from brimful.run.options import Order
-from brimful.run.output.sidecar import Sidecar
 from brimful.run.prepare import prepare
 from brimful.run.session import Session
 from support.fake_driver import FakeDriver
 from support.runs import PROFILE, options, records, run, write_lines
+
+NO_MODEL = Failure(Cause.BAD_REQUEST, "HTTP 404: The model 'nosuch' does not exist", 404, permanent=True)
+
+
+@pytest.mark.parametrize("retry_errors", [False, True])
+def test_where_all_failed_the_parameters_may_be_corrected(tmp_path: Path, retry_errors: bool) -> None:
+    out, errors = tmp_path / "out.jsonl", tmp_path / "out.jsonl.errors.jsonl"
+    source = write_lines(tmp_path / "in.jsonl", [{"prompt": f"{line}"} for line in range(3)] + ["{"])
+    wrong = {"defaults": {"max_tokens": 8, "model": "nosuch"}}
+    summary = run(options(source, out=out, read=wrong), FakeDriver(lambda *_: NO_MODEL))
+    assert summary is not None
+    assert (summary.failed, summary.rollouts, len(records(errors))) == (4, 0, 4)
+    assert "or the command's options" in dict(summary.rows())["to do"]
+    right = {"defaults": {"max_tokens": 8, "model": "llama-8b"}}
+    driver = FakeDriver()
+    summary = run(options(source, out=out, read=right, retry_errors=retry_errors), driver)
+    assert summary is not None
+    assert [unit.request.fields["model"] for unit in driver.asked] == ["llama-8b"] * 3
+    assert (summary.succeeded, summary.failed) == (3, 1)
+    assert [record["cause"] for record in records(errors)] == ["bad_input"]
+    with pytest.raises(UsageError, match="other parameters"):
+        run(options(source, out=out, read=wrong))
+
+
+def test_attempts_of_packs_that_were_parted_count(tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "in.jsonl", [{"prompt": "a"}, {"prompt": "b"}])
+    driver = FakeDriver()
+    driver.status = DriveStatus(attempts=3, retries={"bad_request": 3}, packed=3, parted=3)
+    summary = run(options(source, out=tmp_path / "out.jsonl"), driver)
+    assert summary is not None
+    assert (summary.attempts, summary.starts, summary.retries, summary.parted) == (5, 5, {"bad_request": 3}, 3)
+    assert dict(summary.rows())["attempts"] == (
+        "5 requests on the wire, 3 failed (bad_request 3), 3 carried several lines, "
+        "3 of those failed and were asked anew in smaller ones"
+    )
+
+
+async def test_interrupted_after_the_last_one_is_done(tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "in.jsonl", [{"prompt": f"{line}"} for line in range(8)])
+    prepared = prepare(options(source, out=tmp_path / "out.jsonl"), PROFILE)
+    session: Session
+
+    def answer(unit: Unit, *_: int) -> str:
+        if unit.line == 8:
+            asyncio.get_running_loop().call_soon(session.interrupt)
+        return "ok"
+
+    session = Session(prepared, Quiet(table=False))
+    summary = await session.run(FakeDriver(answer))
+    prepared.close()
+    assert session.interrupts == 1
+    assert (summary.exit_code, summary.ended, summary.left) == (0, "done", 0)
 
 
 def _identities(path: Path) -> list[tuple[str, int, int]]:
@@ -109,111 +158,6 @@ def test_what_was_recovered_is_written_and_what_is_outstanding_is_not_asked(tmp_
     assert run(options(source, out=out), FakeDriver()).succeeded == 4  # type: ignore[union-attr]
 
 
-def test_attempts_of_an_earlier_try_are_not_counted_as_this_ones() -> None:
-    began = 1000.0
-    for started, ended, attempts, counted in (
-        (1001.0, 1002.0, 3, 3),
-        (990.0, 999.0, 3, 0),
-        (990.0, 1002.0, 1, 0),
-        (990.0, 1002.0, 3, 2),
-        (None, None, 0, 0),
-    ):
-        outcome = Outcome("r", attempts=attempts, started_at=started, ended_at=ended)
-        assert attempts_since(outcome, began) == counted
-
-
-def test_nothing_empty_stays_of_a_file_that_a_full_disk_did_not_take(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(self: Path, text: str, encoding: str) -> int:
-        self.touch()
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_text", full)
-    with pytest.raises(FleetError, match=r"cannot write .*out\.run\.json: No space left on device"):
-        Sidecar.new({}).store(tmp_path / "out.run.json")
-    assert not list(tmp_path.iterdir())
-
-
-TEXTS = [
-    "plain", "a\nb\r\nc", "\u2028 \u2029 \x85 \x0b \x0c \x1c \x1d \x1e", 'quotes " \\ \' “”', "\ud800 lone \udfff",
-    "🙂👩‍👩‍👧", "\x00\x01\x7f", "", "  ", "ﷺ \u202e rtl", "{\"id\": 1}\n",
-]  # fmt: skip
-
-
-def test_texts_come_back_exactly_and_resume(tmp_path: Path) -> None:
-    out = tmp_path / "out.jsonl"
-    source = write_lines(tmp_path / "in.jsonl", [{"prompt": text or "-"} for text in TEXTS])
-    assert run(options(source, out=out), FakeDriver(lambda unit, *_: TEXTS[unit.line - 1], die_after=4)) is None
-    summary = run(options(source, out=out), FakeDriver(lambda unit, *_: TEXTS[unit.line - 1]))
-    assert summary is not None
-    assert {record["line"]: record["text"] for record in records(out)} == dict(enumerate(TEXTS, 1))
-    assert len(out.read_bytes().decode().splitlines()) == len(TEXTS)
-    assert summary.empty == 3
-
-
-def test_failures_are_recorded_and_asked_again_only_on_wish(tmp_path: Path) -> None:
-    out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 6)
-    errors = tmp_path / "out.jsonl.errors.jsonl"
-    fault = Failure(Cause.CONTENT_FILTER, "400: no", 400, permanent=True)
-    failing = FakeDriver(lambda unit, *_: fault if unit.line in (2, 5) else "ok")
-    summary = run(options(source, out=out), failing)
-    assert summary is not None
-    assert (summary.exit_code, summary.failed, summary.failed_by_cause) == (3, 2, {"content_filter": 2})
-    assert [(record["id"], record["line"], record["cause"]) for record in records(errors)] == [
-        ("p1", 2, "content_filter"), ("p4", 5, "content_filter"),
-    ]  # fmt: skip
-    assert records(errors)[0]["request"]["prompt"] == "Say 1"
-    again = FakeDriver()
-    summary = run(options(source, out=out), again)
-    assert summary is not None
-    assert (again.asked, summary.exit_code) == ([], 3)
-    retried = FakeDriver(lambda unit, *_: fault if unit.line == 5 else "ok")
-    summary = run(options(source, out=out, retry_errors=True), retried)
-    assert summary is not None
-    assert [unit.line for unit in retried.asked] == [2, 5]
-    assert [record["line"] for record in records(errors)] == [5]
-    summary = run(options(source, out=out, retry_errors=True), FakeDriver())
-    assert summary is not None
-    assert (summary.exit_code, summary.failed, errors.exists()) == (0, 0, False)
-    assert len(records(out)) == 6
-
-
-def test_bad_lines_are_recorded_and_can_be_corrected(tmp_path: Path) -> None:
-    out, source = tmp_path / "out.jsonl", tmp_path / "in.jsonl"
-    lines = ['{"prompt": "a"}', "{not json", '{"prompt": "c"}']
-    write_lines(source, lines)
-    summary = run(options(source, out=out))
-    assert summary is not None
-    assert (summary.exit_code, summary.succeeded, summary.failed, summary.requests) == (3, 2, 1, 3)
-    (error,) = records(tmp_path / "out.jsonl.errors.jsonl")
-    assert (error["line"], error["cause"], error["request"]) == (2, "bad_input", "{not json")
-    assert error["message"].startswith(f"{source}:2: is not JSON")
-    write_lines(source, [lines[0], '{"prompt": "b"}', lines[2]])
-    driver = FakeDriver()
-    summary = run(options(source, out=out), driver)
-    assert summary is not None
-    assert [unit.line for unit in driver.asked] == [2]
-    assert (summary.exit_code, summary.succeeded, summary.failed) == (0, 3, 0)
-    assert not (tmp_path / "out.jsonl.errors.jsonl").exists()
-
-
-def test_an_edited_input_is_named(tmp_path: Path) -> None:
-    out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 10)
-    run(options(source, out=out), FakeDriver(die_after=3))
-    text = source.read_text()
-    source.write_text(text.replace("Say 1", "Sag 1").replace("Say 8", "Sag 8"))
-    with pytest.raises(InputError, match=r"lines 2 and 9 of the input changed.*--fresh"):
-        run(options(source, out=out))
-    source.write_text("\n".join(text.splitlines()[:-1]) + "\n")
-    with pytest.raises(InputError, match="had 10 lines at the last try and has 9"):
-        run(options(source, out=out))
-    source.write_text(text + '{"id": "new", "prompt": "Say more"}\n')
-    summary = run(options(source, out=out))
-    assert summary is not None
-    assert summary.succeeded == 11
-
-
 def test_changed_parameters_are_named(tmp_path: Path) -> None:
     out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 4)
     run(options(source, out=out))
@@ -225,24 +169,6 @@ def test_changed_parameters_are_named(tmp_path: Path) -> None:
     assert (summary.rollouts, summary.resumed) == (4, 0)
     (kept,) = tmp_path.glob("out.jsonl.before-*[0-9]")
     assert kept.read_bytes() == old
-
-
-def test_a_foreign_output_is_not_added_to(tmp_path: Path) -> None:
-    out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 4)
-    out.write_text('{"hello": "world"}\n')
-    with pytest.raises(InputError, match=r"out.jsonl:1: is no record of a run"):
-        run(options(source, out=out))
-    assert out.read_text() == '{"hello": "world"}\n'
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl"]
-
-
-def test_two_runs_cannot_write_one_output(tmp_path: Path) -> None:
-    out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 4)
-    prepared = prepare(options(source, out=out), PROFILE)
-    with pytest.raises(UsageError, match="another run is writing"):
-        prepare(options(source, out=out), PROFILE)
-    prepared.close()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl"]
 
 
 def test_a_refused_key_ends_the_run_resumable(tmp_path: Path) -> None:
@@ -264,19 +190,6 @@ def test_the_providers_end_of_budget_ends_the_run_resumable(tmp_path: Path) -> N
     assert run(options(source, out=out)).exit_code == 0  # type: ignore[union-attr]
 
 
-def test_a_budget_of_tokens_is_never_exceeded(tmp_path: Path) -> None:
-    out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 30)
-    # 6 tokens each are used, 10 are held while it runs.
-    summary = run(options(source, out=out, budget_tokens=100), FakeDriver(ahead=1))
-    assert summary is not None
-    assert summary.exit_code == 4
-    assert 84 <= summary.tokens <= 100
-    assert summary.ended == "budget"
-    summary = run(options(source, out=out, budget_tokens=1000), FakeDriver(ahead=1))
-    assert summary is not None
-    assert (summary.exit_code, summary.rollouts) == (0, 30)
-
-
 async def test_an_interrupt_drains(tmp_path: Path) -> None:
     out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 30)
     prepared = prepare(options(source, out=out), PROFILE)
@@ -294,13 +207,6 @@ async def test_an_interrupt_drains(tmp_path: Path) -> None:
     assert (summary.exit_code, summary.ended) == (130, "interrupted")
     assert 8 <= summary.rollouts < 30
     assert summary.left == 30 - summary.rollouts
-
-
-def test_input_order(tmp_path: Path) -> None:
-    out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 20, n=2)
-    run(options(source, out=out, order=Order.INPUT), FakeDriver(reverse=True, die_after=4))
-    run(options(source, out=out, order=Order.INPUT), FakeDriver(reverse=True))
-    assert _identities(out) == [(f"p{line}", 0, choice) for line in range(20) for choice in range(2)]
 
 
 def test_the_summary_equals_a_recount(tmp_path: Path) -> None:
@@ -325,43 +231,6 @@ def test_the_summary_equals_a_recount(tmp_path: Path) -> None:
     assert summary.tokens == sum(record["usage"]["total_tokens"] for record in there)
     assert summary.requests == summary.succeeded + summary.failed
     json.dumps(summary.as_json())
-
-
-def test_an_output_cut_anywhere_is_completed(tmp_path: Path) -> None:
-    out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 5, n=2)
-    run(options(source, out=out))
-    whole = out.read_bytes()
-    wanted = sorted(_identities(out))
-    for cut in random.Random(5).sample(range(len(whole)), 60):
-        out.write_bytes(whole[:cut])
-        summary = run(options(source, out=out))
-        assert summary is not None
-        # A last line that lacks nothing but its end is whole all the same.
-        lines = whole[: cut + 1] if whole[cut : cut + 1] == b"\n" else whole[:cut]
-        assert summary.resumed == lines.count(b"\n")
-        assert sorted(_identities(out)) == wanted
-
-
-def test_a_full_disk_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 9)
-    written = 0
-
-    def write(fd: int, data: bytes) -> None:
-        nonlocal written
-        written += len(data)
-        if written > 1500:
-            os.write(fd, data[: len(data) // 2])
-            raise OSError(errno.ENOSPC, "No space left on device")
-        os.write(fd, data)
-
-    with monkeypatch.context() as patch:
-        patch.setattr("brimful.run.output.jsonl._write_all", write)
-        with pytest.raises(FleetError, match=r"cannot write .*out.jsonl: No space left"):
-            run(options(source, out=out))
-    assert len(records(out)) == 3
-    told = json.loads((tmp_path / "out.jsonl.run.json").read_text())["tries"][-1]["summary"]
-    assert (told["rollouts"], told["succeeded"], told["left"], told["exit_code"]) == (3, 3, 6, 1)
-    assert run(options(source, out=out)).rollouts == 9  # type: ignore[union-attr]
 
 
 def test_where_nothing_was_sampled_yet_anything_may_change(tmp_path: Path) -> None:

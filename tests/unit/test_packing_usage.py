@@ -1,0 +1,15 @@
+"""A request's usage, shared among the lines that it carried."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brimful.packing.usage import share_usage
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=9), st.integers(0, 1000), st.integers(0, 1000))
+def test_shares_of_usage_add_up(weights: list[int], prompt: int, completion: int) -> None:
+    shares = share_usage({"prompt_tokens": prompt, "completion_tokens": completion}, weights)
+    assert sum(share["prompt_tokens"] for share in shares if share) == prompt
+    assert sum(share["completion_tokens"] for share in shares if share) == completion

@@ -1,0 +1,76 @@
+"""``OUT.errors.jsonl``: failures are recorded until their line succeeds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from brimful.outcome import Cause, Failure
+from brimful.run.output.done_index import Tally
+from brimful.run.output.errors_file import ErrorsFile
+from support.fake_driver import FakeDriver
+from support.runs import options, records, run, write_lines
+
+
+def _prompts(tmp_path: Path, count: int = 10, **more: object) -> Path:
+    return write_lines(
+        tmp_path / "in.jsonl", [{"id": f"p{place}", "prompt": f"Say {place}", **more} for place in range(count)]
+    )
+
+
+def test_messages_are_kept_in_bounds(tmp_path: Path) -> None:
+    errors = ErrorsFile(tmp_path / "errors.jsonl")
+    with errors.path.open("w") as file:
+        for line in range(1, 1001):
+            text = "often" if line % 2 else f"once {line} " + "x" * 500
+            file.write(f'{{"line": {line}, "cause": "timeout", "message": "{text}"}}\n')
+    errors.load(Tally())
+    assert errors.commonest() == {"timeout": "often"}
+    assert len(errors.messages["timeout"]) <= 64
+    assert max(map(len, errors.messages["timeout"])) <= 160
+    assert errors.passing == 1000
+
+
+def test_failures_are_recorded_and_asked_again_only_on_wish(tmp_path: Path) -> None:
+    out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 6)
+    errors = tmp_path / "out.jsonl.errors.jsonl"
+    fault = Failure(Cause.CONTENT_FILTER, "400: no", 400, permanent=True)
+    failing = FakeDriver(lambda unit, *_: fault if unit.line in (2, 5) else "ok")
+    summary = run(options(source, out=out), failing)
+    assert summary is not None
+    assert (summary.exit_code, summary.failed, summary.failed_by_cause) == (3, 2, {"content_filter": 2})
+    assert [(record["id"], record["line"], record["cause"]) for record in records(errors)] == [
+        ("p1", 2, "content_filter"), ("p4", 5, "content_filter"),
+    ]  # fmt: skip
+    assert records(errors)[0]["request"]["prompt"] == "Say 1"
+    again = FakeDriver()
+    summary = run(options(source, out=out), again)
+    assert summary is not None
+    assert (again.asked, summary.exit_code) == ([], 3)
+    retried = FakeDriver(lambda unit, *_: fault if unit.line == 5 else "ok")
+    summary = run(options(source, out=out, retry_errors=True), retried)
+    assert summary is not None
+    assert [unit.line for unit in retried.asked] == [2, 5]
+    assert [record["line"] for record in records(errors)] == [5]
+    summary = run(options(source, out=out, retry_errors=True), FakeDriver())
+    assert summary is not None
+    assert (summary.exit_code, summary.failed, errors.exists()) == (0, 0, False)
+    assert len(records(out)) == 6
+
+
+def test_bad_lines_are_recorded_and_can_be_corrected(tmp_path: Path) -> None:
+    out, source = tmp_path / "out.jsonl", tmp_path / "in.jsonl"
+    lines = ['{"prompt": "a"}', "{not json", '{"prompt": "c"}']
+    write_lines(source, lines)
+    summary = run(options(source, out=out))
+    assert summary is not None
+    assert (summary.exit_code, summary.succeeded, summary.failed, summary.requests) == (3, 2, 1, 3)
+    (error,) = records(tmp_path / "out.jsonl.errors.jsonl")
+    assert (error["line"], error["cause"], error["request"]) == (2, "bad_input", "{not json")
+    assert error["message"].startswith(f"{source}:2: is not JSON")
+    write_lines(source, [lines[0], '{"prompt": "b"}', lines[2]])
+    driver = FakeDriver()
+    summary = run(options(source, out=out), driver)
+    assert summary is not None
+    assert [unit.line for unit in driver.asked] == [2]
+    assert (summary.exit_code, summary.succeeded, summary.failed) == (0, 3, 0)
+    assert not (tmp_path / "out.jsonl.errors.jsonl").exists()

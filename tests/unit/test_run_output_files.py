@@ -1,0 +1,176 @@
+"""The files of a run: which rollouts are there, torn lines, full disks, exact texts."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brimful.errors import FleetError, InputError, UsageError
+from brimful.outcome import Outcome, Rollout
+from brimful.packing.units import Delivered
+from brimful.run.options import Order
+from brimful.run.output.done_index import Tally
+from brimful.run.output.jsonl import mend
+from brimful.run.output.records import rollout_records
+from brimful.run.output.sidecar import Ranges, Sidecar
+from brimful.run.prepare import prepare
+from support.fake_driver import FakeDriver
+from support.runs import PROFILE, options, records, run, write_lines
+
+
+def _prompts(tmp_path: Path, count: int = 10, **more: object) -> Path:
+    return write_lines(
+        tmp_path / "in.jsonl", [{"id": f"p{place}", "prompt": f"Say {place}", **more} for place in range(count)]
+    )
+
+
+def _identities(path: Path) -> list[tuple[str, int, int]]:
+    return [(record["id"], record["prompt_index"], record["choice_index"]) for record in records(path)]
+
+
+@given(st.lists(st.tuples(st.integers(1, 20), st.integers(0, 1), st.integers(0, 2)), max_size=80))
+def test_a_tally_counts_each_rollout_once(pairs: list[tuple[int, int, int]]) -> None:
+    tally, seen = Tally(), set()
+    for pair in pairs:
+        assert tally.add(*pair, of=6) is (pair not in seen)
+        seen.add(pair)
+    complete = {line for line in range(1, 21) if sum(pair[0] == line for pair in seen) == 6}
+    assert {line for line in range(1, 21) if tally.complete(line)} == complete
+    assert tally.lines == len(complete)
+    assert all(tally.has(*pair) for pair in seen)
+
+
+@given(st.sets(st.integers(1, 60)))
+def test_ranges(lines: set[int]) -> None:
+    ranges = Ranges()
+    for line in sorted(lines):
+        ranges.add(line)
+    again = Ranges(ranges.ranges)
+    assert {line for line in range(62) if line in again} == lines
+
+
+@pytest.mark.parametrize(
+    ("data", "left"),
+    [
+        (b"", b""),
+        (b'{"a": 1}\n', b'{"a": 1}\n'),
+        (b'{"a": 1}\n{"b', b'{"a": 1}\n'),
+        (b'{"b', b""),
+        (b'{"a": 1}\n{"b": 2}', b'{"a": 1}\n{"b": 2}\n'),
+        (b'{"a": 1}\n' + b"\0" * 70_000, b'{"a": 1}\n'),
+        (b'{"a": 1}\n12', b'{"a": 1}\n'),
+    ],
+)
+def test_a_torn_line_is_mended(tmp_path: Path, data: bytes, left: bytes) -> None:
+    path = tmp_path / "out.jsonl"
+    path.write_bytes(data)
+    mend(path)
+    assert path.read_bytes() == left
+    assert mend(path) == 0
+
+
+def test_records_carry_their_part_of_the_usage() -> None:
+    usage = {"prompt_tokens": 10, "completion_tokens": 9, "total_tokens": 19}
+    rollouts = [Rollout(prompt, choice, "x" * (choice + 1), "stop") for prompt in range(2) for choice in range(2)]
+    made = rollout_records(Delivered(1, "1", rollouts, "m", usage, Outcome("r"), 1), 4)
+    assert [record["usage"]["prompt_tokens"] for record in made] == [5, 0, 5, 0]
+    assert sum(record["usage"]["total_tokens"] for record in made) == 19
+
+
+def test_nothing_empty_stays_of_a_file_that_a_full_disk_did_not_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: Path, text: str, encoding: str) -> int:
+        self.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(FleetError, match=r"cannot write .*out\.run\.json: No space left on device"):
+        Sidecar.new({}).store(tmp_path / "out.run.json")
+    assert not list(tmp_path.iterdir())
+
+
+TEXTS = [
+    "plain", "a\nb\r\nc", "\u2028 \u2029 \x85 \x0b \x0c \x1c \x1d \x1e", 'quotes " \\ \' “”', "\ud800 lone \udfff",
+    "🙂👩‍👩‍👧", "\x00\x01\x7f", "", "  ", "ﷺ \u202e rtl", "{\"id\": 1}\n",
+]  # fmt: skip
+
+
+def test_texts_come_back_exactly_and_resume(tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    source = write_lines(tmp_path / "in.jsonl", [{"prompt": text or "-"} for text in TEXTS])
+    assert run(options(source, out=out), FakeDriver(lambda unit, *_: TEXTS[unit.line - 1], die_after=4)) is None
+    summary = run(options(source, out=out), FakeDriver(lambda unit, *_: TEXTS[unit.line - 1]))
+    assert summary is not None
+    assert {record["line"]: record["text"] for record in records(out)} == dict(enumerate(TEXTS, 1))
+    assert len(out.read_bytes().decode().splitlines()) == len(TEXTS)
+    assert summary.empty == 3
+
+
+def test_an_output_cut_anywhere_is_completed(tmp_path: Path) -> None:
+    out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 5, n=2)
+    run(options(source, out=out))
+    whole = out.read_bytes()
+    wanted = sorted(_identities(out))
+    for cut in random.Random(5).sample(range(len(whole)), 60):
+        out.write_bytes(whole[:cut])
+        summary = run(options(source, out=out))
+        assert summary is not None
+        # A last line that lacks nothing but its end is whole all the same.
+        lines = whole[: cut + 1] if whole[cut : cut + 1] == b"\n" else whole[:cut]
+        assert summary.resumed == lines.count(b"\n")
+        assert sorted(_identities(out)) == wanted
+
+
+def test_a_full_disk_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 9)
+    written = 0
+
+    def write(fd: int, data: bytes) -> None:
+        nonlocal written
+        written += len(data)
+        if written > 1500:
+            os.write(fd, data[: len(data) // 2])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        os.write(fd, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("brimful.run.output.jsonl._write_all", write)
+        with pytest.raises(FleetError, match=r"cannot write .*out.jsonl: No space left"):
+            run(options(source, out=out))
+    assert len(records(out)) == 3
+    told = json.loads((tmp_path / "out.jsonl.run.json").read_text())["tries"][-1]["summary"]
+    assert (told["rollouts"], told["succeeded"], told["left"], told["exit_code"]) == (3, 3, 6, 1)
+    assert run(options(source, out=out)).rollouts == 9  # type: ignore[union-attr]
+
+
+def test_input_order(tmp_path: Path) -> None:
+    out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 20, n=2)
+    run(options(source, out=out, order=Order.INPUT), FakeDriver(reverse=True, die_after=4))
+    run(options(source, out=out, order=Order.INPUT), FakeDriver(reverse=True))
+    assert _identities(out) == [(f"p{line}", 0, choice) for line in range(20) for choice in range(2)]
+
+
+def test_a_foreign_output_is_not_added_to(tmp_path: Path) -> None:
+    out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 4)
+    out.write_text('{"hello": "world"}\n')
+    with pytest.raises(InputError, match=r"out.jsonl:1: is no record of a run"):
+        run(options(source, out=out))
+    assert out.read_text() == '{"hello": "world"}\n'
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl"]
+
+
+def test_two_runs_cannot_write_one_output(tmp_path: Path) -> None:
+    out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 4)
+    prepared = prepare(options(source, out=out), PROFILE)
+    with pytest.raises(UsageError, match="another run is writing"):
+        prepare(options(source, out=out), PROFILE)
+    prepared.close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl"]
