@@ -121,13 +121,26 @@ class Outcome:
 
     @classmethod
     def from_message(cls, raw: Mapping[str, Any]) -> Outcome:
-        values = dict(raw)
+        """From a worker of any version: unknown fields are ignored, missing ones get their defaults."""
+        values = {name: raw[name] for name in _OUTCOME_FIELDS if name in raw}
         if (failure := values.get("failure")) is not None:
-            values["failure"] = Failure(**{**failure, "cause": Cause(failure["cause"])})
+            values["failure"] = _failure(failure)
         return cls(**values)
 
 
 _OUTCOME_FIELDS = tuple(field.name for field in fields(Outcome))
+_FAILURE_FIELDS = tuple(field.name for field in fields(Failure))
+
+
+def _failure(raw: Mapping[str, Any]) -> Failure:
+    """A cause that this version does not know becomes ``internal``, named in the message."""
+    values = {"message": "", **{name: raw[name] for name in _FAILURE_FIELDS if name in raw}}
+    try:
+        cause = Cause(raw["cause"])
+    except (KeyError, ValueError):
+        cause = Cause.INTERNAL
+        values["message"] = f"{raw.get('cause', 'unknown cause')}: {values['message']}"
+    return Failure(**{**values, "cause": cause})
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,7 +185,8 @@ def _status(tag: str, answers: list[Any]) -> Status:
     workers = []
     for process, at in heard:
         name = _text(process)
-        known = {**_UNKNOWN, **json.loads(_texts(described).get(name, "{}"))}
+        told = json.loads(_texts(described).get(name, "{}"))
+        known = {field: told.get(field, default) for field, default in _UNKNOWN.items()}
         for workload, counts in queued.items():
             known[workload] += counts[name]
         worker = WorkerStatus(process=name, held=holders[name], heard_s=max(0.0, (now - at) / 1000), **known)
@@ -221,10 +222,13 @@ def _status(tag: str, answers: list[Any]) -> Status:
 
 
 _UNKNOWN: dict[str, Any] = {"name": "?", "host": "?", "pid": 0, "interactive": 0, "batch": 0}
+"""What a process says of itself, with defaults. Fields that a newer version added are ignored."""
 
 
 def _numbers(fields: dict[str, str]) -> dict[str, int]:
-    return {name: int(float(value)) for name, value in fields.items() if name != "rev"}
+    """The limits that this version knows; a newer one may have added others."""
+    known = {_field(name) for name in SETTABLE}
+    return {name: int(float(value)) for name, value in fields.items() if name in known}
 
 
 def _operators(fields: dict[str, int]) -> dict[str, float]:
