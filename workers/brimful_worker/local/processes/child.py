@@ -33,9 +33,9 @@ def main(arguments: list[str]) -> int:
 
 
 def _worker(arguments: list[str]) -> int:
-    """``brimful worker`` without the other commands, which a worker need not import."""
-    from brimful.cli.worker import run_worker
+    """``brimful worker`` without its command line, which a worker need not import."""
     from brimful.errors import BrimfulError
+    from brimful_worker.startup import run_worker
 
     options = dict(zip(arguments[::2], arguments[1::2], strict=True))
     try:
