@@ -10,8 +10,9 @@ from typing import Any
 from brimful.config import Settings
 from brimful.run.display.display import Quiet
 from brimful.run.display.summary import Summary
+from brimful.run.input.reader import ReadOptions
 from brimful.run.input.sources import Source
-from brimful.run.options import ReadOptions, RunOptions
+from brimful.run.options import RunOptions
 from brimful.run.prepare import prepare
 from brimful.run.session import Session
 from support.fake_driver import FakeDriver, Killed

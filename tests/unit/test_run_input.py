@@ -12,10 +12,9 @@ from brimful.errors import BrimfulError, InputError, UsageError
 from brimful.names import Mode
 from brimful.packing.units import Unit
 from brimful.run.input.formats import InputFormat
-from brimful.run.input.reader import BadLine, Reader
+from brimful.run.input.reader import BadLine, Reader, ReadOptions
 from brimful.run.input.sources import Source
 from brimful.run.input.survey import survey
-from brimful.run.options import ReadOptions
 from support.runs import PROFILE, write_lines
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from brimful.errors import InputError, UsageError
-from brimful.run.input.digests import LineDigests, name_lines
+from brimful.run.input.changes import LineDigests, name_lines
 from support.fake_driver import FakeDriver
 from support.runs import options, run, write_lines
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from brimful.request import Request
-from brimful.run.input.budget import Budget
+from brimful.run.input.feed import Budget
 from support.fake_driver import FakeDriver
 from support.runs import PROFILE, options, run, write_lines
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from brimful.errors import FleetError, InputError, UsageError
 from brimful.outcome import Outcome, Rollout
 from brimful.packing.units import Delivered
-from brimful.run.options import Order
 from brimful.run.output.done_index import Tally
 from brimful.run.output.jsonl import mend
+from brimful.run.output.paths import Order
 from brimful.run.output.records import rollout_records
 from brimful.run.output.sidecar import Ranges, Sidecar
 from brimful.run.prepare import prepare

@@ -11,8 +11,8 @@ from openai.types.chat import ChatCompletion
 from brimful.errors import UsageError
 from brimful.names import Mode
 from brimful.outcome import Cause, Failure
-from brimful.run.options import Order, OutputFormat
 from brimful.run.output.order import is_ordered, write_ordered
+from brimful.run.output.paths import Order, OutputFormat
 from brimful.run.output.records import dump_line
 from support.fake_driver import FakeDriver
 from support.runs import options, records, run, write_lines

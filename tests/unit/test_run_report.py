@@ -11,7 +11,7 @@ import pytest
 from brimful.errors import InputError, UsageError
 from brimful.outcome import Cause, Failure
 from brimful.packing.units import Unit
-from brimful.run.options import OutputFormat
+from brimful.run.output.paths import OutputFormat
 from brimful.run.report.figures import read_run, write_report
 from support.fake_driver import FakeDriver
 from support.runs import options, records, run, write_lines

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from brimful.run.input.reader import ReadOptions
 from brimful.run.input.sources import Source
-from brimful.run.options import ReadOptions
 from brimful.run.validate import Validation, shown_body, validate
 from support.runs import PROFILE, write_lines
 

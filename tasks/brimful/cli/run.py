@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from brimful.run.options import ReadOptions
+    from brimful.run.input.reader import ReadOptions
 
 
 def run(
@@ -59,7 +59,8 @@ def run(
     from brimful.config import Settings
     from brimful.packing.units import parse_pack
     from brimful.run.launch import Showing, run_to_end
-    from brimful.run.options import Order, OutputFormat, RunOptions, parse_choice
+    from brimful.run.options import RunOptions, parse_choice
+    from brimful.run.output.paths import Order, OutputFormat
 
     fields = stated_fields(param, model=model, n=n, max_tokens=max_tokens, temperature=temperature, seed=seed)
     options = RunOptions(
@@ -101,8 +102,9 @@ def read_options(
     from brimful.errors import UsageError
     from brimful.names import Mode, Workload
     from brimful.run.input.formats import InputFormat
+    from brimful.run.input.reader import ReadOptions
     from brimful.run.input.sources import Source
-    from brimful.run.options import ReadOptions, parse_choice
+    from brimful.run.options import parse_choice
 
     if chat and job:
         raise UsageError("--chat, --job: one of them; a Job is a completion")

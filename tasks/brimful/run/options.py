@@ -3,67 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
 
 from brimful.errors import UsageError
-from brimful.names import Mode, Workload
 from brimful.packing.units import PackOption
 from brimful.profile import Profile
-from brimful.run.input.formats import InputFormat
-from brimful.run.input.sources import Source
-
-
-class OutputFormat(StrEnum):
-    """``--format``"""
-
-    ROLLOUTS = "rollouts"
-    OPENAI_BATCH = "openai-batch"
-
-
-class Order(StrEnum):
-    """``--order``"""
-
-    COMPLETION = "completion"
-    INPUT = "input"
-
-
-@dataclass(frozen=True)
-class ReadOptions:
-    """How lines become requests; ``defaults`` are the command's fields, which a line's own beat."""
-
-    sources: tuple[Source, ...]
-    form: InputFormat = InputFormat.AUTO
-    defaults: dict[str, Any] = field(default_factory=dict)
-    mode: Mode | None = None
-    system: str | None = None
-    workload: Workload = Workload.BATCH
-    limit: int | None = None
-    """Requests at most."""
-
-    @property
-    def repeatable(self) -> bool:
-        """All of it can be read twice: it is looked through before anything is sampled."""
-        return all(source.regular for source in self.sources)
-
-    def to_blame(self, message: str) -> bool:
-        """Whether a bad line's fault (``FIELD: …``) is one of these settings, not of the line alone."""
-        name = message.partition(":")[0]
-        if name == "model":
-            return "model" in self.defaults or "--model" in message
-        return name in self.defaults or (name == "system" and self.system is not None)
-
-    def check(self) -> None:
-        """Raises UsageError for an input that cannot be one."""
-        if not self.sources:
-            raise UsageError("no input: name a file, or - for standard input")
-        seen = set()
-        for source in self.sources:
-            if source.path in seen:
-                raise UsageError(f"{source.name}: is named twice; its lines would have the same ids")
-            seen.add(source.path)
-            source.check(forced=self.form is not InputFormat.AUTO)
+from brimful.run.input.reader import ReadOptions
+from brimful.run.output.paths import Order, OutputFormat
 
 
 @dataclass(frozen=True)

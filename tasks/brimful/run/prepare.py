@@ -12,18 +12,16 @@ from brimful.packing.request_size import lacks_max_tokens
 from brimful.packing.units import Unit
 from brimful.profile import Profile
 from brimful.run.display.stats import Counts
-from brimful.run.input.budget import Budget
-from brimful.run.input.changes import WAYS_OUT, Edits
-from brimful.run.input.digests import LineDigests
-from brimful.run.input.feed import Feed
+from brimful.run.input.changes import Edits, LineDigests
+from brimful.run.input.feed import Budget, Feed
 from brimful.run.input.reader import BadLine, Entry
 from brimful.run.input.survey import Survey, survey
-from brimful.run.options import Order, OutputFormat, RunOptions
+from brimful.run.options import RunOptions
 from brimful.run.output.done_index import Tally
 from brimful.run.output.errors_file import ErrorsFile
 from brimful.run.output.jsonl import LedgerFile, Sink, StandardOutput, mend, scan
 from brimful.run.output.parquet import check_parquet
-from brimful.run.output.paths import RunPaths
+from brimful.run.output.paths import Order, OutputFormat, RunPaths
 from brimful.run.output.sidecar import Ranges, Sidecar
 
 _LOOKED = 200_000  # lines between two words about it
@@ -62,8 +60,10 @@ class Prepared:
 
     def feed(self, outstanding: frozenset[tuple[int, int, int]], on_bad: Callable[[BadLine], None]) -> Feed:
         return Feed(
-            self.options,
+            self.options.read,
             self.profile,
+            strict=self.options.strict,
+            retry_errors=self.options.retry_errors,
             tally=self.tally,
             errors=self.errors,
             edits=self.edits,
@@ -270,6 +270,3 @@ def _leave(digests: LineDigests, paths: RunPaths) -> None:
     if digests.created and not paths.sidecar.exists():
         digests.discard()
     digests.close()
-
-
-__all__ = ["WAYS_OUT", "Prepared", "prepare"]

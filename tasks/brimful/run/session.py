@@ -11,9 +11,9 @@ from brimful.errors import BrimfulError, FleetError
 from brimful.packing.units import Delivered, DriveStatus, Failed, Recovered, Unit
 from brimful.run.display.display import Display, Progress
 from brimful.run.display.summary import Summary, exit_code_of
-from brimful.run.options import Order
 from brimful.run.output.collect import Collector
 from brimful.run.output.convert import convert
+from brimful.run.output.paths import Order
 from brimful.run.prepare import Prepared
 
 _LARGE = 100 << 20  # bytes of a ledger that take a while
@@ -55,7 +55,9 @@ class Session:
         self._began = clock()
         self._ended = "done"
         self._driver: DriverLike | None = None
-        self._collector = Collector(prepared, display.say, self._end)
+        self._collector = Collector(
+            prepared.sink, prepared.tally, prepared.counts, prepared.errors, display.say, self._end
+        )
         self._feed = prepared.feed(frozenset(), self._collector.take_bad)
         self._interrupts = 0
         self._work: asyncio.Task[None] | None = None

@@ -12,9 +12,8 @@ from brimful.packing.packing import parts_of
 from brimful.packing.units import PackOption, Unit
 from brimful.profile import Profile
 from brimful.run.display.summary import duration
-from brimful.run.input.reader import Entry
+from brimful.run.input.reader import Entry, ReadOptions
 from brimful.run.input.survey import Survey, survey
-from brimful.run.options import ReadOptions
 
 _ASSUMED_S = 1.0
 _SHOWN = 10

@@ -1,19 +1,93 @@
-"""Edits of the input between two tries: noticed line by line, and named."""
+"""What changed in the input since the last try of a run, noticed line by line.
+
+``OUT.run.lines`` holds four bytes for each line of the input, a digest of what it was at the last try. The same file is
+the lock: two runs cannot write one output.
+"""
 
 from __future__ import annotations
 
-from brimful.errors import InputError
-from brimful.run.input.digests import LineDigests, name_lines
+import fcntl
+import os
+from array import array
+from pathlib import Path
+
+from brimful.errors import FleetError, InputError, UsageError
 from brimful.run.input.reader import Entry
 from brimful.run.output.done_index import LineSet, Tally
 from brimful.run.output.errors_file import ErrorsFile
 from brimful.run.output.sidecar import Ranges
 
-_KEPT = 5
+_NAMED = 5  # changed lines that a message names
 WAYS_OUT = (
     "put it back as it was, name another output with -o, "
     "or begin anew with --fresh (what there is stays, under another name)"
 )
+
+
+class LineDigests:
+    """Open it (which takes the lock), compare or append, close it. 0 stands for a line that was never looked at."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises UsageError when another run holds the lock."""
+        self._path = path
+        self.created = False
+        while True:
+            self.created = not path.exists()
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                os.close(self._fd)
+                raise UsageError(
+                    f"another run is writing {str(path).removesuffix('.run.lines')}: "
+                    "wait for it, or name another output"
+                ) from None
+            try:
+                if os.path.samestat(os.fstat(self._fd), path.stat()):
+                    break
+            except FileNotFoundError:
+                pass
+            os.close(self._fd)  # its holder removed it in between
+        self.known = array("I")
+        data = _read_all(self._fd)
+        self.known.frombytes(data[: len(data) // 4 * 4])
+        self._stored = len(self.known)
+
+    def differs(self, line: int, digest: int) -> bool:
+        """Whether a line (1-based) was looked at before and was another."""
+        return line <= len(self.known) and self.known[line - 1] not in (0, digest)
+
+    def note(self, line: int, digest: int) -> None:
+        """Lines come in order; :meth:`store` puts them on disk."""
+        if line <= len(self.known):
+            if self.known[line - 1] != digest:
+                self.known[line - 1] = digest
+                self._stored = min(self._stored, line - 1)
+        else:
+            self.known.append(digest)
+
+    def forget(self) -> None:
+        """All lines are new."""
+        del self.known[:]
+        os.ftruncate(self._fd, 0)
+        self._stored = 0
+
+    def store(self) -> None:
+        """Raises FleetError."""
+        if self._stored == len(self.known):
+            return
+        try:
+            os.pwrite(self._fd, self.known[self._stored :].tobytes(), 4 * self._stored)
+        except OSError as error:
+            raise FleetError(f"cannot write {self._path}: {error.strerror or error}") from None
+        self._stored = len(self.known)
+
+    def discard(self) -> None:
+        """Remove the file, while the lock is held."""
+        self._path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        os.close(self._fd)
 
 
 class Edits:
@@ -37,7 +111,7 @@ class Edits:
         if self._digests.differs(line, digest):
             if self._free(line):
                 self.corrected.add(line)
-            elif len(self._changed) < _KEPT:
+            elif len(self._changed) < _NAMED:
                 self._changed.append(line)
             else:
                 self._more += 1
@@ -71,3 +145,16 @@ class Edits:
         if self._tally.started(line):
             return False
         return line in self._bad_before or line in self._errors.lines
+
+
+def name_lines(lines: list[int], more: int = 0) -> str:
+    """``line 7``, ``lines 7, 8 and 9``, ``lines 1, 2, 3, 4, 5 and 20 more``."""
+    shown, rest = lines[:_NAMED], len(lines) - len(lines[:_NAMED]) + more
+    words = [str(line) for line in shown] + ([f"{rest:,} more"] if rest else [])
+    listed = words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1]
+    return f"line{'s' if len(words) > 1 else ''} {listed}"
+
+
+def _read_all(fd: int) -> bytes:
+    size = os.fstat(fd).st_size
+    return os.pread(fd, size, 0)

@@ -8,10 +8,9 @@ from collections.abc import AsyncIterator, Callable
 from brimful.errors import InputError
 from brimful.packing.units import Unit
 from brimful.profile import Profile
-from brimful.run.input.budget import Budget
+from brimful.request import Request
 from brimful.run.input.changes import Edits
-from brimful.run.input.reader import BadLine, Entry, Reader
-from brimful.run.options import RunOptions
+from brimful.run.input.reader import BadLine, Entry, Reader, ReadOptions
 from brimful.run.output.done_index import Tally, all_pairs
 from brimful.run.output.errors_file import ErrorsFile
 from brimful.runtime.stream import in_thread
@@ -19,14 +18,46 @@ from brimful.runtime.stream import in_thread
 _BREATH = 256  # lines between two looks of the event loop
 
 
+class Budget:
+    """Tokens of the whole run, all tries. ``used`` is what the provider counted; the rest is held until it ends."""
+
+    def __init__(self, tokens: int | None, used: int = 0) -> None:
+        self.tokens = tokens
+        self.used = used
+        self.reached = False
+        self._held: dict[int, int] = {}
+        self._sum = 0
+
+    def take(self, line: int, request: Request, rollouts: int) -> bool:
+        """Hold what a line may use. False when that does not fit beside what is held and used."""
+        if self.tokens is None:
+            return True
+        tokens = -(-request.hold * rollouts // request.choices)
+        if self.used + self._sum + tokens > self.tokens:
+            return False
+        self._held[line] = tokens
+        self._sum += tokens
+        return True
+
+    def free(self, line: int) -> None:
+        """All of a line has ended."""
+        self._sum -= self._held.pop(line, 0)
+
+    @property
+    def holding(self) -> bool:
+        return bool(self._held)
+
+
 class Feed:
     """Passes over what the output holds, what is outstanding from an earlier try and what failed before."""
 
     def __init__(
         self,
-        options: RunOptions,
+        options: ReadOptions,
         profile: Profile,
         *,
+        strict: bool,
+        retry_errors: bool,
         tally: Tally,
         errors: ErrorsFile | None,
         edits: Edits | None,
@@ -38,7 +69,9 @@ class Feed:
     ) -> None:
         """``store`` puts the digests of the lines seen on disk, before any of them is asked."""
         self._options = options
-        self._reader = Reader(options.read, profile, ids=not surveyed)
+        self._strict = strict
+        self._retry_errors = retry_errors
+        self._reader = Reader(options, profile, ids=not surveyed)
         self._tally = tally
         self._errors = errors
         self._edits = edits
@@ -83,7 +116,7 @@ class Feed:
 
     def nothing_usable(self) -> InputError | None:
         """What to say of a stream of which nothing could be used; a file is refused before."""
-        name = self._options.read.sources[0].name
+        name = self._options.sources[0].name
         if self._surveyed or not self.at_end:
             return None
         if not self.requests:
@@ -117,7 +150,7 @@ class Feed:
     async def _entries(self) -> AsyncIterator[Entry]:
         passed_over = self._tally.complete if self._surveyed else None
         entries = self._reader.entries(passed_over)
-        if not self._options.read.repeatable:
+        if not self._options.repeatable:
             async for batch in in_thread(entries):
                 for entry in batch:
                     self._see(entry)
@@ -147,7 +180,7 @@ class Feed:
             self._bad(item)
             return None
         recorded = self._errors is not None and item.line in self._errors.lines
-        asked_again = self._options.retry_errors or self._corrected(item.line)
+        asked_again = self._retry_errors or self._corrected(item.line)
         wanted = self._tally.missing(item.line, item.request)
         if (there := self._outstanding.pop(item.line, None)) is not None:
             # Its pieces come without being asked; of the others only what is missing.
@@ -155,14 +188,14 @@ class Feed:
             if pairs:
                 self._of[item.line] = item.request.choices
             wanted = tuple(pair for pair in pairs if pair not in there)
-        elif recorded != asked_again and (recorded or self._options.retry_errors):
+        elif recorded != asked_again and (recorded or self._retry_errors):
             return None
         return None if wanted == () else Unit(item.line, item.id, item.request, wanted)
 
     def _bad(self, bad: BadLine) -> None:
         self._bad_lines += 1
         self._first_bad = self._first_bad or bad
-        if self._options.strict:
+        if self._strict:
             raise InputError(str(bad))
         if self._errors is not None and bad.line in self._errors.bad and not self._corrected(bad.line):
             return

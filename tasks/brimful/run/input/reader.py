@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
-from brimful.errors import BadRequest, BrimfulError, InputError
-from brimful.names import Mode
+from brimful.errors import BadRequest, BrimfulError, InputError, UsageError
+from brimful.names import Mode, Workload
 from brimful.packing.request_size import check_line, line_profile
 from brimful.packing.units import Unit
 from brimful.profile import Profile
@@ -16,10 +16,46 @@ from brimful.request import Request
 from brimful.run.input.formats import InputFormat, Parser, detect, parser
 from brimful.run.input.ids import Ids
 from brimful.run.input.sources import MAX_LINE, RawLine, Source, raw_lines
-from brimful.run.options import ReadOptions
 
 MAX_ROLLOUTS = 100_000
 """Of one line: what is known of each is kept until all of them are there."""
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """How lines become requests; ``defaults`` are the command's fields, which a line's own beat."""
+
+    sources: tuple[Source, ...]
+    form: InputFormat = InputFormat.AUTO
+    defaults: dict[str, Any] = field(default_factory=dict)
+    mode: Mode | None = None
+    system: str | None = None
+    workload: Workload = Workload.BATCH
+    limit: int | None = None
+    """Requests at most."""
+
+    @property
+    def repeatable(self) -> bool:
+        """All of it can be read twice: it is looked through before anything is sampled."""
+        return all(source.regular for source in self.sources)
+
+    def to_blame(self, message: str) -> bool:
+        """Whether a bad line's fault (``FIELD: …``) is one of these settings, not of the line alone."""
+        name = message.partition(":")[0]
+        if name == "model":
+            return "model" in self.defaults or "--model" in message
+        return name in self.defaults or (name == "system" and self.system is not None)
+
+    def check(self) -> None:
+        """Raises UsageError for an input that cannot be one."""
+        if not self.sources:
+            raise UsageError("no input: name a file, or - for standard input")
+        seen = set()
+        for source in self.sources:
+            if source.path in seen:
+                raise UsageError(f"{source.name}: is named twice; its lines would have the same ids")
+            seen.add(source.path)
+            source.check(forced=self.form is not InputFormat.AUTO)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from brimful.errors import InputError
 from brimful.packing.units import Unit
 from brimful.profile import Profile
-from brimful.run.input.reader import BadLine, Entry, Reader, is_duplicate
+from brimful.run.input.reader import BadLine, Entry, Reader, ReadOptions, is_duplicate
 from brimful.run.input.unknown_fields import UnknownFields
-from brimful.run.options import ReadOptions
 from brimful.run.output.sidecar import Ranges
 
 _KEPT = 20  # faults that are kept

@@ -8,11 +8,13 @@ from collections.abc import Callable, Sequence
 from brimful.dispatch.outcomes import attempts_since
 from brimful.outcome import Cause, Outcome
 from brimful.packing.units import Delivered, Failed
-from brimful.run.display.stats import Histogram, Recent
+from brimful.run.display.stats import Counts, Histogram, Recent
 from brimful.run.input.feed import Feed
 from brimful.run.input.reader import BadLine
+from brimful.run.output.done_index import Tally
+from brimful.run.output.errors_file import ErrorsFile
+from brimful.run.output.jsonl import Sink
 from brimful.run.output.records import rollout_records
-from brimful.run.prepare import Prepared
 
 _UNKNOWN = 1 << 60  # rollouts of a line that was not read yet: more than any has
 
@@ -20,8 +22,19 @@ _UNKNOWN = 1 << 60  # rollouts of a line that was not read yet: more than any ha
 class Collector:
     """``on_end(ended, message)`` is called when the provider takes nothing more: ``key_refused`` or ``budget``."""
 
-    def __init__(self, prepared: Prepared, say: Callable[[str], None], on_end: Callable[[str, str], None]) -> None:
-        self._prepared = prepared
+    def __init__(
+        self,
+        sink: Sink,
+        tally: Tally,
+        counts: Counts,
+        errors: ErrorsFile | None,
+        say: Callable[[str], None],
+        on_end: Callable[[str, str], None],
+    ) -> None:
+        self._sink = sink
+        self._tally = tally
+        self._counts = counts
+        self._errors = errors
         self._say = say
         self._on_end = on_end
         self._outcomes = Recent()
@@ -37,15 +50,14 @@ class Collector:
     @property
     def failed(self) -> int:
         """Requests that failed, in all tries."""
-        errors = self._prepared.errors
-        return len(errors.lines) if errors is not None else self._unrecorded
+        return len(self._errors.lines) if self._errors is not None else self._unrecorded
 
     def take(self, batch: Sequence[Delivered | Failed], feed: Feed, *, earlier: bool = False) -> None:
         """All of it is on disk when this returns. Raises FleetError when it cannot be written, and counts none of it.
 
         ``earlier``: outcomes of an earlier try, which this one only writes down.
         """
-        tally, records = self._prepared.tally, []
+        tally, records = self._tally, []
         new: dict[tuple[int, int, int], int] = {}
         for item in batch:
             if not earlier:
@@ -57,12 +69,12 @@ class Collector:
                     if place not in new and not tally.has(*place):
                         new[place] = of or _UNKNOWN
                         records.append(record)
-        self._prepared.sink.write(records)
+        self._sink.write(records)
         for place, of in new.items():
             tally.add(*place, of)
         for record in records:
-            self._prepared.counts.add(record)
-        feed.spent(self._prepared.counts.tokens)
+            self._counts.add(record)
+        feed.spent(self._counts.tokens)
         for item in batch:
             if isinstance(item, Failed):
                 self._fail(item)
@@ -72,8 +84,8 @@ class Collector:
 
     def take_bad(self, bad: BadLine) -> None:
         """A line of the input that no request could be made of."""
-        if self._prepared.errors is not None:
-            self._prepared.errors.write_bad(bad)
+        if self._errors is not None:
+            self._errors.write_bad(bad)
         else:
             self._unrecorded += 1
             self._say(str(bad))
@@ -83,8 +95,8 @@ class Collector:
         if cause in (Cause.KEY_REFUSED, Cause.BUDGET):
             self._on_end(cause.value, failed.failure.message)  # it is not the request's fault: asked again next time
         elif cause is not Cause.CANCELLED:
-            if self._prepared.errors is not None:
-                self._prepared.errors.write_failed(failed)
+            if self._errors is not None:
+                self._errors.write_failed(failed)
             else:
                 self._unrecorded += 1
                 self._say(f"line {failed.line} (id {failed.id}): {cause.value}: {failed.failure.message}")

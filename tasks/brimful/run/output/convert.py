@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from brimful.run.options import OutputFormat
 from brimful.run.output.openai_batch import write_openai_batch, write_openai_errors
 from brimful.run.output.order import is_ordered, ordered, write_ordered
-from brimful.run.output.paths import RunPaths
+from brimful.run.output.paths import OutputFormat, RunPaths
 
 
 def convert(paths: RunPaths, *, input_order: bool) -> None:

@@ -6,10 +6,24 @@ import os
 import stat
 import time
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 from brimful.errors import UsageError
-from brimful.run.options import OutputFormat
+
+
+class OutputFormat(StrEnum):
+    """``--format``"""
+
+    ROLLOUTS = "rollouts"
+    OPENAI_BATCH = "openai-batch"
+
+
+class Order(StrEnum):
+    """``--order``"""
+
+    COMPLETION = "completion"
+    INPUT = "input"
 
 
 @dataclass(frozen=True, slots=True)

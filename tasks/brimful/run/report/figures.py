@@ -14,8 +14,7 @@ from typing import Any
 
 from brimful.errors import FleetError, InputError, UsageError
 from brimful.run.display.stats import Counts, Histogram, Recent
-from brimful.run.options import OutputFormat
-from brimful.run.output.paths import RunPaths
+from brimful.run.output.paths import OutputFormat, RunPaths
 from brimful.run.output.records import load_line
 from brimful.run.output.sidecar import Sidecar
 
