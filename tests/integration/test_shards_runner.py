@@ -12,7 +12,7 @@ from celery.exceptions import Reject
 
 from brimful.dispatch.ledger import MAX_TRIES, Result, RunLedger
 from brimful.outcome import Cause, Outcome
-from brimful.packing.units import Manifest, Piece, manifest_message
+from brimful.packing.units import Manifest, ManifestEntry, manifest_message
 from brimful.request import Request
 from brimful.state.redis_url import redis_client
 from brimful_worker.local.server.valkey import Valkey
@@ -57,7 +57,7 @@ def message(*ids: str) -> list[dict[str, Any]]:
 
 
 def manifest(id: str) -> Manifest:
-    return (Piece(1, id, 0, (0,)),)
+    return (ManifestEntry(1, id, 0, (0,)),)
 
 
 @pytest.fixture

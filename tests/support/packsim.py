@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from brimful.packing.batcher import Planner
-from brimful.packing.pack_size import Tuner
-from brimful.packing.packing import Shape
+from brimful.packing.batcher import Batcher
+from brimful.packing.pack_size import PackSizer
+from brimful.packing.packing import PackKey
 from brimful.packing.request_size import line_profile
-from brimful.packing.slot_model import Limits, Pace
+from brimful.packing.slot_model import Limits, SlotModel
 from brimful.packing.units import PackOption, Unit
 from brimful.profile import get_profile
 from brimful.request import Request
@@ -46,44 +46,46 @@ def simulate(
 ) -> Simulated:
     """``latency(max_tokens, choices)`` in seconds. Starts are an exact sliding window, slots are FIFO."""
     limits = Limits(slots, starts, window_s)
-    tuner, pace = Tuner(limits, timeout_s), Pace(limits, adapting=pack == "auto")
-    planner = Planner(ACS, pack, tuner, pace)
+    sizer, slot_model = PackSizer(limits, timeout_s), SlotModel(limits, adapting=pack == "auto")
+    batcher = Batcher(ACS, pack, sizer, slot_model)
     profile = line_profile(ACS)
     source = iter([Unit(n, str(n), Request.parse(raw, profile)) for n, raw in enumerate(asked, 1)])
     left = len(asked)
     now, sent = 0.0, 0
-    queue: deque[tuple[str, Shape, int]] = deque()
-    wire: list[tuple[float, float, str, Shape, int]] = []
+    queue: deque[tuple[str, PackKey, int]] = deque()
+    wire: list[tuple[float, float, str, PackKey, int]] = []
     log: deque[float] = deque()
     result = Simulated(0.0)
     while True:
-        while left and not planner.full:
-            planner.add(next(source))
+        while left and not batcher.full:
+            batcher.add(next(source))
             left -= 1
-        size = planner.pack
-        shape = queue[-1][1] if queue else wire[-1][3] if wire else None
-        for _ in range(pace.room(tuner.seconds(shape, size) if shape and tuner.known(shape) else None, now)):
-            request = planner.next(now, left if total_known or not left else None, False)
+        size = batcher.pack
+        pack_key = queue[-1][1] if queue else wire[-1][3] if wire else None
+        for _ in range(
+            slot_model.room(sizer.seconds(pack_key, size) if pack_key and sizer.known(pack_key) else None, now)
+        ):
+            request = batcher.next(now, left if total_known or not left else None, False)
             if request is None:
                 break
-            shape, parts = request
+            pack_key, slices = request
             sent += 1
-            pace.enqueued(str(sent), partial(tuner.predicted_s, shape, len(parts)), now)
-            queue.append((str(sent), shape, len(parts)))
-            result.sizes.append(len(parts))
-            while left and not planner.full:
-                planner.add(next(source))
+            slot_model.enqueued(str(sent), partial(sizer.predicted_s, pack_key, len(slices)), now)
+            queue.append((str(sent), pack_key, len(slices)))
+            result.sizes.append(len(slices))
+            while left and not batcher.full:
+                batcher.add(next(source))
                 left -= 1
         while log and log[0] + window_s <= now:
             log.popleft()
         while queue and len(wire) < slots and (starts is None or len(log) < starts):
-            id, shape, size = queue.popleft()
-            seconds = latency(shape.max_tokens or 16, size * shape.n)
+            id, pack_key, size = queue.popleft()
+            seconds = latency(pack_key.max_tokens or 16, size * pack_key.n)
             result.longest = max(result.longest, seconds)
-            heapq.heappush(wire, (now + seconds, seconds, id, shape, size))
+            heapq.heappush(wire, (now + seconds, seconds, id, pack_key, size))
             log.append(now)
         if not wire and not queue:
-            assert not planner.held
+            assert not batcher.held
             assert not left
             return result
         waits = [wire[0][0]] if wire else []
@@ -91,7 +93,7 @@ def simulate(
             waits.append(log[0] + window_s)
         now = max(now, min(waits))
         while wire and wire[0][0] <= now:
-            _, seconds, id, shape, size = heapq.heappop(wire)
-            tuner.latency(shape.model).add(shape.max_tokens, size * shape.n, seconds)
-            pace.ended(id, now)
+            _, seconds, id, pack_key, size = heapq.heappop(wire)
+            sizer.latency(pack_key.model).add(pack_key.max_tokens, size * pack_key.n, seconds)
+            slot_model.ended(id, now)
             result.seconds = now

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from brimful.dispatch.outcomes import Outcomes, attempts_since
 from brimful.outcome import Cause, Failure, Outcome
-from brimful.packing.batcher import Planner
-from brimful.packing.pack_size import Tuner
-from brimful.packing.packing import Packed, parts_of
-from brimful.packing.slot_model import Limits, Pace
+from brimful.packing.batcher import Batcher
+from brimful.packing.pack_size import PackSizer
+from brimful.packing.packing import PackedRequest, slices_of
+from brimful.packing.slot_model import Limits, SlotModel
 from brimful.packing.units import DriveStatus, Unit
 from brimful.request import Request
 from support.runs import PROFILE
@@ -15,15 +15,15 @@ from support.runs import PROFILE
 
 def test_a_refused_pack_counts_as_parted() -> None:
     profile, status = PROFILE, DriveStatus()
-    tuner = Tuner(Limits(16, 600, 60.0), 120.0)
-    planner = Planner(profile, "auto", tuner, Pace(Limits(16, 600, 60.0)))
+    tuner = PackSizer(Limits(16, 600, 60.0), 120.0)
+    planner = Batcher(profile, "auto", tuner, SlotModel(Limits(16, 600, 60.0)))
     units = [Unit(line, str(line), Request.parse({"prompt": "a", "max_tokens": 8}, profile)) for line in (1, 2)]
-    pairs = [pair for unit in units for pair in parts_of(unit, profile)]
-    packed = Packed("r", pairs[0][0], tuple(part for _, part in pairs))
+    pairs = [pair for unit in units for pair in slices_of(unit, profile)]
+    packed = PackedRequest("r", pairs[0][0], tuple(part for _, part in pairs))
     failure = Failure(Cause.BAD_REQUEST, "400: no", 400, permanent=True)
     outcome = Outcome("r", failure=failure, attempts=1, retries={"bad_request": 1}, started_at=None)
     assert Outcomes(planner, tuner, status).records(packed, outcome, known_lines=True) == []
-    assert (status.parted, status.packed, status.attempts, status.retries) == (1, 1, 1, {"bad_request": 1})
+    assert (status.split, status.packed, status.attempts, status.retries) == (1, 1, 1, {"bad_request": 1})
 
 
 def test_attempts_of_an_earlier_try_are_not_counted_as_this_ones() -> None:

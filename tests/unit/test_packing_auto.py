@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from brimful.packing.latency import Latency
-from brimful.packing.slot_model import Limits, Pace
+from brimful.packing.slot_model import Limits, SlotModel
 from brimful.packing.units import PackOption
 from support.packsim import Simulated, lines, simulate
 
@@ -132,33 +132,33 @@ def test_a_size_that_times_out_is_not_asked_again() -> None:
 
 
 def test_room_ahead_grows_with_the_rate_and_no_further() -> None:
-    pace = Pace(Limits(16, None, 60.0), adapting=True)
-    assert pace.room(None, 0.0) == 18
-    assert pace.room(0.5, 0.0) == 16 + 32
+    slot_model = SlotModel(Limits(16, None, 60.0), adapting=True)
+    assert slot_model.room(None, 0.0) == 18
+    assert slot_model.room(0.5, 0.0) == 16 + 32
     for place in range(48):
-        pace.enqueued(str(place), lambda: 0.5, 0.0)
-    assert pace.room(0.5, 0.0) == 0
-    assert min(pace.free(0.0)) == pytest.approx(1.5)
+        slot_model.enqueued(str(place), lambda: 0.5, 0.0)
+    assert slot_model.room(0.5, 0.0) == 0
+    assert min(slot_model.free(0.0)) == pytest.approx(1.5)
 
 
 def test_with_thousands_of_slots_what_follows_comes_in_whole_shards() -> None:
-    pace = Pace(Limits(4000, None, 60.0))
-    assert pace.room(20.0, 0.0) == 4000 + 2000
+    slot_model = SlotModel(Limits(4000, None, 60.0))
+    assert slot_model.room(20.0, 0.0) == 4000 + 2000
     for place in range(6000):
-        pace.enqueued(str(place), lambda: 20.0, 0.0)
+        slot_model.enqueued(str(place), lambda: 20.0, 0.0)
     for place in range(249):
-        pace.ended(str(place), 1.0)
-    assert pace.room(20.0, 1.0) == 0, "the slots are full, and nearly all that is kept ahead is there"
-    pace.ended("249", 1.0)
-    assert pace.room(20.0, 1.0) == 250
+        slot_model.ended(str(place), 1.0)
+    assert slot_model.room(20.0, 1.0) == 0, "the slots are full, and nearly all that is kept ahead is there"
+    slot_model.ended("249", 1.0)
+    assert slot_model.room(20.0, 1.0) == 250
 
 
 @pytest.mark.parametrize("slots", [1, 16, 4000, 19_500, 20_000, 400_000])
 @pytest.mark.parametrize("adapting", [False, True])
 @pytest.mark.parametrize("seconds", [None, 0.0001, 20.0])
 def test_an_idle_slot_always_has_room(slots: int, adapting: bool, seconds: float | None) -> None:
-    pace = Pace(Limits(slots, None, 60.0), adapting=adapting)
+    slot_model = SlotModel(Limits(slots, None, 60.0), adapting=adapting)
     full = min(slots, 20_000)
     for place in range(full - 1):
-        pace.enqueued(str(place), lambda: 1.0, 0.0)
-    assert pace.room(seconds, 0.0) > 0
+        slot_model.enqueued(str(place), lambda: 1.0, 0.0)
+    assert slot_model.room(seconds, 0.0) > 0

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from brimful.errors import RequestTooLarge
 from brimful.names import Mode
 from brimful.outcome import Cause, Failure, Outcome
-from brimful.packing.packing import Packed, deal, fail, fitting, narrow, parts_of, unpack
+from brimful.packing.packing import PackedRequest, failed_lines, fill_requests, slices_of, split_failed, unpack
 from brimful.packing.request_size import MAX_PACK_BYTES, line_profile
 from brimful.packing.units import Unit, manifest_from, manifest_message
 from brimful.profile import Profile, get_profile
@@ -26,19 +26,19 @@ def unit(line: int, wanted: Any = None, **fields: Any) -> Unit:
     return Unit(line, str(line), request, wanted)
 
 
-def pack(*units: Unit, limit: int = 10**6, profile: Profile = ACS) -> list[Packed]:
+def pack(*units: Unit, limit: int = 10**6, profile: Profile = ACS) -> list[PackedRequest]:
     groups: dict[str, Any] = {}
     for wish in units:
-        for shape, part in parts_of(wish, profile):
-            groups.setdefault(shape.key, (shape, []))[1].append(part)
+        for pack_key, slice in slices_of(wish, profile):
+            groups.setdefault(pack_key.key, (pack_key, []))[1].append(slice)
     return [
-        Packed(f"r{place}-{index}", shape, chunk)
-        for place, (shape, parts) in enumerate(groups.values())
-        for index, chunk in enumerate(fitting(parts, min(limit, shape.limit)))
+        PackedRequest(f"r{place}-{index}", pack_key, chunk)
+        for place, (pack_key, slices) in enumerate(groups.values())
+        for index, chunk in enumerate(fill_requests(slices, min(limit, pack_key.limit)))
     ]
 
 
-def answer(packed: Packed) -> Outcome:
+def answer(packed: PackedRequest) -> Outcome:
     """As the provider would answer: choice i of prompt p is p*n+i, its text names both."""
     request = packed.request
     texts = [f"{json.dumps(prompt)}#{choice}" for prompt in request.prompts for choice in range(request.n)]
@@ -84,7 +84,7 @@ def test_every_wanted_rollout_comes_back_once_and_under_its_own_index(asked: lis
         packed.request.check(ACS)
         manifest = manifest_from(json.loads(json.dumps(manifest_message(packed.manifest))))
         assert manifest == packed.manifest
-        for share in deal(manifest, answer(packed)):
+        for share in unpack(manifest, answer(packed)):
             assert share.id == str(share.line)
             prompts = units[share.line - 1].request.prompts
             for rollout in share.rollouts:
@@ -96,7 +96,7 @@ def test_every_wanted_rollout_comes_back_once_and_under_its_own_index(asked: lis
 
 def test_compatible_lines_share_a_request_up_to_the_bound() -> None:
     packs = pack(*(unit(line, prompt=f"p{line}", max_tokens=32) for line in range(1, 1501)))
-    assert [len(packed.parts) for packed in packs] == [1000, 500]
+    assert [len(packed.slices) for packed in packs] == [1000, 500]
     assert packs[0].request.tokens_at_most == 32000
 
 
@@ -115,7 +115,7 @@ def test_the_default_model_named_or_not_is_the_same() -> None:
 
 
 def test_without_max_tokens_nothing_is_packed_where_it_must_be_explicit() -> None:
-    assert [len(packed.parts) for packed in pack(unit(1, prompt="a"), unit(2, prompt="b"))] == [1, 1]
+    assert [len(packed.slices) for packed in pack(unit(1, prompt="a"), unit(2, prompt="b"))] == [1, 1]
 
 
 def test_chat_is_never_packed() -> None:
@@ -128,7 +128,7 @@ def test_chat_is_never_packed() -> None:
 def test_choices_beyond_one_request_are_spread_evenly() -> None:
     packs = pack(unit(1, prompt="a", n=100, max_tokens=500))
     assert [packed.request.n for packed in packs] == [50, 50]
-    assert [packed.parts[0].choices[0] for packed in packs] == [0, 50]
+    assert [packed.slices[0].choices[0] for packed in packs] == [0, 50]
 
 
 def test_a_seed_moves_on_with_the_choices_so_that_no_text_is_sampled_twice() -> None:
@@ -146,14 +146,14 @@ def test_one_choice_too_large_for_any_request_is_refused() -> None:
 def test_missing_choices_are_asked_as_fewer_and_mapped_back() -> None:
     [packed] = pack(unit(3, ((0, 0), (0, 2)), prompt="a", n=3, max_tokens=5))
     assert packed.request.n == 2
-    [share] = unpack(packed, answer(packed))
+    [share] = unpack(packed.manifest, answer(packed))
     assert [(r.prompt_index, r.choice_index) for r in share.rollouts] == [(0, 0), (0, 2)]
 
 
 def test_bodies_are_bounded_and_a_larger_prompt_goes_alone() -> None:
     big, small = "x" * MAX_PACK_BYTES, "y" * (MAX_PACK_BYTES // 3)
     packs = pack(*(unit(i, prompt=p, max_tokens=1) for i, p in enumerate([small, big, small, small, small], 1)))
-    assert [len(packed.parts) for packed in packs] == [1, 1, 2, 1]
+    assert [len(packed.slices) for packed in packs] == [1, 1, 2, 1]
 
 
 def test_usage_is_whole_for_a_line_alone_and_shared_out_among_others() -> None:
@@ -170,35 +170,35 @@ def test_an_answer_that_does_not_fit_is_an_error() -> None:
     [packed] = pack(unit(1, prompt=["a", "b"], max_tokens=1))
     short = {"choices": [{"index": 0, "text": ""}]}
     with pytest.raises(ValueError, match="1 choices for 2"):
-        unpack(packed, Outcome("x", completion=short))
+        unpack(packed.manifest, Outcome("x", completion=short))
     beyond = {"choices": [{"index": 5, "text": ""}]}
     with pytest.raises(ValueError, match="prompt 5"):
-        unpack(packed, Outcome("x", completion=beyond))
+        unpack(packed.manifest, Outcome("x", completion=beyond))
 
 
 @pytest.mark.parametrize("culprits", [{7}, {0, 99}, set(range(100))])
 def test_a_pack_refused_for_good_is_narrowed_down_to_the_culprits(culprits: set[int]) -> None:
     [packed] = pack(*(unit(line, prompt=f"p{line}", max_tokens=1) for line in range(100)))
     refused = Failure(Cause.BAD_REQUEST, "400", 400, permanent=True)
-    todo, asked, failed, done = [packed.parts], 0, set(), set()
+    todo, asked, failed, done = [packed.slices], 0, set(), set()
     while todo:
-        parts = todo.pop()
+        slices = todo.pop()
         asked += 1
-        attempt = Packed("x", packed.shape, parts)
-        lines = {part.unit.line for part in parts}
+        attempt = PackedRequest("x", packed.pack_key, slices)
+        lines = {slice.unit.line for slice in slices}
         if not lines & culprits:
             done |= lines
-        elif smaller := narrow(attempt, refused):
+        elif smaller := split_failed(attempt, refused):
             todo += smaller
         else:
-            failed |= {record.line for record in fail(attempt, Outcome("x", failure=refused))}
+            failed |= {record.line for record in failed_lines(attempt, Outcome("x", failure=refused))}
     assert failed == culprits
     assert done == set(range(100)) - culprits
     assert asked <= 1 + 16 * len(culprits)
 
 
 @pytest.mark.parametrize(
-    ("cause", "status", "permanent", "pieces"),
+    ("cause", "status", "permanent", "entry"),
     [
         (Cause.BAD_REQUEST, 404, True, 0),
         (Cause.KEY_REFUSED, 401, True, 0),
@@ -211,7 +211,7 @@ def test_a_pack_refused_for_good_is_narrowed_down_to_the_culprits(culprits: set[
     ],
 )
 def test_only_failures_that_a_single_prompt_may_cause_part_a_pack(
-    cause: Cause, status: int | None, permanent: bool, pieces: int
+    cause: Cause, status: int | None, permanent: bool, entry: int
 ) -> None:
     [packed] = pack(*(unit(line, prompt="p", max_tokens=1) for line in range(64)))
-    assert len(narrow(packed, Failure(cause, "", status, permanent))) == pieces
+    assert len(split_failed(packed, Failure(cause, "", status, permanent))) == entry

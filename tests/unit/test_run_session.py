@@ -44,7 +44,7 @@ def test_where_all_failed_the_parameters_may_be_corrected(tmp_path: Path, retry_
 def test_attempts_of_packs_that_were_parted_count(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "in.jsonl", [{"prompt": "a"}, {"prompt": "b"}])
     driver = FakeDriver()
-    driver.status = DriveStatus(attempts=3, retries={"bad_request": 3}, packed=3, parted=3)
+    driver.status = DriveStatus(attempts=3, retries={"bad_request": 3}, packed=3, split=3)
     summary = run(options(source, out=tmp_path / "out.jsonl"), driver)
     assert summary is not None
     assert (summary.attempts, summary.starts, summary.retries, summary.parted) == (5, 5, {"bad_request": 3}, 3)

@@ -35,9 +35,9 @@ from brimful.dispatch.sender import Sender
 from brimful.dispatch.stop import Ending
 from brimful.dispatch.sweep import Sweep
 from brimful.names import Workload
-from brimful.packing.batcher import Planner
-from brimful.packing.pack_size import Tuner
-from brimful.packing.slot_model import Limits, Pace
+from brimful.packing.batcher import Batcher
+from brimful.packing.pack_size import PackSizer
+from brimful.packing.slot_model import Limits, SlotModel
 from brimful.packing.units import Delivered, DriveStatus, Failed, PackOption, Recovered, Unit
 from brimful.profile import Profile
 from brimful.runtime.aio import cancel_and_wait
@@ -77,9 +77,9 @@ class Driver:
         self._publisher = Publisher(app or app_for(redis_url))
         limits = Limits(profile.slots, profile.starts, profile.window_s)
         auto = pack == "auto" and profile.max_prompts != 1
-        self._tuner = tuner = Tuner(limits, timeout_s)
-        self._pace = Pace(limits, adapting=auto)
-        self._planner = planner = Planner(profile, pack, tuner, self._pace)
+        self._tuner = tuner = PackSizer(limits, timeout_s)
+        self._pace = SlotModel(limits, adapting=auto)
+        self._planner = planner = Batcher(profile, pack, tuner, self._pace)
         self._status = status = DriveStatus()
         outcomes = Outcomes(planner, tuner, status)
         self._out = out = Outstanding(self._pace, tuner, Workload(workload) if workload is not None else None, clock)

@@ -10,9 +10,9 @@ from functools import partial
 
 from brimful.dispatch.enqueue import ShardMessage
 from brimful.names import Workload
-from brimful.packing.pack_size import Tuner
-from brimful.packing.packing import Packed
-from brimful.packing.slot_model import Pace
+from brimful.packing.pack_size import PackSizer
+from brimful.packing.packing import PackedRequest
+from brimful.packing.slot_model import SlotModel
 from brimful.packing.units import manifest_message
 
 SHARD_BYTES = 768 * 1024
@@ -27,7 +27,7 @@ _SHARDS_A_SECOND = 40
 class Shard:
     id: str
     queue: str
-    requests: dict[str, Packed] = field(default_factory=dict)
+    requests: dict[str, PackedRequest] = field(default_factory=dict)
     """Those without an outcome."""
     enqueued_at: float = 0.0
     """0 = not yet."""
@@ -42,14 +42,16 @@ class Shard:
 class Outstanding:
     """Every request is in exactly one shard, and a shard is here as long as it has one."""
 
-    def __init__(self, pace: Pace, tuner: Tuner, workload: Workload | None, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, pace: SlotModel, tuner: PackSizer, workload: Workload | None, clock: Callable[[], float]
+    ) -> None:
         """``workload`` None: each request's own."""
         self._pace = pace
         self._tuner = tuner
         self._workload = workload
         self._clock = clock
         self._where: dict[str, Shard] = {}
-        self._dropped: dict[str, Packed] = {}
+        self._dropped: dict[str, PackedRequest] = {}
         self.shards: dict[str, Shard] = {}
         self.unsent: deque[Shard] = deque()
         self.foreign: set[str] = set()
@@ -63,16 +65,16 @@ class Outstanding:
         return id in self._where
 
     @property
-    def last(self) -> Packed | None:
+    def last(self) -> PackedRequest | None:
         """One of those that were added last."""
         shard = next(reversed(self._where.values()), None)
         return next(iter(shard.requests.values()), None) if shard is not None else None
 
-    def announce(self, packed: Packed) -> None:
+    def announce(self, packed: PackedRequest) -> None:
         """It will be added in a moment; what is planned meanwhile reckons with it."""
         self._pace.enqueued(packed.id, partial(self._seconds, packed), self._clock())
 
-    def add(self, made: Iterable[Packed]) -> None:
+    def add(self, made: Iterable[PackedRequest]) -> None:
         """Divides new (announced) requests into shards, which wait in ``unsent``."""
         now = self._clock()
         made = list(made)
@@ -80,7 +82,7 @@ class Outstanding:
         limit = min(limit, _SHARD_MOST)
         current: dict[str, tuple[Shard, int]] = {}
         for packed in made:
-            queue = (self._workload or packed.shape.workload).value
+            queue = (self._workload or packed.pack_key.workload).value
             shard, size = current.get(queue, (None, 0))
             if shard is None or len(shard.requests) >= limit or size + packed.size > SHARD_BYTES:
                 shard, size = Shard(uuid.uuid4().hex, queue), 0
@@ -89,7 +91,7 @@ class Outstanding:
             self._put(shard, packed)
             current[queue] = (shard, size + packed.size)
 
-    def adopt(self, shard: str, requests: Mapping[str, Packed]) -> None:
+    def adopt(self, shard: str, requests: Mapping[str, PackedRequest]) -> None:
         """A shard that an earlier submitter enqueued."""
         adopted = Shard(shard, (self._workload or Workload.BATCH).value, enqueued_at=self._clock())
         self.shards[shard] = adopted
@@ -98,7 +100,7 @@ class Outstanding:
             self.announce(packed)
             self._put(adopted, packed)
 
-    def end(self, id: str) -> Packed | None:
+    def end(self, id: str) -> PackedRequest | None:
         """The request has its outcome. None where it had it before, or was dropped by a stop long ago."""
         return self._remove(id) or self._dropped.pop(id, None)
 
@@ -122,19 +124,19 @@ class Outstanding:
             requests.append({"id": id, "units": manifest_message(packed.manifest), "request": fields})
         return ShardMessage(run, shard.id, shard.queue, requests)
 
-    def _rate(self, made: Sequence[Packed], now: float) -> float:
+    def _rate(self, made: Sequence[PackedRequest], now: float) -> float:
         """Requests a second: as they ended of late, or as the limits would allow. Shards that are too small for it cost
         the workers so much that it is never reached."""
         measured, seconds = self._pace.rate(now), self._seconds(made[0]) if made else 0.0
         limits = self._pace.limits
         return max(measured, min(limits.start_rate, limits.slots / seconds)) if seconds else measured
 
-    def _put(self, shard: Shard, packed: Packed) -> None:
+    def _put(self, shard: Shard, packed: PackedRequest) -> None:
         shard.requests[packed.id] = packed
         self._where[packed.id] = shard
         self.bytes += packed.size
 
-    def _remove(self, id: str) -> Packed | None:
+    def _remove(self, id: str) -> PackedRequest | None:
         shard = self._where.pop(id, None)
         if shard is None:
             return None
@@ -145,5 +147,5 @@ class Outstanding:
         self._pace.ended(id, self._clock())
         return packed
 
-    def _seconds(self, packed: Packed) -> float:
-        return self._tuner.predicted_s(packed.shape, len(packed.parts))
+    def _seconds(self, packed: PackedRequest) -> float:
+        return self._tuner.predicted_s(packed.pack_key, len(packed.slices))

@@ -14,10 +14,10 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from brimful.dispatch.inflight import Outstanding
 from brimful.dispatch.sender import Sender
 from brimful.errors import RequestTooLarge
-from brimful.packing.batcher import Planner
-from brimful.packing.pack_size import Tuner
-from brimful.packing.packing import Packed
-from brimful.packing.slot_model import Pace
+from brimful.packing.batcher import Batcher
+from brimful.packing.pack_size import PackSizer
+from brimful.packing.packing import PackedRequest
+from brimful.packing.slot_model import SlotModel
 from brimful.packing.units import DriveStatus, Unit
 from brimful.runtime.threads import threaded
 
@@ -33,9 +33,9 @@ class Intake:
 
     def __init__(
         self,
-        planner: Planner,
-        tuner: Tuner,
-        pace: Pace,
+        planner: Batcher,
+        tuner: PackSizer,
+        pace: SlotModel,
         out: Outstanding,
         sender: Sender,
         status: DriveStatus,
@@ -106,13 +106,13 @@ class Intake:
         stalled = self._reading_since is not None and now - self._reading_since > _STALLED_S
         if len(self._pace) < self._pace.limits.slots and now - self._planned_at > _IDLE_S:
             stalled = True
-        made: list[Packed] = []
+        made: list[PackedRequest] = []
         room, size = self.room(), self._out.bytes
         while len(made) < room and size < _BYTES_OUTSTANDING:
             chosen = self._planner.next(now, self._left, self.fed or stalled)
             if chosen is None:
                 break
-            packed = Packed(uuid.uuid4().hex[:16], *chosen)
+            packed = PackedRequest(uuid.uuid4().hex[:16], *chosen)
             made.append(packed)
             size += packed.size
             # At once, since the end of a run is planned by what is under way.
@@ -128,8 +128,8 @@ class Intake:
         """For so many requests more."""
         last = self._out.last
         seconds = None
-        if last is not None and not (self._auto and not self._tuner.known(last.shape)):
-            seconds = self._tuner.seconds(last.shape, len(last.parts))
+        if last is not None and not (self._auto and not self._tuner.known(last.pack_key)):
+            seconds = self._tuner.seconds(last.pack_key, len(last.slices))
         return self._pace.room(seconds, self._clock())
 
     def wake(self) -> None:

@@ -6,9 +6,9 @@ import time
 from dataclasses import replace
 
 from brimful.outcome import Cause, Failure, Outcome
-from brimful.packing.batcher import Planner
-from brimful.packing.pack_size import Tuner
-from brimful.packing.packing import Packed, fail, narrow, unpack
+from brimful.packing.batcher import Batcher
+from brimful.packing.pack_size import PackSizer
+from brimful.packing.packing import PackedRequest, failed_lines, split_failed, unpack
 from brimful.packing.units import Delivered, DriveStatus, Failed, Unit
 
 STOPS = (Cause.KEY_REFUSED, Cause.BUDGET)
@@ -30,20 +30,20 @@ def attempts_since(outcome: Outcome, began: float) -> int:
 class Outcomes:
     """Keeps the status, teaches the tuner, and gives parts of failed packs back to the planner."""
 
-    def __init__(self, planner: Planner, tuner: Tuner, status: DriveStatus) -> None:
+    def __init__(self, planner: Batcher, tuner: PackSizer, status: DriveStatus) -> None:
         self._planner = planner
         self._tuner = tuner
         self._status = status
         self._began = time.time()
 
-    def records(self, packed: Packed, outcome: Outcome, *, known_lines: bool) -> list[Delivered | Failed]:
+    def records(self, packed: PackedRequest, outcome: Outcome, *, known_lines: bool) -> list[Delivered | Failed]:
         """Empty where it is asked anew, or was only stopped. ``known_lines``: the parts hold their lines' own
         requests."""
         self._count(packed, outcome)
         failure = outcome.failure
         if failure is None:
             try:
-                delivered = unpack(packed, outcome)
+                delivered = unpack(packed.manifest, outcome)
             except (ValueError, KeyError, TypeError) as error:
                 failure = Failure(Cause.BAD_ANSWER, f"the outcome does not fit its request: {error}")
                 outcome = replace(outcome, completion=None, failure=failure)
@@ -53,7 +53,7 @@ class Outcomes:
                 return list(delivered)
         if self._asked_anew(packed, failure):
             return []
-        records = fail(packed, outcome)
+        records = failed_lines(packed, outcome)
         if not known_lines:
             records = [replace(record, request=None) for record in records]
         self._status.failures += len(records)
@@ -68,26 +68,26 @@ class Outcomes:
         self._status.failures += 1
         return Failed(unit.line, unit.id, unit.request, wanted, failure, Outcome(unit.id, failure=failure))
 
-    def _asked_anew(self, packed: Packed, failure: Failure) -> bool:
+    def _asked_anew(self, packed: PackedRequest, failure: Failure) -> bool:
         """Whether the failure is nobody's: withdrawn, or of a pack of which nobody knows who is to blame."""
         stopping = self._status.stopping is not None
         if failure.cause is Cause.CANCELLED:
             if not stopping:
-                self._planner.put_back(packed.shape, [packed.parts])
+                self._planner.put_back(packed.pack_key, [packed.slices])
             return True
-        if failure.cause is Cause.TIMEOUT and len(packed.parts) > 1:
-            self._tuner.latency(packed.shape.model).timed_out(packed.shape.max_tokens, packed.choices)
-        smaller = narrow(packed, failure)
+        if failure.cause is Cause.TIMEOUT and len(packed.slices) > 1:
+            self._tuner.latency(packed.pack_key.model).timed_out(packed.pack_key.max_tokens, packed.choices)
+        smaller = split_failed(packed, failure)
         if not smaller:
             return False
-        self._status.parted += 1
+        self._status.split += 1
         if failure.cause is Cause.BUDGET:
-            self._tuner.most = max(1, len(packed.parts) // 2)
+            self._tuner.max_prompts = max(1, len(packed.slices) // 2)
         if not stopping:
-            self._planner.put_back(packed.shape, smaller)
+            self._planner.put_back(packed.pack_key, smaller)
         return True
 
-    def _count(self, packed: Packed, outcome: Outcome) -> None:
+    def _count(self, packed: PackedRequest, outcome: Outcome) -> None:
         status = self._status
         status.requests += 1
         status.packed += packed.lines > 1
@@ -99,9 +99,9 @@ class Outcomes:
         if isinstance(usage, dict) and isinstance(usage.get("total_tokens"), int):
             status.tokens += usage["total_tokens"]
 
-    def _learn(self, packed: Packed, outcome: Outcome) -> None:
-        latency = self._tuner.latency(packed.shape.model)
+    def _learn(self, packed: PackedRequest, outcome: Outcome) -> None:
+        latency = self._tuner.latency(packed.pack_key.model)
         if outcome.attempts == 1 and outcome.provider_s > 0:
-            latency.add(packed.shape.max_tokens, packed.choices, outcome.provider_s)
-        if outcome.retries.get(Cause.TIMEOUT) and len(packed.parts) > 1:
-            latency.timed_out(packed.shape.max_tokens, packed.choices)
+            latency.add(packed.pack_key.max_tokens, packed.choices, outcome.provider_s)
+        if outcome.retries.get(Cause.TIMEOUT) and len(packed.slices) > 1:
+            latency.timed_out(packed.pack_key.max_tokens, packed.choices)

@@ -8,20 +8,20 @@ from typing import Any
 
 from brimful.errors import BadRequest
 from brimful.names import Mode
-from brimful.packing.packing import Packed, Part, parts_of
+from brimful.packing.packing import PackedRequest, Slice, slices_of
 from brimful.packing.request_size import line_profile, prompt_bytes
 from brimful.packing.units import Manifest, Unit
 from brimful.profile import Profile
 from brimful.request import Request
 
 
-def rebuilt(id: str, manifest: Manifest, fields: Any, profile: Profile) -> Packed | None:
+def rebuilt(id: str, manifest: Manifest, fields: Any, profile: Profile) -> PackedRequest | None:
     """None where the two do not belong together. The lines' requests in it are those of one prompt each."""
     if not isinstance(fields, Mapping) or not manifest:
         return None
     try:
         request = Request.parse(fields, line_profile(profile))
-        shape, _ = next(parts_of(Unit(0, "", replace(request, id="")), profile))
+        shape, _ = next(slices_of(Unit(0, "", replace(request, id="")), profile))
     except (BadRequest, StopIteration):
         return None
     prompts = request.prompts
@@ -36,5 +36,5 @@ def rebuilt(id: str, manifest: Manifest, fields: Any, profile: Profile) -> Packe
         line = Request({**request.fields, name: prompt}, "", request.mode, request.workload)
         wanted = tuple((piece.prompt_index, choice) for choice in piece.choices)
         unit = Unit(piece.line, piece.id, line, wanted)
-        parts.append(Part(unit, piece.prompt_index, piece.choices, prompt, prompt_bytes(prompt)))
-    return Packed(id, shape, tuple(parts))
+        parts.append(Slice(unit, piece.prompt_index, piece.choices, prompt, prompt_bytes(prompt)))
+    return PackedRequest(id, shape, tuple(parts))

@@ -17,9 +17,9 @@ from brimful.dispatch.results import Inbox
 from brimful.dispatch.sender import Sender
 from brimful.dispatch.stop import Ending
 from brimful.dispatch.sweep import Sweep
-from brimful.packing.batcher import Planner
-from brimful.packing.pack_size import Tuner
-from brimful.packing.packing import even_chunks
+from brimful.packing.batcher import Batcher
+from brimful.packing.pack_size import PackSizer
+from brimful.packing.packing import split_evenly
 from brimful.packing.units import DriveStatus
 from brimful.state.redis_retry import retry_until_available
 
@@ -36,8 +36,8 @@ class Caretaker:
         ledger: RunLedger,
         out: Outstanding,
         sweep: Sweep,
-        tuner: Tuner,
-        planner: Planner,
+        tuner: PackSizer,
+        planner: Batcher,
         intake: Intake,
         sender: Sender,
         inbox: Inbox,
@@ -96,7 +96,9 @@ class Caretaker:
         doomed = [
             shard
             for shard in self._out.shards.values()
-            if any(self._tuner.hopeless(packed.shape, len(packed.parts)) for packed in shard.requests.values())
+            if any(
+                self._tuner.exceeds_timeout(packed.pack_key, len(packed.slices)) for packed in shard.requests.values()
+            )
         ]
         if not doomed:
             return
@@ -105,6 +107,6 @@ class Caretaker:
         for shard in doomed:
             for packed in list(shard.requests.values()):
                 if self._out.end(packed.id) is not None:
-                    most = self._tuner.most_prompts(packed.shape)
-                    self._planner.put_back(packed.shape, even_chunks(packed.parts, most))
+                    most = self._tuner.most_prompts(packed.pack_key)
+                    self._planner.put_back(packed.pack_key, split_evenly(packed.slices, most))
         self._intake.plan()

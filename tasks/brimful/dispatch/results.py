@@ -16,7 +16,7 @@ from brimful.dispatch.ledger import Result, RunLedger
 from brimful.dispatch.outcomes import STOPS, Outcomes
 from brimful.dispatch.stop import Ending
 from brimful.errors import RequestTooLarge
-from brimful.packing.batcher import Planner
+from brimful.packing.batcher import Batcher
 from brimful.packing.units import Delivered, DriveStatus, Failed, Unit
 from brimful.state.redis_retry import AWAY, reraise_cancellation, retry_until_available
 
@@ -32,7 +32,7 @@ class Inbox:
         self,
         ledger: RunLedger,
         outcomes: Outcomes,
-        planner: Planner,
+        planner: Batcher,
         out: Outstanding,
         intake: Intake,
         ending: Ending,

@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 
 from brimful.dispatch.ledger import RunLedger
 from brimful.dispatch.rebuild import rebuilt
-from brimful.packing.packing import Packed, deal
+from brimful.packing.packing import PackedRequest, unpack
 from brimful.packing.units import Delivered, Recovered
 from brimful.profile import Profile
 from brimful.state import broker_queues as queued
@@ -19,7 +19,7 @@ from brimful.state.redis_retry import retry_until_available
 @dataclass(frozen=True, slots=True)
 class Left:
     delivered: list[Delivered]
-    shards: dict[str, dict[str, Packed]]
+    shards: dict[str, dict[str, PackedRequest]]
     """Shard → its requests without an outcome, as their message tells them."""
     last: str
     """The last entry of the stream that was read; "0" = none."""
@@ -53,9 +53,9 @@ async def collect(client: Redis, ledger: RunLedger, profile: Profile) -> Left:
             last = result.entry
             if result.id not in ended and result.outcome.ok:
                 with contextlib.suppress(ValueError, KeyError, TypeError):
-                    delivered += deal(result.manifest, result.outcome)
+                    delivered += unpack(result.manifest, result.outcome)
             ended.add(result.id)
-    shards: dict[str, dict[str, Packed]] = {}
+    shards: dict[str, dict[str, PackedRequest]] = {}
     for shard, rows in alive.items():
         rows = {id: manifest for id, manifest in rows.items() if id not in ended}
         asked = {str(entry.get("id")): entry.get("request") for entry in messages.get(shard, [])}

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from brimful.packing.latency import Latency
-from brimful.packing.packing import Shape
+from brimful.packing.packing import PackKey
 from brimful.packing.slot_model import Limits
 
 START_TOKENS = 4096
@@ -37,7 +37,7 @@ _MODELS = 64
 _SHAPES = 4096
 
 
-class Tuner:
+class PackSizer:
     """Learns from every request that ended; asked before every request that is sent."""
 
     def __init__(self, limits: Limits, timeout_s: float) -> None:
@@ -46,7 +46,7 @@ class Tuner:
         self._longest_s = _TIMEOUT_SHARE * timeout_s
         self._models: dict[str, Latency] = {}
         self._best: dict[tuple[str, int, int | None, int], tuple[int, int | None, int]] = {}
-        self.most: int | None = None
+        self.max_prompts: int | None = None
         """Prompts per request from which on requests were refused for lack of budget."""
 
     def latency(self, model: str) -> Latency:
@@ -57,74 +57,76 @@ class Tuner:
             found = self._models[model] = Latency()
         return found
 
-    def seconds(self, shape: Shape, prompts: int) -> float | None:
+    def seconds(self, pack_key: PackKey, prompts: int) -> float | None:
         """Predicted on the wire, for a request of so many prompts; None where nothing is known."""
-        found = self._models.get(shape.model)
-        return None if found is None else found.predict(shape.max_tokens, prompts * shape.n)
+        found = self._models.get(pack_key.model)
+        return None if found is None else found.predict(pack_key.max_tokens, prompts * pack_key.n)
 
-    def predicted_s(self, shape: Shape, prompts: int) -> float:
+    def predicted_s(self, pack_key: PackKey, prompts: int) -> float:
         """Seconds on the wire, to reckon with: 0.0 where nothing is known, so ask :meth:`known` first."""
-        return self.seconds(shape, prompts) or 0.0
+        return self.seconds(pack_key, prompts) or 0.0
 
     @property
     def between_starts_s(self) -> float:
         """Seconds between starts in the long run, by the limit or by what a small fleet manages; never 0."""
         return _OWN_S if self.limits.starts is None else max(_OWN_S, self.limits.window_s / self.limits.starts)
 
-    def known(self, shape: Shape) -> bool:
-        found = self._models.get(shape.model)
+    def known(self, pack_key: PackKey) -> bool:
+        found = self._models.get(pack_key.model)
         return found is not None and found.known
 
     @property
     def start_tokens(self) -> int:
         return min(START_TOKENS, int(_SLOWEST * self._longest_s))
 
-    def start(self, shape: Shape) -> int:
+    def start(self, pack_key: PackKey) -> int:
         """Prompts of a request of which nothing is known."""
-        size = shape.n * (shape.max_tokens or 256)
-        return max(1, min(shape.limit, START_PROMPTS, self.start_tokens // size, self.most or START_PROMPTS))
+        size = pack_key.n * (pack_key.max_tokens or 256)
+        return max(1, min(pack_key.limit, START_PROMPTS, self.start_tokens // size, self.max_prompts or START_PROMPTS))
 
-    def most_prompts(self, shape: Shape) -> int:
-        """What a request of this shape may carry, given what is known so far."""
-        if not self.known(shape):
-            return self.start(shape)
-        latency = self._models[shape.model]
-        size = shape.n * (shape.max_tokens or 256)
+    def most_prompts(self, pack_key: PackKey) -> int:
+        """What a request of this pack_key may carry, given what is known so far."""
+        if not self.known(pack_key):
+            return self.start(pack_key)
+        latency = self._models[pack_key.model]
+        size = pack_key.n * (pack_key.max_tokens or 256)
         reach = (_REACH if latency.sizes >= 3 else 4) * latency.largest
         if latency.ceiling is not None:
             reach = min(reach, latency.ceiling)
-        most = max(1, min(shape.limit, reach // size, self.most or shape.limit))
+        most = max(1, min(pack_key.limit, reach // size, self.max_prompts or pack_key.limit))
         low, high = 1, most
         while low < high:
             middle = (low + high + 1) // 2
-            if self.predicted_s(shape, middle) <= self._longest_s:
+            if self.predicted_s(pack_key, middle) <= self._longest_s:
                 low = middle
             else:
                 high = middle - 1
         return low
 
-    def hopeless(self, shape: Shape, prompts: int) -> bool:
+    def exceeds_timeout(self, pack_key: PackKey, prompts: int) -> bool:
         """Whether such a request, of several prompts, is sure to run into its timeout."""
-        return prompts > 1 and self.known(shape) and self.predicted_s(shape, prompts) > self._timeout_s
+        return prompts > 1 and self.known(pack_key) and self.predicted_s(pack_key, prompts) > self._timeout_s
 
-    def best(self, shape: Shape) -> int:
+    def best(self, pack_key: PackKey) -> int:
         """For the long run, as long as there is plenty left."""
-        found = self._models.get(shape.model)
+        found = self._models.get(pack_key.model)
         learnt = found.learnt if found is not None else 0
-        about = (shape.model, shape.n, shape.max_tokens, shape.limit)
+        about = (pack_key.model, pack_key.n, pack_key.max_tokens, pack_key.limit)
         known = self._best.get(about)
-        if known is None or known[:2] != (learnt, self.most):
+        if known is None or known[:2] != (learnt, self.max_prompts):
             if len(self._best) >= _SHAPES:
                 self._best.clear()
-            known = self._best[about] = (learnt, self.most, self._find_best(shape))
+            known = self._best[about] = (learnt, self.max_prompts, self._find_best(pack_key))
         return known[2]
 
-    def _find_best(self, shape: Shape) -> int:
-        most = self.most_prompts(shape)
-        if not self.known(shape):
+    def _find_best(self, pack_key: PackKey) -> int:
+        most = self.most_prompts(pack_key)
+        if not self.known(pack_key):
             return most
         sizes = sorted({1, most, *(min(most, int(size)) for size in _geometric(most))})
-        rates = [size / max(self.predicted_s(shape, size) / self.limits.slots, self.between_starts_s) for size in sizes]
+        rates = [
+            size / max(self.predicted_s(pack_key, size) / self.limits.slots, self.between_starts_s) for size in sizes
+        ]
         enough = _WITHIN * max(rates)
         return next(size for size, rate in zip(sizes, rates, strict=True) if rate >= enough)
 
@@ -142,7 +144,7 @@ def _geometric(most: int) -> list[float]:
 
 @dataclass(slots=True)
 class Lot:
-    """All that is left of one shape."""
+    """All that is left of one pack_key."""
 
     count: int
     most: int

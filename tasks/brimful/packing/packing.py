@@ -1,176 +1,195 @@
-"""Many prompts in one request, and back. Pure: no clock, no I/O.
+"""Packs the prompts of many lines into one request, and unpacks the answer. Pure: no clock, no I/O.
 
-A line's wish is cut into *parts*: one prompt with some of its choices. Parts of the same *shape* (model and every other
+A line is cut into *slices*: one prompt with some of its choices. Slices with the same *pack key* (model and every other
 field but the prompt, number of choices, strings or token lists) may share a request, within the profile's bounds
-(:mod:`brimful.packing.request_size`). A line too large for one request is cut over its prompts first, then over its
-choices.
+(:mod:`brimful.packing.request_size`). A line too large for one request is split by prompts first, then by choices.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from brimful.names import Mode, Workload
 from brimful.outcome import Cause, Failure, Outcome, Rollout, rollouts
 from brimful.packing.request_size import MAX_PACK_BYTES, check_line, most_choices, most_prompts, prompt_bytes
-from brimful.packing.units import Delivered, Failed, Manifest, Piece, Unit
+from brimful.packing.units import Delivered, Failed, Manifest, ManifestEntry, Unit
 from brimful.packing.usage import share_usage
 from brimful.profile import Profile
 from brimful.request import Request
 
-_SHAPES = 4096
-"""Shapes that are remembered."""
+_Item = TypeVar("_Item")
+
+_PACK_KEYS = 4096
+"""Pack keys that are remembered."""
 _describe = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
-_SAME_FOR_ALL = frozenset({404, 405, 406, 415})
-"""Statuses that no prompt is the reason of (no such model, no such endpoint): parting such a pack teaches nothing."""
-_NARROWED = frozenset({Cause.TIMEOUT, Cause.SERVER_ERROR, Cause.BAD_ANSWER, Cause.JOB_FAILED})
-"""Failures that come and go, but that one prompt, or too large a pack, may bring on again and again."""
-_FAN = 8
-"""Into how many a pack is parted after such a failure; each part costs a full set of attempts, so fewer levels."""
+_NOT_THE_PROMPT = frozenset({404, 405, 406, 415})
+"""Statuses that no prompt causes (no such model, no such endpoint): splitting the request would not help."""
+_SPLIT_ON = frozenset({Cause.TIMEOUT, Cause.SERVER_ERROR, Cause.BAD_ANSWER, Cause.JOB_FAILED})
+"""Transient failures that one prompt, or too large a request, may cause every time."""
+_TRANSIENT_SPLIT = 8
+"""Requests that replace one after such a failure. Each costs a full set of attempts, so more requests, fewer levels."""
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """What parts of one request have in common."""
+class PackKey:
+    """What the slices of one request have in common."""
 
     key: str
+    """Equal for equal pack keys."""
     fields: Mapping[str, Any]
     """The provider's fields, without ``prompt``, ``messages`` and ``n``."""
     mode: Mode
     workload: Workload
     n: int
-    """Choices of each part."""
+    """Choices of each slice."""
     model: str
     max_tokens: int | None
     limit: int
-    """Parts that one request may carry; 1 = they go alone."""
+    """Slices that one request may carry; 1 = they are not packed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Slice:
     """One prompt of a line with the choices wanted of it."""
 
     unit: Unit
     prompt_index: int
     choices: tuple[int, ...]
-    """In the line's terms; as many as the shape's ``n``."""
+    """Choice indexes of the line; as many as the pack key's ``n``."""
     prompt: Any
     """A string, a ``list[int]``, or the chat's messages."""
     size: int
-    """About its bytes in a body."""
+    """Approximate bytes in a request body."""
 
     @property
-    def piece(self) -> Piece:
-        return Piece(self.unit.line, self.unit.id, self.prompt_index, self.choices)
+    def manifest_entry(self) -> ManifestEntry:
+        return ManifestEntry(self.unit.line, self.unit.id, self.prompt_index, self.choices)
 
     @property
     def wanted(self) -> tuple[tuple[int, int], ...]:
         return tuple((self.prompt_index, choice) for choice in self.choices)
 
 
+Pack = tuple[Slice, ...]
+"""The slices of one request, in their order."""
+
+
 @dataclass(frozen=True)
-class Packed:
-    """One request that stands for its parts, in their order."""
+class PackedRequest:
+    """One request to the provider, and the slices that it carries."""
 
     id: str
-    shape: Shape
-    parts: tuple[Part, ...]
+    pack_key: PackKey
+    slices: Pack
 
     @cached_property
     def manifest(self) -> Manifest:
-        return tuple([part.piece for part in self.parts])
+        return tuple([item.manifest_entry for item in self.slices])
 
     @cached_property
     def size(self) -> int:
-        return sum(part.size for part in self.parts)
+        """Approximate bytes of its prompts."""
+        return sum(item.size for item in self.slices)
 
     @property
     def choices(self) -> int:
-        return len(self.parts) * self.shape.n
-
-    @property
-    def request(self) -> Request:
-        """The call as the provider is to see it."""
-        fields = dict(self.shape.fields)
-        if self.shape.mode is Mode.CHAT:
-            fields["messages"] = self.parts[0].prompt
-        elif len(self.parts) == 1:
-            fields["prompt"] = self.parts[0].prompt
-        else:
-            fields["prompt"] = [part.prompt for part in self.parts]
-        if self.shape.n > 1:
-            fields["n"] = self.shape.n
-        return Request(fields=fields, id=self.id, mode=self.shape.mode, workload=self.shape.workload)
+        return len(self.slices) * self.pack_key.n
 
     @property
     def lines(self) -> int:
-        return len({part.unit.line for part in self.parts})
+        return len({item.unit.line for item in self.slices})
+
+    @property
+    def request(self) -> Request:
+        """The request as it is sent."""
+        fields = dict(self.pack_key.fields)
+        if self.pack_key.mode is Mode.CHAT:
+            fields["messages"] = self.slices[0].prompt
+        elif len(self.slices) == 1:
+            fields["prompt"] = self.slices[0].prompt
+        else:
+            fields["prompt"] = [item.prompt for item in self.slices]
+        if self.pack_key.n > 1:
+            fields["n"] = self.pack_key.n
+        return Request(fields=fields, id=self.id, mode=self.pack_key.mode, workload=self.pack_key.workload)
 
 
-def parts_of(
-    unit: Unit, profile: Profile, known: MutableMapping[str, Shape] | None = None
-) -> Iterator[tuple[Shape, Part]]:
-    """The unit's wanted rollouts, each in exactly one part. Raises RequestTooLarge as ``check_line`` does.
+def slices_of(
+    unit: Unit, profile: Profile, known: MutableMapping[str, PackKey] | None = None
+) -> Iterator[tuple[PackKey, Slice]]:
+    """The unit's wanted rollouts, each in exactly one slice. Raises RequestTooLarge as ``check_line`` does.
 
-    ``known``: shapes made before under the same profile, by their keys; equal ones are then the same one.
+    ``known``: a cache of pack keys made under the same profile; equal pack keys are then one object.
     """
     known = {} if known is None else known
-    check_line(unit.request, profile)
     request = unit.request
-    prompts = request.prompts
-    most = most_choices(request, profile)
-    shapes: dict[tuple[str, int, int], Shape] = {}
+    check_line(request, profile)
+    fields = {name: value for name, value in request.fields.items() if name not in ("prompt", "messages", "n")}
+    if fields.get("model") == profile.model:
+        del fields["model"]  # Request.body puts it in again
+    model = str(fields.get("model", profile.model) or "")
+    common = f"{request.mode.value}|{request.workload.value}|{model}|{_describe(fields)}"
+    prompts, most = request.prompts, most_choices(request, profile)
     for prompt_index, missing in _missing(unit, len(prompts)):
         prompt = prompts[prompt_index]
         kind = "text" if isinstance(prompt, str) else "ids"
-        for choices in _even(missing, most):
-            # Equal seeds give equal texts: the choices from the third on may not begin again at the first.
-            shift = choices[0] if isinstance(request.fields.get("seed"), int) else 0
-            about = (kind, len(choices), shift)
-            if (shape := shapes.get(about)) is None:
-                shape = shapes[about] = _shape(request, kind, len(choices), shift, profile, known)
-            yield shape, Part(unit, prompt_index, choices, prompt, prompt_bytes(prompt))
+        for choices in split_evenly(missing, most):
+            # Equal seeds give equal texts, so a request that begins at choice 50 uses the seed plus 50.
+            shift = choices[0] if isinstance(fields.get("seed"), int) else 0
+            key = f"{common}|{kind}|{len(choices)}|{shift}"
+            if (pack_key := known.get(key)) is None:
+                if len(known) >= _PACK_KEYS:
+                    known.clear()
+                pack_key = known[key] = PackKey(
+                    key=key,
+                    fields={**fields, "seed": fields["seed"] + shift} if shift else fields,
+                    mode=request.mode,
+                    workload=request.workload,
+                    n=len(choices),
+                    model=model,
+                    max_tokens=request.max_tokens,
+                    limit=most_prompts(request, len(choices), profile),
+                )
+            yield pack_key, Slice(unit, prompt_index, choices, prompt, prompt_bytes(prompt))
 
 
-def fitting(parts: Iterable[Part], limit: int) -> Iterator[tuple[Part, ...]]:
-    """Parts of one shape dealt into requests of ``limit`` parts at most, and of MAX_PACK_BYTES."""
-    held: list[Part] = []
+def fill_requests(slices: Iterable[Slice], limit: int) -> Iterator[Pack]:
+    """Slices of one pack key, divided into requests of at most ``limit`` slices and MAX_PACK_BYTES."""
+    held: list[Slice] = []
     size = 0
-    for part in parts:
-        if held and (len(held) >= limit or size + part.size > MAX_PACK_BYTES):
+    for item in slices:
+        if held and (len(held) >= limit or size + item.size > MAX_PACK_BYTES):
             yield tuple(held)
             held, size = [], 0
-        held.append(part)
-        size += part.size
+        held.append(item)
+        size += item.size
     if held:
         yield tuple(held)
 
 
-def unpack(packed: Packed, outcome: Outcome) -> list[Delivered]:
-    """The lines' shares of a successful outcome, in the order in which the request carried them."""
-    return deal(packed.manifest, outcome)
+def unpack(manifest: Manifest, outcome: Outcome) -> list[Delivered]:
+    """The lines' parts of a successful outcome, in the order in which the request carried them.
 
-
-def deal(manifest: Manifest, outcome: Outcome) -> list[Delivered]:
-    """As :func:`unpack`, from a manifest alone. Raises ValueError where the answer does not fit the manifest."""
+    Raises ValueError where the answer does not fit the manifest.
+    """
     completion = outcome.completion
     if completion is None or not manifest:
-        raise ValueError("no completion to deal out")
+        raise ValueError("no completion to unpack")
     n = len(manifest[0].choices)
     lines: dict[int, tuple[str, list[Rollout], list[dict[str, Any]]]] = {}
     seen = 0
     for rollout, choice in zip(rollouts(completion, n), completion["choices"], strict=True):
         try:
-            piece = manifest[rollout.prompt_index]
+            entry = manifest[rollout.prompt_index]
         except IndexError:
             raise ValueError(f"choice for prompt {rollout.prompt_index} of {len(manifest)}") from None
-        _, mine, theirs = lines.setdefault(piece.line, (piece.id, [], []))
-        choice_index = piece.choices[rollout.choice_index]
-        mine.append(Rollout(piece.prompt_index, choice_index, rollout.text, rollout.finish_reason))
+        _, mine, theirs = lines.setdefault(entry.line, (entry.id, [], []))
+        choice_index = entry.choices[rollout.choice_index]
+        mine.append(Rollout(entry.prompt_index, choice_index, rollout.text, rollout.finish_reason))
         theirs.append(choice)
         seen += 1
     if seen != n * len(manifest):
@@ -194,86 +213,53 @@ def deal(manifest: Manifest, outcome: Outcome) -> list[Delivered]:
     ]
 
 
-def fail(packed: Packed, outcome: Outcome) -> list[Failed]:
-    """One record per line that the failed request stood for."""
+def failed_lines(packed: PackedRequest, outcome: Outcome) -> list[Failed]:
+    """One record per line of a failed request."""
     assert outcome.failure is not None
     lines: dict[int, tuple[Unit, list[tuple[int, int]]]] = {}
-    for part in packed.parts:
-        lines.setdefault(part.unit.line, (part.unit, []))[1].extend(part.wanted)
+    for item in packed.slices:
+        lines.setdefault(item.unit.line, (item.unit, []))[1].extend(item.wanted)
     return [
         Failed(unit.line, unit.id, unit.request, tuple(wanted), outcome.failure, outcome)
         for unit, wanted in lines.values()
     ]
 
 
-def narrow(packed: Packed, failure: Failure) -> list[tuple[Part, ...]]:
-    """The smaller packs to ask instead of one that failed; empty where its failure stands for every part of it.
+def split_failed(packed: PackedRequest, failure: Failure) -> list[Pack]:
+    """The smaller requests to send instead of one that failed; empty where the failure stands for every slice.
 
-    A pack refused for good is halved until the culprit stands alone: about ``2 x log2(parts)`` requests each.
+    A permanent failure halves the request until the culprit is alone: about ``2 x log2(slices)`` requests for each.
     """
-    count = len(packed.parts)
-    if count == 1 or failure.status in _SAME_FOR_ALL:
+    count = len(packed.slices)
+    if count == 1 or failure.status in _NOT_THE_PROMPT:
         return []
-    if failure.permanent and failure.cause not in (Cause.KEY_REFUSED, Cause.CANCELLED, Cause.WORKER_LOST):
-        fan = 2
-    elif failure.cause in _NARROWED:
-        fan = _FAN
-    elif failure.cause is Cause.BUDGET:
-        fan = 2  # what is left of the budget may do for a smaller one
-    else:
-        return []
-    return list(even_chunks(packed.parts, -(-count // fan)))
+    # Of a budget that is used up, the rest may be enough for a smaller request.
+    lasting = failure.permanent and failure.cause not in (Cause.KEY_REFUSED, Cause.CANCELLED, Cause.WORKER_LOST)
+    if lasting or failure.cause is Cause.BUDGET:
+        return list(split_evenly(packed.slices, -(-count // 2)))
+    if failure.cause in _SPLIT_ON:
+        return list(split_evenly(packed.slices, -(-count // _TRANSIENT_SPLIT)))
+    return []
 
 
-def even_chunks(parts: Sequence[Part], most: int) -> Iterator[tuple[Part, ...]]:
-    """In as few chunks as ``most`` allows, none more than one longer than another."""
-    yield from (tuple(chunk) for chunk in _even(parts, most))
-
-
-def _missing(unit: Unit, prompts: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-    if unit.wanted is None:
-        every = tuple(range(unit.request.n))
-        yield from ((prompt, every) for prompt in range(prompts))
-        return
-    by_prompt: dict[int, list[int]] = {}
-    for prompt, choice in unit.wanted:
-        by_prompt.setdefault(prompt, []).append(choice)
-    for prompt in sorted(by_prompt):
-        yield prompt, tuple(sorted(set(by_prompt[prompt])))
-
-
-def _shape(
-    request: Request, kind: str, n: int, shift: int, profile: Profile, known: MutableMapping[str, Shape]
-) -> Shape:
-    fields = {name: value for name, value in request.fields.items() if name not in ("prompt", "messages", "n")}
-    if fields.get("model") == profile.model:
-        del fields["model"]  # put in again when it is sent
-    if shift:
-        fields["seed"] = fields["seed"] + shift
-    model = str(fields.get("model", profile.model) or "")
-    key = f"{request.mode.value}|{request.workload.value}|{model}|{kind}|{n}|{_describe(fields)}"
-    if (shape := known.get(key)) is not None:
-        return shape
-    if len(known) >= _SHAPES:
-        known.clear()
-    shape = known[key] = Shape(
-        key=key,
-        fields=fields,
-        mode=request.mode,
-        workload=request.workload,
-        n=n,
-        model=model,
-        max_tokens=request.max_tokens,
-        limit=most_prompts(request, n, profile),
-    )
-    return shape
-
-
-def _even(items: Sequence[Any], most: int) -> Iterator[Any]:
-    """``items`` in as few slices as ``most`` allows, of sizes that differ by one at most."""
+def split_evenly(items: tuple[_Item, ...], most: int) -> Iterator[tuple[_Item, ...]]:
+    """As few tuples as ``most`` items in each allow, of lengths that differ by one at most."""
     count = -(-len(items) // most)
     begin = 0
     for place in range(count):
         end = begin + (len(items) - begin) // (count - place)
         yield items[begin:end]
         begin = end
+
+
+def _missing(unit: Unit, prompts: int) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """``(prompt_index, choice_indexes)`` of the rollouts still wanted."""
+    if unit.wanted is None:
+        every = tuple(range(unit.request.n))
+        yield from ((prompt, every) for prompt in range(prompts))
+        return
+    by_prompt: dict[int, set[int]] = {}
+    for prompt, choice in unit.wanted:
+        by_prompt.setdefault(prompt, set()).add(choice)
+    for prompt in sorted(by_prompt):
+        yield prompt, tuple(sorted(by_prompt[prompt]))

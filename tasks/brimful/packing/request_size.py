@@ -1,9 +1,7 @@
-"""The size of one request: how many prompts and choices a provider takes in one, and how many bytes. Pure.
+"""Bounds of one request: prompts, choices, tokens and bytes. Pure.
 
-A bound that a profile does not set does not exist. What no splitting can make fit is refused here (RequestTooLarge).
-
-Source of the bounds: the provider's documentation (`prompt_count x n x max_tokens`, `max_tokens` explicit where there
-is more than one choice), as the profile states them.
+The bounds are the profile's, from the provider's documentation (``prompt_count x n x max_tokens``; ``max_tokens``
+explicit where there is more than one choice). A bound that the profile does not set does not exist.
 """
 
 from __future__ import annotations
@@ -17,14 +15,14 @@ from brimful.profile import Profile
 from brimful.request import Request
 
 MAX_PACK_BYTES = 512 * 1024
-"""Prompt bytes of a packed request at most: many a server refuses bodies above 1 MiB. A larger prompt goes alone."""
+"""Most bytes of prompts in a packed request; many servers refuse bodies above 1 MiB. A larger prompt goes alone."""
 
-_PROMPTS = 1_000_000
-"""Prompts in one request where the profile bounds them by nothing."""
+_UNBOUNDED_PROMPTS = 1_000_000
+"""Prompts in one request where the profile sets no bound."""
 
 
 def line_profile(profile: Profile) -> Profile:
-    """The profile without the bounds that splitting takes care of: what an input line is parsed under."""
+    """The profile to check an input line under: without the bounds that splitting takes care of."""
     return profile.model_copy(update={"max_request_tokens": None, "max_prompts": None, "max_n": None})
 
 
@@ -49,10 +47,10 @@ def most_choices(request: Request, profile: Profile) -> int:
 
 
 def most_prompts(request: Request, n: int, profile: Profile) -> int:
-    """Prompts of one request with ``n`` choices each, by the profile alone; 1 where packing is not possible."""
+    """Prompts with ``n`` choices each in one request, by the profile alone; 1 where packing is not possible."""
     if request.mode is Mode.CHAT or profile.max_prompts == 1:
         return 1
-    most = profile.max_prompts or _PROMPTS
+    most = profile.max_prompts or _UNBOUNDED_PROMPTS
     if request.max_tokens is None:
         return 1 if profile.max_tokens_required or profile.max_request_tokens is not None else most
     if profile.max_request_tokens is not None:
@@ -61,7 +59,7 @@ def most_prompts(request: Request, n: int, profile: Profile) -> int:
 
 
 def lacks_max_tokens(request: Request, profile: Profile) -> bool:
-    """Whether it would share a request with others, did it say how many tokens it asks for."""
+    """Whether the request cannot be packed only because its ``max_tokens`` is not set."""
     if request.max_tokens is not None or request.mode is Mode.CHAT or request.workload is not Workload.BATCH:
         return False
     bound = profile.max_tokens_required or profile.max_request_tokens is not None
@@ -69,7 +67,7 @@ def lacks_max_tokens(request: Request, profile: Profile) -> bool:
 
 
 def prompt_bytes(prompt: Any) -> int:
-    """About the bytes of a prompt (a string, a ``list[int]`` or a chat's messages) in a JSON body."""
+    """Approximate bytes of a prompt (a string, a ``list[int]`` or a chat's messages) in a JSON body."""
     if isinstance(prompt, str):
         return len(prompt) + 4 if prompt.isascii() else 6 * len(prompt) + 4
     if prompt and isinstance(prompt[0], int):

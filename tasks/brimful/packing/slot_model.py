@@ -35,7 +35,7 @@ class Limits:
         return float("inf") if self.starts is None else self.starts / self.window_s
 
 
-class Pace:
+class SlotModel:
     """A model of the slots, kept in step by what is enqueued and what ends. Times are any monotonic seconds."""
 
     def __init__(self, limits: Limits, *, adapting: bool = False) -> None:

@@ -1,8 +1,8 @@
-"""What a run's reader and writer exchange with its driver: one line's wish, what came of it, and manifests.
+"""What a run's reader and writer exchange with its driver: units of work, what came of them, and manifests.
 
-A *manifest* says what a request carries, in Redis and in messages, without prompts: a list of pieces
-``[line, id, prompt_index, [choice_index…]]``, one per prompt of the (packed) request and in its order. All pieces of
-one request have the same number of choices, which is its ``n``.
+A *manifest* says which rollouts a request carries, in Redis and in messages, without the prompts: a list of entries
+``[line, id, prompt_index, [choice_index…]]``, one per prompt of the request and in its order. All entries of one
+request have the same number of choices, which is its ``n``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from brimful.outcome import Failure, Outcome, Rollout
 from brimful.request import Request
 
 PackOption = Literal["off", "auto"] | int
-"""How many prompts share a request: none do, as many as pay, or this many at most."""
+"""How many prompts share a request: only those of one line, as many as pay, or at most this many."""
 
 
 def parse_pack(text: str | int) -> PackOption:
@@ -27,48 +27,48 @@ def parse_pack(text: str | int) -> PackOption:
     if word in ("off", "1"):
         return "off"
     if not (word.isascii() and word.isdigit()) or int(word) < 1:
-        raise SettingError(f"--pack: {text!r} is none of off, auto, or a whole number of at least 1")
+        raise SettingError(f"--pack: {text!r} is not off, auto or a whole number of at least 1")
     return int(word)
 
 
-class Piece(NamedTuple):
-    """One prompt of a request, as the line it came from knows it."""
+class ManifestEntry(NamedTuple):
+    """One prompt of a request, by the line it came from."""
 
     line: int
     id: str
     prompt_index: int
-    """The prompt's place in its LINE."""
+    """The prompt's place in its line."""
     choices: tuple[int, ...]
-    """The choice indexes, in the line's terms, that this request's choices of the prompt stand for, in order."""
+    """The line's choice indexes that this request's choices of the prompt stand for, in order."""
 
 
-Manifest = tuple[Piece, ...]
+Manifest = tuple[ManifestEntry, ...]
 
 
-def manifest_message(manifest: Iterable[Piece]) -> list[list[Any]]:
+def manifest_message(manifest: Iterable[ManifestEntry]) -> list[list[Any]]:
     """JSON-ready; :func:`manifest_from` is its inverse."""
-    return [[piece.line, piece.id, piece.prompt_index, list(piece.choices)] for piece in manifest]
+    return [[entry.line, entry.id, entry.prompt_index, list(entry.choices)] for entry in manifest]
 
 
 def manifest_from(raw: Iterable[Any]) -> Manifest:
-    """Raises ValueError or TypeError when it is no manifest."""
+    """Raises ValueError or TypeError where ``raw`` is not a manifest."""
     return tuple(
-        Piece(int(line), str(id), int(prompt), tuple(int(choice) for choice in choices))
+        ManifestEntry(int(line), str(id), int(prompt), tuple(int(choice) for choice in choices))
         for line, id, prompt, choices in raw
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One input line's wish."""
+    """One input line to be sampled, and which of its rollouts are still missing."""
 
     line: int
     """1-based place in the whole input."""
     id: str
     request: Request
-    """As asked on that line: its own n and all its prompts."""
+    """The line's own request: its n and all its prompts."""
     wanted: tuple[tuple[int, int], ...] | None = None
-    """``(prompt_index, choice_index)`` still missing; None = all of them."""
+    """``(prompt_index, choice_index)`` of the missing rollouts; None = all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +78,17 @@ class Delivered:
     line: int
     id: str
     rollouts: list[Rollout]
-    """Indexes in the LINE's terms."""
+    """With the line's prompt and choice indexes."""
     model: str
     usage: dict[str, Any] | None
-    """The line's part of the request's usage: whole where it was alone; where lines shared it, their parts add up to
-    the request's (:func:`brimful.packing.usage.share_usage`, by the lines' number of rollouts)."""
+    """The request's usage if the line was alone in it, else the line's share by its number of rollouts
+    (:func:`brimful.packing.usage.share_usage`)."""
     outcome: Outcome
-    """The whole request's; ``outcome.completion`` is None here, its rollouts having been dealt out."""
+    """The whole request's, without its ``completion``."""
     packed: int
     """Lines that shared the request; 1 = alone."""
     choices: tuple[dict[str, Any], ...] = ()
-    """The provider's own choice objects, parallel to ``rollouts``: for chat messages, tool calls and logprobs."""
+    """The provider's own choice objects, parallel to ``rollouts``: chat messages, tool calls and logprobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Failed:
     line: int
     id: str
     request: Request | None
-    """The line's own request where the driver still knows it."""
+    """The line's own request; None where it came from an earlier submitter."""
     wanted: tuple[tuple[int, int], ...]
     failure: Failure
     outcome: Outcome
@@ -109,42 +109,42 @@ class Recovered:
     """What an earlier submitter of the same run left behind."""
 
     delivered: list[Delivered]
-    """Finished by workers, not yet collected. Not planned again."""
+    """Finished by workers and not yet collected."""
     outstanding: frozenset[tuple[int, int, int]]
-    """``(line, prompt_index, choice_index)`` still queued or on the wire; they come with :meth:`Driver.deliveries`."""
+    """``(line, prompt_index, choice_index)`` still queued or being sampled; :meth:`Driver.deliveries` yields them."""
 
 
 @dataclass(slots=True)
 class DriveStatus:
-    """A driver's figures so far, for displays and the summary. Counts are of this submitter's life alone."""
+    """A driver's figures so far, for displays and the summary. They count this submitter's work only."""
 
     lines_taken: int = 0
     """Units taken from the input."""
     queued: int = 0
-    """Requests enqueued that have not ended: waiting in a queue, for a grant, or on the wire."""
+    """Requests enqueued that have not ended: waiting in a queue or for a grant, or sent."""
     planned: int = 0
-    """Lines (or parts of them) held back here, not yet enqueued."""
+    """Slices read and not yet enqueued."""
     requests: int = 0
-    """Requests that ended, however they did."""
+    """Requests that ended, with a completion or a failure."""
     packed: int = 0
     """Those of them that carried more than one line."""
     rollouts: int = 0
     """Rollouts delivered."""
     failures: int = 0
     """Failed records delivered."""
-    parted: int = 0
-    """Packed requests that failed and were asked anew in smaller ones."""
+    split: int = 0
+    """Packed requests that failed and were replaced by smaller ones."""
     attempts: int = 0
-    """Requests that reached the wire: the starts that were used."""
+    """Requests sent to the provider: the starts that were used."""
     rate_limited: int = 0
-    """429s met."""
+    """Answers of 429."""
     retries: dict[str, int] = field(default_factory=dict)
     """Failed attempts by cause."""
     tokens: int = 0
-    """``usage.total_tokens``, summed over the requests that ended well."""
+    """``usage.total_tokens``, summed over the requests that succeeded."""
     pack: int = 1
-    """Prompts a request carries at present."""
+    """Prompts in the latest request."""
     redelivered: int = 0
-    """Shards enqueued again since they were found nowhere."""
+    """Shards enqueued again because no queue or worker had them."""
     stopping: str | None = None
     """Why nothing more is enqueued: a cause of :class:`brimful.outcome.Cause`, ``"drain"`` or ``"stop"``."""

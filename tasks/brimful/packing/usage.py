@@ -1,29 +1,32 @@
-"""A request's token usage, dealt out to those who shared it so that the shares add up to the whole exactly."""
+"""Divides a request's token usage among the lines or rollouts that shared it; the shares add up to the whole exactly.
+
+A file of its own because both ``packing`` and the output formats of ``run`` use it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
 
+def share_usage(
+    usage: Mapping[str, Any] | None, weights: Sequence[int], prompt_weights: Sequence[int] | None = None
+) -> list[dict[str, int] | None]:
+    """One usage for each of ``weights``, in proportion to them; ``prompt_weights`` divide the prompt tokens, if given.
 
-def share_usage(usage: Mapping[str, Any] | None, weights: Sequence[int]) -> list[dict[str, int] | None]:
-    """One usage for each of ``weights``, in proportion to them (largest remainders; all-zero weights count as equal).
-
-    The provider tells only the sums of a request, so a share is an estimate; the sum of the shares is exact.
-    ``total_tokens`` of a share is the sum of its other two. None in, or no counts in it: Nones out.
+    The provider reports only the sums of a request, so a share is an estimate; the sum of the shares is exact (largest
+    remainders). All-zero weights count as equal. ``total_tokens`` of a share is the sum of its other two counts.
+    Without any count in ``usage`` every share is None.
     """
-    counts = {name: usage.get(name) for name in _COUNTS} if usage else {}
-    prompt, completion, total = (_count(counts.get(name)) for name in _COUNTS)
-    if prompt is None and completion is None and total is None:
-        return [None] * len(weights)
+    prompt, completion, total = (
+        _count((usage or {}).get(name)) for name in ("prompt_tokens", "completion_tokens", "total_tokens")
+    )
     if prompt is None and completion is None:
-        prompt, completion = 0, total
-    if len(weights) == 1:
-        asked, sampled = prompt or 0, completion or 0
-        return [{"prompt_tokens": asked, "completion_tokens": sampled, "total_tokens": asked + sampled}]
-    prompts, completions = _deal(prompt or 0, weights), _deal(completion or 0, weights)
+        if total is None:
+            return [None] * len(weights)
+        completion = total
+    prompts = _divide(prompt or 0, weights if prompt_weights is None else prompt_weights)
+    completions = _divide(completion or 0, weights)
     return [
         {"prompt_tokens": asked, "completion_tokens": sampled, "total_tokens": asked + sampled}
         for asked, sampled in zip(prompts, completions, strict=True)
@@ -34,13 +37,11 @@ def _count(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
-def _deal(whole: int, weights: Sequence[int]) -> list[int]:
-    if not weights:
-        return []
+def _divide(whole: int, weights: Sequence[int]) -> list[int]:
     weights = weights if any(weights) else [1] * len(weights)
-    sum_of_weights = sum(weights)
-    shares = [whole * weight // sum_of_weights for weight in weights]
-    by_remainder = sorted(range(len(weights)), key=lambda place: -(whole * weights[place] % sum_of_weights))
+    total = sum(weights)
+    shares = [whole * weight // total for weight in weights]
+    by_remainder = sorted(range(len(weights)), key=lambda place: -(whole * weights[place] % total))
     for place in by_remainder[: whole - sum(shares)]:
         shares[place] += 1
     return shares

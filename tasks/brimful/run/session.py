@@ -232,7 +232,7 @@ class Session:
         paths, profile = prepared.paths, prepared.profile
         seconds = max(1e-9, self._clock() - self._began)
         seen = prepared.survey is not None or self._feed.at_end
-        # Of packs that were parted nothing is delivered: the driver alone knows of their attempts.
+        # Of requests that were split nothing is delivered: the driver alone knows of their attempts.
         drive = self._snapshot()
         starts = max(drive.attempts, took.attempts)
         if self._ended == "interrupted" and seen and not self._left and not (took.failed and self._retrying):
@@ -258,7 +258,7 @@ class Session:
             rate_limited=max(drive.rate_limited, took.rate_limited),
             retries=self._retries(drive),
             packed_requests=max(drive.packed, took.packed),
-            parted=drive.parted,
+            parted=drive.split,
             seconds=round(seconds, 3),
             waiting_s=took.waiting_s.summary(),
             provider_s=took.provider_s.summary(),

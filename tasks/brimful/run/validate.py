@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from brimful.errors import RequestTooLarge
-from brimful.packing.packing import parts_of
+from brimful.packing.packing import slices_of
 from brimful.packing.units import PackOption, Unit
 from brimful.profile import Profile
 from brimful.run.display.summary import duration
@@ -149,7 +149,7 @@ def _add(found: Validation, shapes: _Shapes, unit: Unit, profile: Profile, pack:
     elif found.tokens_at_most is not None:
         found.tokens_at_most += request.choices * request.max_tokens
     parts = 0
-    for shape, _ in parts_of(unit, profile):
+    for shape, _ in slices_of(unit, profile):
         parts += 1
         shapes.parts[shape.key] = shapes.parts.get(shape.key, 0) + 1
         shapes.limits[shape.key] = (

@@ -85,22 +85,12 @@ def _more(choice: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _usages(delivered: Delivered) -> list[dict[str, int] | None]:
-    """By length of text: the nearest to tokens that one can see from outside. A prompt is paid once, with choice 0."""
-    usage = delivered.usage
-    shares = share_usage(usage, [max(1, len(rollout.text)) for rollout in delivered.rollouts])
-    if not usage or len(shares) <= 1 or shares[0] is None:
-        return shares
-    first_choices = [1 if rollout.choice_index == 0 else 0 for rollout in delivered.rollouts]
-    prompts = share_usage({"prompt_tokens": usage.get("prompt_tokens") or 0, "completion_tokens": 0}, first_choices)
-    return [
-        {
-            "prompt_tokens": prompt["prompt_tokens"],
-            "completion_tokens": share["completion_tokens"],
-            "total_tokens": prompt["prompt_tokens"] + share["completion_tokens"],
-        }
-        for prompt, share in zip(prompts, shares, strict=True)
-        if prompt is not None and share is not None
-    ]
+    """By length of text: the nearest to tokens that can be seen from outside. A prompt is paid once, with choice 0."""
+    return share_usage(
+        delivered.usage,
+        [max(1, len(rollout.text)) for rollout in delivered.rollouts],
+        [int(rollout.choice_index == 0) for rollout in delivered.rollouts],
+    )
 
 
 def _rounded(seconds: float | None) -> float | None:
