@@ -158,10 +158,10 @@ def test_bodies_are_bounded_and_a_larger_prompt_goes_alone() -> None:
 
 def test_usage_is_whole_for_a_line_alone_and_shared_out_among_others() -> None:
     [shared] = pack(unit(1, prompt="a", max_tokens=1), unit(2, prompt="b", max_tokens=1))
-    shares = [share.usage["total_tokens"] for share in unpack(shared, answer(shared)) if share.usage]
+    shares = [share.usage["total_tokens"] for share in unpack(shared.manifest, answer(shared)) if share.usage]
     assert sum(shares) == 7
     [alone] = pack(unit(1, prompt=["a", "b"], max_tokens=1))
-    [share] = unpack(alone, answer(alone))
+    [share] = unpack(alone.manifest, answer(alone))
     assert share.usage == {"total_tokens": 7}
     assert [choice["text"] for choice in share.choices] == [rollout.text for rollout in share.rollouts]
 
