@@ -87,11 +87,10 @@ def test_records_carry_their_part_of_the_usage() -> None:
 def test_nothing_empty_stays_of_a_file_that_a_full_disk_did_not_take(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(self: Path, text: str, encoding: str) -> int:
-        self.touch()
+    def full(fd: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(FleetError, match=r"cannot write .*out\.run\.json: No space left on device"):
         Sidecar.new({}).store(tmp_path / "out.run.json")
     assert not list(tmp_path.iterdir())

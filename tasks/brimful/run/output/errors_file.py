@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import re
 import time
 from array import array
@@ -12,12 +10,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from brimful.errors import FleetError, InputError
+from brimful.errors import InputError
 from brimful.packing.units import Failed
 from brimful.run.input.reader import BadLine
 from brimful.run.output.done_index import LineSet, Tally, all_pairs
 from brimful.run.output.jsonl import LedgerFile, mend, scan
 from brimful.run.output.records import load_line
+from brimful.runtime.atomic import atomic_write
 
 BAD_INPUT = "bad_input"
 """The cause of a line that no request could be made of; every other cause is a :class:`brimful.outcome.Cause`."""
@@ -157,18 +156,11 @@ class ErrorsFile:
         if not any(keep):
             self.path.unlink()
             return
-        new = self.path.with_name(self.path.name + ".new")
-        try:
-            with new.open("wb") as out:
-                for place, offset in enumerate(offsets):
-                    if keep[place]:
-                        file.seek(offset)
-                        out.write(file.readline())
-            os.replace(new, self.path)
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                new.unlink()  # a full disk leaves an empty one
-            raise FleetError(f"cannot write {self.path}: {error.strerror or error}") from None
+        with atomic_write(self.path) as out:
+            for place, offset in enumerate(offsets):
+                if keep[place]:
+                    file.seek(offset)
+                    out.write(file.readline())
 
 
 def _short(message: str) -> str:

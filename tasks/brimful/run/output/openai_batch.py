@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from brimful.run.output.jsonl import scan
-from brimful.run.output.order import write_lines
 from brimful.run.output.records import dump_line
+from brimful.runtime.atomic import atomic_write
 
 
 def write_openai_batch(records: Iterable[tuple[bytes, dict[str, Any]]], path: Path) -> None:
     """``records`` by line, prompt and choice. Raises FleetError."""
-    write_lines(_response_lines(record for _, record in records), path)
+    with atomic_write(path) as file:
+        file.writelines(_response_lines(record for _, record in records))
 
 
 def write_openai_errors(ledger: Path, path: Path) -> None:
@@ -28,7 +29,8 @@ def write_openai_errors(ledger: Path, path: Path) -> None:
     if not ledger.exists():
         path.unlink(missing_ok=True)
         return
-    write_lines((dump_line(_error(record)) for record, _ in scan(ledger)), path)
+    with atomic_write(path) as file:
+        file.writelines(dump_line(_error(record)) for record, _ in scan(ledger))
 
 
 def _response_lines(records: Iterable[dict[str, Any]]) -> Iterator[bytes]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import heapq
-import os
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from brimful.errors import FleetError
 from brimful.run.output.records import load_line
+from brimful.runtime.atomic import atomic_write
 
 RUN_BYTES = 32 * 1024 * 1024
 """What is sorted in memory at a time."""
@@ -43,19 +42,8 @@ def ordered(path: Path, run_bytes: int = RUN_BYTES) -> Iterator[tuple[bytes, dic
 
 def write_ordered(path: Path, run_bytes: int = RUN_BYTES) -> None:
     """Put the file itself in order. Raises FleetError; the file is untouched then."""
-    write_lines(_sorted_lines(path, run_bytes), path)
-
-
-def write_lines(lines: Iterable[bytes], path: Path) -> None:
-    """A whole file, atomically. Raises FleetError."""
-    new = path.with_name(path.name + ".new")
-    try:
-        with new.open("wb", buffering=1 << 20) as out:
-            out.writelines(lines)
-        os.replace(new, path)
-    except OSError as error:
-        new.unlink(missing_ok=True)
-        raise FleetError(f"cannot write {path}: {error.strerror or error}; the records are safe") from None
+    with atomic_write(path) as file:
+        file.writelines(_sorted_lines(path, run_bytes))
 
 
 def _sorted_lines(path: Path, run_bytes: int) -> Iterator[bytes]:

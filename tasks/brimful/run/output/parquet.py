@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from brimful.errors import FleetError, UsageError
+from brimful.errors import UsageError
+from brimful.runtime.atomic import atomic_write
 
 _ROWS = 20_000  # of a row group, what is in memory at a time
 
@@ -53,16 +53,10 @@ def write_parquet(records: Iterable[tuple[bytes, dict[str, Any]]], path: Path) -
             ("logprobs", pa.string()),
         ]
     )
-    new = path.with_name(path.name + ".new")
     rows = (_row(record, schema.names) for _, record in records)
-    try:
-        with pq.ParquetWriter(new, schema, compression="zstd") as writer:
-            while batch := list(islice(rows, _ROWS)):
-                writer.write_table(pa.Table.from_pylist(batch, schema=schema))
-        os.replace(new, path)
-    except OSError as error:
-        new.unlink(missing_ok=True)
-        raise FleetError(f"cannot write {path}: {error.strerror or error}; the records are safe") from None
+    with atomic_write(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
+        while batch := list(islice(rows, _ROWS)):
+            writer.write_table(pa.Table.from_pylist(batch, schema=schema))
 
 
 def _row(record: dict[str, Any], names: list[str]) -> dict[str, Any]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import secrets
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from brimful.errors import FleetError, UsageError
+from brimful.errors import UsageError
+from brimful.runtime.atomic import atomic_write
 
 _VERSION = 1
 _TRIES = 50  # kept
@@ -65,15 +64,8 @@ class Sidecar:
     def store(self, path: Path) -> None:
         """Atomic. Raises FleetError."""
         self.tries = self.tries[-_TRIES:]
-        text = json.dumps({"version": _VERSION, **asdict(self)}, indent=1)
-        new = path.with_name(path.name + ".new")
-        try:
-            new.write_text(text + "\n", "utf-8")
-            os.replace(new, path)
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                new.unlink()  # a full disk leaves an empty one
-            raise FleetError(f"cannot write {path}: {error.strerror or error}") from None
+        with atomic_write(path) as file:
+            file.write(json.dumps({"version": _VERSION, **asdict(self)}, indent=1).encode() + b"\n")
 
     def changes(self, parameters: dict[str, Any]) -> list[str]:
         """What is asked differently now, in words."""

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import heapq
 import math
-import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from brimful.errors import FleetError, InputError, UsageError
+from brimful.errors import InputError, UsageError
 from brimful.run.display.stats import Counts, Histogram, Recent
 from brimful.run.output.paths import OutputFormat, RunPaths
 from brimful.run.output.records import load_line
 from brimful.run.output.sidecar import Sidecar
+from brimful.runtime.atomic import atomic_write
 
 _READ = 8  # longest and slowest rollouts that are shown
 _FAILURES = 50  # failures that are shown
@@ -102,15 +101,9 @@ def write_report(output: Path, page: Path | None = None) -> Path:
 
     page = page or RunPaths(output).report
     text = render(read_run(output))
-    new = page.with_name(page.name + ".new")
-    try:
+    with atomic_write(page) as file:
         # Lone surrogates of a text are shown by their escapes.
-        new.write_bytes(text.encode("utf-8", "backslashreplace"))
-        os.replace(new, page)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            new.unlink()  # a full disk leaves an empty one
-        raise FleetError(f"cannot write {page}: {error.strerror or error}") from None
+        file.write(text.encode("utf-8", "backslashreplace"))
     return page
 
 
