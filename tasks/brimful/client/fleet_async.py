@@ -22,7 +22,7 @@ from brimful.errors import Cancelled
 from brimful.names import Workload
 from brimful.packing.units import PackOption
 from brimful.runtime.aio import OwnedAsyncGenerator, cancel_and_wait
-from brimful.state.redis_url import redis_client
+from brimful.state.redis_url import close_redis_client, redis_client
 
 _POLL_S = (0.02, 0.25)
 """First and longest pause between looks for results; one look asks for all that are awaited."""
@@ -102,7 +102,7 @@ class AsyncFleet(Client):
             await cancel_and_wait([self._poller])
         for future in self._awaited.values():
             future.cancel()
-        await self._redis.aclose()
+        await close_redis_client(self._redis)
         await self._in_thread(self._disconnect)
         self._threads.shutdown(wait=False)
 

@@ -26,7 +26,7 @@ from brimful.request import Request
 from brimful.runtime.aio import OwnedAsyncGenerator
 from brimful.runtime.threads import threaded
 from brimful.state.redis_retry import RetryPolicy
-from brimful.state.redis_url import redis_client, required, without_password
+from brimful.state.redis_url import close_redis_client, redis_client, required, without_password
 
 Asked = Request | Mapping[str, Any] | str | list[Any]
 """A request, a mapping of its fields, or just a prompt."""
@@ -233,7 +233,7 @@ async def _reach(url: str) -> None:
                 patience.bear(error)
             await asyncio.sleep(_PAUSE_S)
     finally:
-        await client.aclose()
+        await close_redis_client(client)
 
 
 def _sum(one: dict[str, Any] | None, other: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -43,7 +43,7 @@ from brimful.profile import Profile
 from brimful.runtime.aio import cancel_and_wait
 from brimful.state.live_limits import live_limits
 from brimful.state.redis_retry import AWAY, reraise_cancellation
-from brimful.state.redis_url import redis_client
+from brimful.state.redis_url import close_redis_client, redis_client
 
 _LIMITS_S = 5.0
 
@@ -173,7 +173,7 @@ class Driver:
                 await self._inbox.acknowledge()
                 if not len(self._out) or not self._keep:
                     await self._ledger.clear()
-        await self._client.aclose()
+        await close_redis_client(self._client)
 
     # -- around it all -----------------------------------------------------------------------------------------------
 

@@ -1,0 +1,23 @@
+"""The client and the driver behind a Sentinel."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+from brimful.client.fleet import AsyncFleet
+from brimful_worker.local.server.valkey import Valkey
+from support.sentinel import sentinel
+from support.stub_fleet import StubSampler, stub_fleet
+
+
+async def test_no_connection_to_a_sentinel_is_left_open(valkey: Valkey, tmp_path: Path) -> None:
+    """redis-py warns of a connection that is collected unclosed, and here a warning is an error."""
+    with sentinel(tmp_path, valkey.port) as port:
+        url = f"sentinel://127.0.0.1:{port}/0?master=mymaster"
+        async with stub_fleet(valkey.url, StubSampler()), AsyncFleet(url) as fleet:
+            assert [one.text async for one in fleet.map(["a"], max_tokens=8)] == ["a#0"]
+            handle = await fleet.submit("b", max_tokens=8)
+            await fleet.cancel(handle)
+        del fleet
+        gc.collect()
