@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import redis
 
+from brimful.state.redis_url import sync_redis_client
 from brimful.state.status import read_status
 from brimful_worker.local.server.valkey import Valkey
 from support.admissions import KEYS, TAG, marked_clean
@@ -155,7 +156,7 @@ async def test_half_the_fleet_is_killed_again_and_again(valkey: Valkey, ledger: 
                 killed = time.monotonic()
                 await full(ledger, LEASE_S + 1)
                 assert time.monotonic() - killed <= LEASE_S + 0.5
-        await wait_until_async(lambda: read_status(redis.Redis.from_url(valkey.url), TAG).slots_used == SLOTS, "whole")
+        await wait_until_async(lambda: read_status(sync_redis_client(valkey.url), TAG).slots_used == SLOTS, "whole")
     assert ledger.most_active <= SLOTS
 
 

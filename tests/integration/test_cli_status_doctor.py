@@ -15,8 +15,8 @@ from brimful.config import Settings
 from brimful.doctor import Check, Level, provider_checks, server_checks
 from brimful.errors import ExitCode, RedisUnreachable, UsageError
 from brimful.names import QUEUES
+from brimful.state.broker_queues import read_queues
 from brimful.state.keys import TAGS
-from brimful.state.queues import read_queues
 from brimful.state.redis_url import broker_url, without_password
 from brimful.state.target import Place, connect, find_redis, find_tag
 from brimful_worker.local.server.valkey import Valkey, free_port

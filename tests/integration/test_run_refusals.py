@@ -21,7 +21,7 @@ from brimful.packing.units import Unit
 from brimful.profile import get_profile
 from brimful.request import Request
 from brimful.run.launch import Showing, run_to_end
-from brimful.state import redis_retry as insist
+from brimful.state import redis_retry
 from brimful_worker.local.server.valkey import Valkey
 from support.commands import command, environment, write_prompts
 from support.fake_driver import FakeDriver
@@ -31,9 +31,9 @@ from support.waiting import wait_until, wait_until_async
 
 @pytest.fixture(autouse=True)
 def _brief(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(insist, "REFUSED_S", 1.0)
-    monkeypatch.setattr(insist, "_said", {})
-    monkeypatch.setattr(insist, "_last", [])
+    monkeypatch.setattr(redis_retry, "REFUSAL_LIMIT_S", 1.0)
+    monkeypatch.setattr(redis_retry, "_logged_at", {})
+    monkeypatch.setattr(redis_retry, "_last_refusal", None)
 
 
 def _admin(valkey: Valkey, *words: Any) -> None:
@@ -47,7 +47,7 @@ def test_a_redis_that_takes_nothing_ends_the_run_which_then_goes_on(
     source, out = write_lines(tmp_path / "in.txt", ["a", "b"]), tmp_path / "out.jsonl"
     settings, asked = Settings.load(redis_url=valkey.url), options(source, out=out)
     _admin(valkey, "CONFIG", "SET", "maxmemory", "1")
-    with pytest.raises(RedisRefused, match=r"OOM.*maxmemory.*goes on from here"):
+    with pytest.raises(RedisRefused, match=r"OOM.*maxmemory.*resumes this run"):
         run_to_end(asked, settings, Showing(progress=False))
     assert "2 left" in capfd.readouterr().err
     _admin(valkey, "CONFIG", "SET", "maxmemory", "0")
@@ -78,7 +78,7 @@ async def test_draining_ends_though_redis_takes_no_mark(valkey: Valkey, caplog: 
     async with asyncio.timeout(20):
         await driver.stop(drain=True)
         assert await running == []
-    assert "stopped without waiting for what is on the wire: Redis refuses to go on: OOM" in caplog.text
+    assert "stopped without waiting for what is on the wire: Redis refuses commands: OOM" in caplog.text
 
 
 _RUN = ("--max-tokens", "8", "--no-progress", "--pack", "off")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from brimful.cli.status import render
-from brimful.state.queues import Queues
+from brimful.state.broker_queues import Queues
 from brimful.state.status import Status, WorkerStatus
 
 _QUEUES = Queues({"interactive": 1, "batch": 22, "celery": 0}, unacked=7)

@@ -1,18 +1,97 @@
-"""What is asked of Redis again and again ends when its task is cancelled, whatever redis-py makes of that."""
+"""Retrying Redis commands: which errors end a run, which are waited out, and cancellation meanwhile."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 
 import pytest
-from redis.exceptions import ConnectionError
+from kombu.exceptions import OperationalError
+from redis.exceptions import (
+    AuthenticationError,
+    ClusterDownError,
+    ConnectionError,
+    NoPermissionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    ResponseError,
+)
 
-from brimful.state.redis_retry import retry_until_available
+from brimful.errors import ExitCode, RedisRefused, RedisUnreachable
+from brimful.state import redis_retry
+from brimful.state.redis_retry import REFUSAL_LIMIT_S, RetryPolicy, recent_refusal, retry_until_available
+
+
+@pytest.fixture(autouse=True)
+def _nothing_logged_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redis_retry, "_logged_at", {})
+    monkeypatch.setattr(redis_retry, "_last_refusal", None)
+
+
+def _wrapped(cause: Exception) -> OperationalError:
+    error = OperationalError("about it")
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "says", "remedy"),
+    [
+        (ResponseError("MISCONF Errors writing to the AOF file: No space left on device"), "MISCONF Errors", "disk"),
+        (ResponseError("Command # 1 (HSET k {}) of pipeline caused error: ('MISCONF x',)"), ": MISCONF x. ", "disk"),
+        (OutOfMemoryError("command not allowed"), "OOM command not allowed", "maxmemory"),
+        (ReadOnlyError("You can't write against a read only replica."), "READONLY You can't", "primary"),
+        (_wrapped(ResponseError("NOREPLICAS Not enough good replicas")), "NOREPLICAS Not enough", "log"),
+    ],
+)
+def test_an_error_reply_is_logged_once_and_raised_when_it_lasts(
+    error: Exception, says: str, remedy: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = [100.0]
+    policy = RetryPolicy(clock=lambda: now[0])
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            policy.check(error)
+            now[0] += REFUSAL_LIMIT_S / 3 - 0.1
+    assert len(caplog.messages) == 1
+    assert recent_refusal() is not None
+    now[0] += 1.0
+    with pytest.raises(RedisRefused) as ended:
+        policy.check(error)
+    assert says in str(ended.value)
+    assert remedy in str(ended.value)
+    assert "HSET" not in str(ended.value)
+    assert ended.value.exit_code is ExitCode.INTERNAL
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        AuthenticationError("invalid username-password pair or user is disabled."),
+        NoPermissionError("User app has no permissions to run the 'hset' command"),
+        _wrapped(AuthenticationError("Authentication required.")),
+    ],
+)
+def test_missing_rights_are_raised_at_once(error: Exception) -> None:
+    with pytest.raises(RedisUnreachable, match="BRIMFUL_REDIS_URL") as ended:
+        RetryPolicy().check(error)
+    assert ended.value.exit_code is ExitCode.USAGE
+
+
+@pytest.mark.parametrize("error", [ConnectionError("gone"), OSError("reset"), ClusterDownError("electing")])
+def test_an_outage_is_waited_out(error: Exception) -> None:
+    now = [0.0]
+    policy = RetryPolicy(clock=lambda: now[0])
+    for _ in range(10):
+        policy.check(error)
+        now[0] += REFUSAL_LIMIT_S
+    # An error reply after the outage gets the whole time again.
+    policy.check(ResponseError("MISCONF x"))
 
 
 @pytest.mark.parametrize("away", [False, True])
-async def test_a_cancellation_that_was_lost_on_the_way_is_heeded(away: bool) -> None:
+async def test_a_cancellation_that_redis_py_loses_ends_the_retrying(away: bool) -> None:
     calls, asked = 0, asyncio.Event()
 
     async def loses_it() -> None:
@@ -36,7 +115,7 @@ async def test_a_cancellation_that_was_lost_on_the_way_is_heeded(away: bool) -> 
     assert calls == 1
 
 
-async def test_who_cleans_up_after_a_cancellation_may_still_ask() -> None:
+async def test_a_cancelled_task_may_still_use_redis_to_clean_up() -> None:
     async def cleans_up() -> str:
         try:
             await asyncio.Event().wait()

@@ -1,11 +1,79 @@
-"""The figures of ``brimful status``."""
+"""A key's status and limits, read from Redis with fields of any version."""
 
 from __future__ import annotations
 
-from brimful.state.status import _next_start_ms
+import json
+import time
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from brimful.packing.slot_model import Limits
+from brimful.state.keys import TAGS, admission_keys
+from brimful.state.redis_url import close_redis_client, redis_client, sync_redis_client
+from brimful.state.status import live_limits, read_status, tag_in_use
+from brimful_worker.local.server.valkey import Valkey
+
+KEYS = admission_keys("tag")
 
 
-def test_the_next_start_is_when_the_full_window_has_room() -> None:
-    assert _next_start_ms([-5.0, 100.0, 200.0, 300.0], 3) == 100.0
-    assert _next_start_ms([100.0, 200.0, 300.0], 2) == 200.0  # the limit was lowered meanwhile
-    assert _next_start_ms([100.0], 2) == _next_start_ms([], 0) == 0.0
+@pytest.fixture
+def client(valkey: Valkey) -> Iterator[redis.Redis]:
+    with sync_redis_client(valkey.url) as client:
+        yield client
+
+
+def _started(client: redis.Redis, tag: str, slots: int, *, spoke_ago_s: float) -> None:
+    """As after a worker's start."""
+    keys, now = admission_keys(tag), time.time()
+    client.zadd(TAGS, {tag: now - spoke_ago_s})
+    client.hset(keys["defaults"], mapping={"slots": slots, "starts": 600, "window_ms": 60_000})
+    client.zadd(keys["heard"], {"p1": int((now - spoke_ago_s) * 1000)})
+
+
+def test_fields_of_another_version_are_skipped_and_missing_ones_have_defaults(client: redis.Redis) -> None:
+    _started(client, "tag", 16, spoke_ago_s=1)
+    client.hset(KEYS["workers"], mapping={"p1": json.dumps({"name": "w1", "pid": 7, "zone": "eu", "batch": 2})})
+    client.hset(KEYS["limits"], mapping={"fairness": "by-weight", "starts": 300, "rev": 4})
+    status = read_status(client, "tag")
+    (worker,) = status.workers
+    assert (worker.name, worker.host, worker.pid, worker.batch, worker.interactive) == ("w1", "?", 7, 2, 0)
+    assert status.limits == {"slots": 16, "starts": 300, "window_s": 60.0}
+    assert status.overridden == ("starts",)
+
+
+@pytest.mark.parametrize(
+    ("left", "starts", "next_s"),
+    [
+        ([-5.0, 100.0, 200.0, 300.0], 3, 100.0),
+        ([100.0, 200.0, 300.0], 2, 200.0),  # the limit was lowered
+        ([100.0], 2, 0.0),
+        ([], 0, 0.0),
+    ],
+)
+def test_a_full_window_takes_the_next_start_when_its_oldest_leaves_it(
+    client: redis.Redis, left: list[float], starts: int, next_s: float
+) -> None:
+    _started(client, "tag", 16, spoke_ago_s=1)
+    client.hset(KEYS["limits"], "starts", starts)
+    now = time.time()
+    if left:
+        client.zadd(KEYS["starts"], {f"p1.{place}": (now + s - 60) * 1000 for place, s in enumerate(left)})
+    # Redis has read its clock a moment after this test has.
+    assert read_status(client, "tag").next_start_s == pytest.approx(next_s, abs=5)
+
+
+async def test_after_a_rotation_of_the_key_the_running_workers_limits_count(valkey: Valkey) -> None:
+    client = redis_client(valkey.url)
+    try:
+        assert await live_limits(client) is None
+        with sync_redis_client(valkey.url) as worker:
+            _started(worker, "old", 16, spoke_ago_s=3600)
+            assert await tag_in_use(client) == "old"  # the only one
+            _started(worker, "new", 8, spoke_ago_s=1)
+            assert await live_limits(client) == Limits(8, 600, 60.0)
+            _started(worker, "other", 4, spoke_ago_s=1)
+            assert await tag_in_use(client) is None
+    finally:
+        await close_redis_client(client)

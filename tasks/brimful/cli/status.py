@@ -15,7 +15,7 @@ from brimful.cli.style import coloured, paint
 from brimful.config import Settings
 from brimful.names import QUEUES
 from brimful.runtime.interrupt import unwinding
-from brimful.state.queues import Queues, read_queues
+from brimful.state.broker_queues import Queues, read_queues
 from brimful.state.status import Status, known_tags, read_status
 from brimful.state.target import Place, connect, find_redis, find_tag, unreachable
 

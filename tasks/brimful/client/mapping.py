@@ -218,7 +218,7 @@ class MapRun:
 async def _reach(url: str) -> None:
     """Raises RedisUnreachable after :data:`REACH_S`, or at once where this user is refused."""
     client = redis_client(url, socket_connect_timeout=3, socket_timeout=3)
-    patience, end = RetryPolicy(), time.monotonic() + REACH_S
+    policy, end = RetryPolicy(), time.monotonic() + REACH_S
     try:
         while True:
             try:
@@ -230,7 +230,7 @@ async def _reach(url: str) -> None:
                         f"no Redis at {without_password(url)}, tried for {REACH_S:g} s ({type(error).__name__}): check "
                         "BRIMFUL_REDIS_URL, and that the server runs"
                     ) from None
-                patience.bear(error)
+                policy.check(error)
             await asyncio.sleep(_PAUSE_S)
     finally:
         await close_redis_client(client)

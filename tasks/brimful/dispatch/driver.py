@@ -41,9 +41,9 @@ from brimful.packing.slot_model import Limits, SlotModel
 from brimful.packing.units import Delivered, DriveStatus, Failed, PackOption, Recovered, Unit
 from brimful.profile import Profile
 from brimful.runtime.aio import cancel_and_wait
-from brimful.state.live_limits import live_limits
-from brimful.state.redis_retry import AWAY, reraise_cancellation
+from brimful.state.redis_retry import REDIS_ERRORS, reraise_cancellation
 from brimful.state.redis_url import close_redis_client, redis_client
+from brimful.state.status import live_limits
 
 _LIMITS_S = 5.0
 
@@ -168,7 +168,7 @@ class Driver:
         self._publisher.close()
         await cancel_and_wait(self._tasks)
         await self._publisher.aclose()
-        with contextlib.suppress(*AWAY, TimeoutError):
+        with contextlib.suppress(*REDIS_ERRORS, TimeoutError):
             async with asyncio.timeout(2.0):
                 await self._inbox.acknowledge()
                 if not len(self._out) or not self._keep:
@@ -189,7 +189,7 @@ class Driver:
     async def _follow_limits(self) -> None:
         """The limits in force, which an operator may change while it runs."""
         while True:
-            with contextlib.suppress(*AWAY):
+            with contextlib.suppress(*REDIS_ERRORS):
                 if (limits := await reraise_cancellation(lambda: live_limits(self._client))) is not None:
                     self._pace.limits = self._tuner.limits = limits
             await asyncio.sleep(_LIMITS_S)

@@ -14,7 +14,7 @@ from celery import Celery
 from kombu.exceptions import OperationalError
 
 from brimful.names import TASK_SHARD
-from brimful.state.redis_retry import AWAY, RetryPolicy
+from brimful.state.redis_retry import REDIS_ERRORS, RetryPolicy
 
 _PAUSE_S = 0.5
 
@@ -55,13 +55,13 @@ class Publisher:
         self._thread.shutdown(wait=False)
 
     def _send(self, messages: list[ShardMessage]) -> None:
-        patience = RetryPolicy()
+        policy = RetryPolicy()
         while messages and not self._closing.is_set():
             try:
                 self._publish(messages[0])
-            except (OperationalError, *AWAY) as error:
+            except (OperationalError, *REDIS_ERRORS) as error:
                 self._disconnect()
-                patience.bear(error)
+                policy.check(error)
                 self._closing.wait(_PAUSE_S)
             else:
                 messages.pop(0)

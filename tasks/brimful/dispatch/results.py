@@ -18,7 +18,7 @@ from brimful.dispatch.stop import Ending
 from brimful.errors import RequestTooLarge
 from brimful.packing.batcher import Batcher
 from brimful.packing.units import Delivered, DriveStatus, Failed, Unit
-from brimful.state.redis_retry import AWAY, reraise_cancellation, retry_until_available
+from brimful.state.redis_retry import REDIS_ERRORS, reraise_cancellation, retry_until_available
 
 _BLOCK_MS = 1000
 _CHOICES_AT_ONCE = 4096
@@ -116,5 +116,5 @@ class Inbox:
     async def acknowledge(self) -> None:
         """What was taken is written down. Should Redis be away, the next one does it."""
         if self._to_forget != "0":
-            with contextlib.suppress(*AWAY):
+            with contextlib.suppress(*REDIS_ERRORS):
                 await reraise_cancellation(lambda: self._ledger.forget(self._to_forget))

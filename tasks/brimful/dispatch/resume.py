@@ -12,7 +12,7 @@ from brimful.dispatch.rebuild import rebuilt
 from brimful.packing.packing import PackedRequest, unpack
 from brimful.packing.units import Delivered, Recovered
 from brimful.profile import Profile
-from brimful.state import broker_queues as queued
+from brimful.state.broker_queues import find_shards
 from brimful.state.redis_retry import retry_until_available
 
 
@@ -44,7 +44,7 @@ async def collect(client: Redis, ledger: RunLedger, profile: Profile) -> Left:
     await retry_until_available(lambda: ledger.drain(False))
     recorded = await retry_until_available(ledger.outstanding)
     alive = {shard: rows for shard, rows in recorded.items() if rows}
-    messages = await retry_until_available(lambda: queued.find(client, alive)) if alive else {}
+    messages = await retry_until_available(lambda: find_shards(client, alive)) if alive else {}
     delivered: list[Delivered] = []
     ended: set[str] = set()
     last = "0"

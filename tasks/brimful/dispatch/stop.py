@@ -15,7 +15,7 @@ from brimful.dispatch.intake import Intake
 from brimful.dispatch.ledger import RunLedger
 from brimful.errors import FleetError
 from brimful.packing.units import DriveStatus
-from brimful.state.redis_retry import AWAY, refused_lately, retry_until_available
+from brimful.state.redis_retry import REDIS_ERRORS, recent_refusal, retry_until_available
 
 log = logging.getLogger(__name__)
 
@@ -57,12 +57,12 @@ class Ending:
                 async with asyncio.timeout(_DRAIN_S):
                     await self.withdraw_unbegun()
             except (TimeoutError, FleetError) as error:
-                why = str(refused_lately() or error) or "Redis does not answer"
+                why = str(recent_refusal() or error) or "Redis does not answer"
                 log.warning("brimful: stopped without waiting for what is on the wire: %s", why)
                 self.over.set()
         else:
             self.over.set()
-            with contextlib.suppress(*AWAY, TimeoutError):
+            with contextlib.suppress(*REDIS_ERRORS, TimeoutError):
                 async with asyncio.timeout(_AT_ONCE_S):
                     await self._ledger.withdraw(list(self._out.shards))
 

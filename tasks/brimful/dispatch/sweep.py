@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 
 from brimful.dispatch.inflight import Outstanding, Shard
 from brimful.dispatch.ledger import RunLedger
-from brimful.state import broker_queues as queued
+from brimful.state.broker_queues import find_shards
 from brimful.state.redis_retry import retry_until_available
 
 _LOOKS = 2
@@ -60,7 +60,7 @@ class Sweep:
             elif now - shard.enqueued_at >= self._patience_s:
                 suspect.append(shard)
                 unbegun.append(shard.id)
-        messages = await retry_until_available(lambda: queued.find(self._client, unbegun)) if unbegun else {}
+        messages = await retry_until_available(lambda: find_shards(self._client, unbegun)) if unbegun else {}
         lost: list[Shard] = []
         for shard in suspect:
             shard.missed = 0 if shard.id in messages else shard.missed + 1

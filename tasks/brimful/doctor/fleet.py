@@ -10,7 +10,7 @@ from celery import Celery
 from brimful.config import Settings
 from brimful.doctor.check import Check, Level
 from brimful.names import QUEUES
-from brimful.state.queues import read_queues
+from brimful.state.broker_queues import read_queues
 from brimful.state.redis_url import broker_options, broker_url
 from brimful.state.target import Place
 

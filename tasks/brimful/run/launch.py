@@ -26,7 +26,7 @@ from brimful.run.session import DriverLike, Session
 from brimful.run.signals import Signals
 from brimful.runtime.extras import LocalFleet, local_fleet
 from brimful.runtime.interrupt import unwinding
-from brimful.state.redis_retry import refused_lately
+from brimful.state.redis_retry import recent_refusal
 
 _WORKER_PATIENCE_S = 8
 
@@ -110,7 +110,7 @@ class _Launch:
         finally:
             self._fleet, self._fleet_stopping = fleet, True
             # Workers could store no outcome of what they have on the wire, where Redis takes nothing.
-            if refused_lately() or (self._session is not None and self._session.interrupts > 1):
+            if recent_refusal() or (self._session is not None and self._session.interrupts > 1):
                 await asyncio.to_thread(fleet.kill)
             else:
                 await asyncio.to_thread(fleet.stop)
@@ -154,7 +154,7 @@ class _Launch:
             if self._fleet is not None:
                 self._fleet.check()
         except BrimfulError as error:
-            raise refused_lately() or error from None
+            raise recent_refusal() or error from None
 
     def _kill_workers(self) -> None:
         for pid in self._fleet.worker_pids if self._fleet is not None else ():

@@ -1,4 +1,7 @@
-"""Shards' messages where Celery keeps them: in a queue's list, or unacknowledged in a worker's hands."""
+"""Celery's queues in Redis, as kombu lays them out: how many messages wait, and where a run's shards are.
+
+A queue is one list per priority step; messages delivered to workers and not yet acknowledged are in one hash.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +9,48 @@ import base64
 import json
 import logging
 from collections.abc import AsyncIterator, Collection
+from dataclasses import dataclass
 from typing import Any
 
+import redis
 from redis.asyncio import Redis
 
 from brimful.names import QUEUES, TASK_SHARD
+from brimful.state.redis_url import PRIORITY_STEPS
 
 log = logging.getLogger(__name__)
 
-_SEPARATOR = "\x06\x16"
-_STEPS = (0, 3, 6, 9)
 _UNACKED = "unacked"
 _PAGE = 50
 """Messages read at once: each may hold a megabyte of prompts."""
 
 
-async def find(client: Redis, shards: Collection[str]) -> dict[str, list[dict[str, Any]]]:
-    """Those of the shards that have a message, with the requests that it carries. Raises redis.RedisError.
+@dataclass(frozen=True, slots=True)
+class Queues:
+    """Numbers of messages."""
 
-    Looks into the unacknowledged ones last: a message goes there from its queue, and is looked for meanwhile.
+    lengths: dict[str, int]
+    """Waiting, by queue; all priorities together."""
+    unacked: int
+    """Delivered to workers: running, or prefetched."""
+
+
+def read_queues(client: redis.Redis) -> Queues:
+    """Count the messages, in one round trip. Raises redis.RedisError."""
+    with client.pipeline(transaction=False) as pipe:
+        for queue in QUEUES:
+            for name in _list_names(queue):
+                pipe.llen(name)
+        pipe.hlen(_UNACKED)
+        *counts, unacked = pipe.execute()
+    lengths = iter(counts)
+    return Queues({queue: sum(next(lengths) for _ in PRIORITY_STEPS) for queue in QUEUES}, unacked)
+
+
+async def find_shards(client: Redis, shards: Collection[str]) -> dict[str, list[dict[str, Any]]]:
+    """Those of ``shards`` that have a message, with the requests it carries. Raises redis.RedisError.
+
+    Reads the unacknowledged messages last: a message that is delivered during the search moves there from its queue.
     """
     wanted = set(shards)
     found: dict[str, list[dict[str, Any]]] = {}
@@ -32,29 +58,25 @@ async def find(client: Redis, shards: Collection[str]) -> dict[str, list[dict[st
         if len(found) == len(wanted):
             break
         message = parse_message(raw)
-        if message is None:
-            continue
-        shard, requests = message
-        if shard in wanted:
-            found[shard] = requests
+        if message is not None and message[0] in wanted:
+            found[message[0]] = message[1]
     return found
 
 
 async def _messages(client: Redis) -> AsyncIterator[Any]:
     for queue in QUEUES:
-        for step in _STEPS:
-            name = f"{queue}{_SEPARATOR}{step}" if step else queue
-            place = 0
-            while page := await client.lrange(name, place, place + _PAGE - 1):
+        for name in _list_names(queue):
+            start = 0
+            while page := await client.lrange(name, start, start + _PAGE - 1):
                 for raw in page:
                     yield raw
-                place += len(page)
+                start += len(page)
     async for _, raw in client.hscan_iter(_UNACKED, count=_PAGE):
         yield raw
 
 
 def parse_message(raw: Any) -> tuple[str, list[dict[str, Any]]] | None:
-    """(shard, requests) of a shard's message; None for any other."""
+    """(shard, requests) of a ``brimful.shard`` message; None for any other message."""
     try:
         message = json.loads(raw)
         if isinstance(message, list):  # [message, exchange, routing key]
@@ -70,5 +92,10 @@ def parse_message(raw: Any) -> tuple[str, list[dict[str, Any]]] | None:
         given = dict(zip(("run", "shard", "requests"), args, strict=False)) | kwargs
         return str(given["shard"]), list(given["requests"])
     except (ValueError, TypeError, KeyError, IndexError) as error:
-        log.debug("a message that is no shard's: %s", type(error).__name__)
+        log.debug("skipped a message that is not a shard's: %s", type(error).__name__)
         return None
+
+
+def _list_names(queue: str) -> list[str]:
+    """kombu's ``_q_for_pri`` with its default separator: the most urgent step has the queue's own name."""
+    return [f"{queue}\x06\x16{step}" if step else queue for step in PRIORITY_STEPS]

@@ -1,4 +1,8 @@
-"""Ask Redis until it answers. What it *answers*, though, is not absence: a refusal is told, and borne for a while."""
+"""Retrying Redis commands while the server is unreachable.
+
+Connection errors are retried for as long as they last. Error replies (OOM, READONLY, MISCONF) are logged, retried for
+:data:`REFUSAL_LIMIT_S`, and then raised.
+"""
 
 from __future__ import annotations
 
@@ -25,118 +29,122 @@ from brimful.errors import RedisRefused, RedisUnreachable
 log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
-AWAY = (RedisError, OSError)
-REFUSED_S = 30.0
-"""A refusal that lasts so long ends the run."""
+REDIS_ERRORS = (RedisError, OSError)
+"""What redis-py raises for a command that failed."""
+REFUSAL_LIMIT_S = 30.0
+"""An error reply that lasts this long is raised."""
 _PAUSE_S = 0.5
-_SAID_AGAIN_S = 60.0
-_LATELY_S = 30.0
-_WORDS: dict[type[RedisError], str] = {OutOfMemoryError: "OOM", ReadOnlyError: "READONLY", NoPermissionError: "NOPERM"}
-"""Which redis-py cuts off."""
-_WAYS_OUT = {
-    "MISCONF": "free space on the disk where Redis keeps its data",
-    "OOM": "give Redis more memory (maxmemory)",
-    "READONLY": "let BRIMFUL_REDIS_URL name the primary",
+_LOG_AGAIN_S = 60.0
+_RECENT_S = 30.0
+_PREFIXES: dict[type[RedisError], str] = {
+    OutOfMemoryError: "OOM",
+    ReadOnlyError: "READONLY",
+    NoPermissionError: "NOPERM",
+}
+"""Error codes that redis-py removes from the reply's text."""
+_REMEDIES = {
+    "MISCONF": "Free space on the disk where Redis keeps its data",
+    "OOM": "Give Redis more memory (maxmemory)",
+    "READONLY": "Let BRIMFUL_REDIS_URL name the primary",
 }
 
 
 class RetryPolicy:
-    """For one thing asked again and again. ``bear(error)`` returns while it is worth asking again."""
+    """Decides whether one failing Redis operation is worth another try."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._refused_at: float | None = None
 
-    def bear(self, error: BaseException) -> None:
-        """Raises RedisUnreachable (exit 2) for a user without rights; RedisRefused (exit 1) when a refusal lasts."""
-        refusal = _refusal(error)
-        if refusal is None:
+    def check(self, error: BaseException) -> None:
+        """Log ``error`` and return if the operation should be retried.
+
+        Raises RedisUnreachable (exit 2) if this user may not run the command, and RedisRefused (exit 1) once error
+        replies have lasted for :data:`REFUSAL_LIMIT_S`.
+        """
+        global _last_refusal
+        reply = _error_reply(error)
+        if reply is None:
             self._refused_at = None
-            _say_once(f"Redis does not answer ({type(error).__name__}); trying on")
+            _log_once(f"Redis does not answer ({type(error).__name__}); retrying")
             return
-        text = _text(refusal)
-        if isinstance(refusal, (AuthenticationError, AuthorizationError, NoPermissionError)):
+        text = _text(reply)
+        if isinstance(reply, (AuthenticationError, AuthorizationError, NoPermissionError)):
             raise RedisUnreachable(
-                f"Redis refuses this user: {text}. Check user, password and rights (ACL) in BRIMFUL_REDIS_URL"
+                f"Redis refuses this user: {text}. Check the user, password and ACL of BRIMFUL_REDIS_URL"
             ) from None
         now = self._clock()
         if self._refused_at is None:
             self._refused_at = now
+        remedy = next((remedy for code, remedy in _REMEDIES.items() if text.startswith(code)), "See its log")
         refused = RedisRefused(
-            f"Redis refuses to go on: {text}. {_way_out(text)}, then type the same command again: it goes on from here"
+            f"Redis refuses commands: {text}. {remedy}, then type the same command again: it resumes this run"
         )
-        _last[:] = [(time.monotonic(), refused)]
-        if now - self._refused_at >= REFUSED_S:
+        _last_refusal = (time.monotonic(), refused)
+        if now - self._refused_at >= REFUSAL_LIMIT_S:
             raise refused from None
-        _say_once(f"Redis refuses: {text}; trying on for {REFUSED_S:.0f} s")
+        _log_once(f"Redis refuses a command: {text}; retrying for {REFUSAL_LIMIT_S:.0f} s")
 
 
-def refused_lately() -> RedisRefused | None:
-    """What Redis has refused within the last seconds: workers that die meanwhile die of the same."""
-    return next((refused for at, refused in _last if time.monotonic() - at < _LATELY_S), None)
+def recent_refusal() -> RedisRefused | None:
+    """The last error reply of the past 30 seconds: workers that died meanwhile probably died of it too."""
+    if _last_refusal is None or time.monotonic() - _last_refusal[0] >= _RECENT_S:
+        return None
+    return _last_refusal[1]
 
 
 async def retry_until_available(call: Callable[[], Awaitable[_T]]) -> _T:
-    """``call`` may be made any number of times. Raises FleetError when Redis is there and refuses."""
-    patience = RetryPolicy()
+    """Await ``call()`` until it succeeds; it may run many times. Raises what :meth:`RetryPolicy.check` raises."""
+    policy = RetryPolicy()
     while True:
         try:
             return await reraise_cancellation(call)
-        except AWAY as error:
-            patience.bear(error)
+        except REDIS_ERRORS as error:
+            policy.check(error)
             await asyncio.sleep(_PAUSE_S)
 
 
 async def reraise_cancellation(call: Callable[[], Awaitable[_T]]) -> _T:
-    """``call()``, and CancelledError where the task was cancelled meanwhile and ``call`` has made nothing of it.
+    """Await ``call()``; raise CancelledError if the task was cancelled meanwhile and ``call`` swallowed it.
 
-    redis-py loses a cancellation that comes while it takes a connection out of its pool. ``asyncio.run`` cancels each
-    task once, and would wait for ever for one that goes on.
+    redis-py loses a cancellation that arrives while it takes a connection out of its pool. ``asyncio.run`` cancels each
+    task only once, and would wait for ever for a loop around such a call.
     """
-    before = _cancellations()
+    task = asyncio.current_task()
+    before = task.cancelling() if task is not None else 0
     try:
         return await call()
     finally:
-        if _cancellations() > before:
+        if task is not None and task.cancelling() > before:
             raise asyncio.CancelledError
 
 
-def _cancellations() -> int:
-    task = asyncio.current_task()
-    return task.cancelling() if task is not None else 0
-
-
-def _refusal(error: BaseException | None) -> RedisError | None:
-    """Redis's own words in it, also where a library has wrapped them; None where it was not heard."""
+def _error_reply(error: BaseException | None) -> RedisError | None:
+    """The error reply that ``error`` is or was caused by; None if the server did not answer or is failing over."""
     while error is not None:
         if isinstance(error, (ClusterDownError, TryAgainError)):
-            return None  # a failover under way
+            return None
         if isinstance(error, (ResponseError, AuthenticationError, AuthorizationError)):
             return error
         error = error.__cause__
     return None
 
 
-def _text(refusal: RedisError) -> str:
-    """Without the command that redis-py puts before a pipeline's error."""
-    _, pipeline, text = str(refusal).rpartition(" caused error: ")
-    text = (text.strip("(,')") if pipeline else text).strip().rstrip(".")  # it puts a tuple there
-    word = _WORDS.get(type(refusal), "")
-    return text if text.startswith(word) else f"{word} {text}"
+def _text(reply: RedisError) -> str:
+    """The server's words, without the command that redis-py puts before a pipeline's error."""
+    _, pipeline, text = str(reply).rpartition(" caused error: ")
+    text = (text.strip("(,')") if pipeline else text).strip().rstrip(".")  # redis-py formats a tuple there
+    prefix = _PREFIXES.get(type(reply), "")
+    return text if text.startswith(prefix) else f"{prefix} {text}"
 
 
-def _way_out(text: str) -> str:
-    way = next((way for word, way in _WAYS_OUT.items() if text.startswith(word)), "look at its log")
-    return way[0].upper() + way[1:]
+_last_refusal: tuple[float, RedisRefused] | None = None
+_logged_at: dict[str, float] = {}
 
 
-_last: list[tuple[float, RedisRefused]] = []
-_said: dict[str, float] = {}
-
-
-def _say_once(text: str) -> None:
-    """Several parts of a run meet the same trouble at the same time."""
+def _log_once(text: str) -> None:
+    """Several tasks of a run meet the same error at the same time."""
     now = time.monotonic()
-    if now - _said.get(text, -_SAID_AGAIN_S) >= _SAID_AGAIN_S:
+    if now - _logged_at.get(text, -_LOG_AGAIN_S) >= _LOG_AGAIN_S:
         log.warning("brimful: %s", text)
-    _said[text] = now
+    _logged_at[text] = now

@@ -1,6 +1,7 @@
-"""What the admission is doing, read from Redis with plain commands; and the limits, which an operator may change.
+"""One key's admission as Redis holds it, read with plain commands; and its limits, which an operator may change.
 
-No API key is needed: the key's tag is enough, and :func:`known_tags` lists those.
+Needs the key's tag, not the API key; :func:`known_tags` lists the tags. Clients decode answers to str. Everything here
+raises redis.RedisError where Redis fails.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import redis.asyncio as redis_async
 from redis.exceptions import ResponseError
 
 from brimful.errors import UsageError
+from brimful.packing.slot_model import Limits
 from brimful.state.keys import TAGS, admission_keys, everyone_channel
 
 SETTABLE = (
@@ -31,13 +33,15 @@ SETTABLE = (
     "breaker",
     "ramp_s",
 )
-"""The limits by the names operators use; in Redis durations are ``*_ms``. 0 = no such limit."""
+"""The limits by the operators' names: counts, and durations (``*_s``), which Redis holds as ``*_ms``. 0 = no limit."""
 _LEAST: dict[str, float] = {"slots": 1, "window_s": 0.001, "lease_s": 0.5}
+_IN_USE_S = 60.0
+"""A running worker speaks several times a lease."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """One process, as it last described itself."""
+    """One worker process, as it last described itself."""
 
     process: str
     name: str
@@ -46,10 +50,10 @@ class WorkerStatus:
     held: int
     """Slots it holds."""
     interactive: int
-    """Coroutines of it that wait."""
+    """Its coroutines that wait for a slot, by workload."""
     batch: int
     heard_s: float
-    """Seconds since it last spoke."""
+    """Seconds since its last command to Redis."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +64,11 @@ class Status:
     epoch: str | None
     """None: no process has ever used this key here."""
     rebuilding: bool
-    """Redis lost its memory; nothing is granted until all processes have said what they hold."""
+    """Redis lost its memory; nothing is granted until the workers have reported their leases."""
     slots: int | None
     slots_used: int
     cooling: int
-    """Of the used slots, those that rest after an aborted request."""
+    """Used slots that are kept free after an aborted request."""
     starts: int | None
     starts_used: int
     window_s: float
@@ -75,73 +79,89 @@ class Status:
     waiting: dict[str, int]
     """Workload → coroutines of all processes that wait for a slot."""
     pause_s: float
-    """Seconds until the pause ends; 0 = none."""
+    """Seconds until the pause ends; 0 = not paused."""
     pause_reason: str | None
     breaker: str
-    """``closed``; ``open``: failures in a row tripped it; ``probing``: one request finds out whether it is over."""
+    """``closed``; ``open`` after failures in a row; ``probing``: one request tests whether the provider is back."""
     failures: int
     """Failures in a row."""
     limits: dict[str, float]
-    """All limits in force, by their operators' names."""
+    """All limits in force, by the names in :data:`SETTABLE`."""
     overridden: tuple[str, ...]
-    """Of these, the names that ``limits set`` has set."""
+    """Names of the limits that ``limits set`` has set."""
     workers: tuple[WorkerStatus, ...] = field(default=())
     next_start_s: float = 0.0
-    """Seconds until the full window has room for a start again; 0 = it has."""
+    """Seconds until a full window takes another start; 0 = at once."""
     brought: dict[str, float] = field(default_factory=dict)
-    """The limits that the workers brought, which hold where none is set by hand; empty before the first worker."""
+    """The limits of the workers' own settings, in force where none is overridden; empty before the first worker."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """JSON-ready."""
         return asdict(self)
 
 
 def known_tags(client: redis_sync.Redis) -> list[str]:
-    """Key tags in this Redis, the last used first."""
+    """The key tags in this Redis, the last one that a worker started with first."""
     tags: Any = client.zrevrange(TAGS, 0, -1)
-    return [_text(tag) for tag in tags]
+    return list(tags)
 
 
-async def known_tags_async(client: redis_async.Redis) -> list[str]:
-    return [_text(tag) for tag in await client.zrevrange(TAGS, 0, -1)]
+async def tag_in_use(client: redis_async.Redis) -> str | None:
+    """The key tag that workers use now, or the only tag there is. None if no key's or several keys' workers run.
+
+    Tags are never removed: after a rotation of the key, the old one's is still there.
+    """
+    tags: Any = await client.zrevrange(TAGS, 0, -1)
+    if len(tags) > 1:
+        found = [await read_status_async(client, tag) for tag in tags]
+        tags = [status.tag for status in found if any(worker.heard_s < _IN_USE_S for worker in status.workers)]
+    return str(tags[0]) if len(tags) == 1 else None
 
 
 def read_status(client: redis_sync.Redis, tag: str) -> Status:
-    """One consistent look (MULTI)."""
+    """A consistent reading (MULTI)."""
     pipe = client.pipeline(transaction=True)
-    _ask(pipe, tag)
+    _read(pipe, tag)
     return _status(tag, pipe.execute())
 
 
 async def read_status_async(client: redis_async.Redis, tag: str) -> Status:
+    """As :func:`read_status`."""
     pipe = client.pipeline(transaction=True)
-    _ask(pipe, tag)
+    _read(pipe, tag)
     return _status(tag, await pipe.execute())
 
 
-async def read_limits_async(client: redis_async.Redis, tag: str) -> dict[str, float]:
-    """The limits in force, as :attr:`Status.limits`; empty before the first worker. It reads nothing that grows."""
+async def live_limits(client: redis_async.Redis) -> Limits | None:
+    """The limits in force; None before the first worker, and where it is unclear which key's are meant."""
+    tag = await tag_in_use(client)
+    if tag is None:
+        return None
     keys = admission_keys(tag)
     pipe = client.pipeline(transaction=True)
     pipe.hgetall(keys["defaults"])
     pipe.hgetall(keys["limits"])
     defaults, overrides = await pipe.execute()
-    return _operators(_numbers({**_texts(defaults), **_texts(overrides)}))
+    limits = _limits({**defaults, **overrides})
+    slots, window_s = int(limits.get("slots", 0)), limits.get("window_s", 0.0)
+    return Limits(slots, int(limits.get("starts", 0)) or None, window_s) if slots and window_s else None
 
 
 def set_limits(client: redis_sync.Redis, tag: str, **limits: float | None) -> dict[str, float]:
-    """Changes limits for the whole fleet, at once; ``None`` goes back to the default. Returns those in force.
+    """Change limits for the whole fleet at once; returns those in force.
 
-    Names are :data:`SETTABLE`; 0 = no such limit. Raises UsageError naming the limit that cannot be.
+    Names are :data:`SETTABLE`; None restores the default, 0 removes the limit. Raises UsageError naming a limit that is
+    unknown or out of range.
     """
     keys = admission_keys(tag)
-    fields = {_field(name): (name, value) for name, value in limits.items()}
     pipe = client.pipeline(transaction=True)
-    for key, (name, value) in fields.items():
+    for name, value in limits.items():
+        if name not in SETTABLE:
+            raise UsageError(f"unknown limit {name!r}: known are {', '.join(SETTABLE)}")
         if value is None:
-            pipe.hdel(keys["limits"], key)
+            pipe.hdel(keys["limits"], _field(name))
         else:
-            pipe.hset(keys["limits"], key, str(_whole(name, value)))
+            pipe.hset(keys["limits"], _field(name), str(_stored(name, value)))
     pipe.hincrby(keys["limits"], "rev", 1)
     pipe.publish(everyone_channel(tag), json.dumps({"limits": True}))
     try:
@@ -152,19 +172,27 @@ def set_limits(client: redis_sync.Redis, tag: str, **limits: float | None) -> di
 
 
 def _field(name: str) -> str:
-    if name not in SETTABLE:
-        raise UsageError(f"no limit is called {name!r}: known are {', '.join(SETTABLE)}")
     return name[:-2] + "_ms" if name.endswith("_s") else name
 
 
-def _whole(name: str, value: float) -> int:
+def _stored(name: str, value: float) -> int:
     least = _LEAST.get(name, 0)
     if not least <= value < 1e12:
         raise UsageError(f"{name} = {value:g}: must be at least {least:g}")
     return round(value * 1000) if name.endswith("_s") else int(value)
 
 
-def _ask(pipe: Any, tag: str) -> None:
+def _limits(fields: dict[str, str]) -> dict[str, float]:
+    """Redis's fields by the operators' names, durations in seconds. Skips fields that another version has added."""
+    limits = {}
+    for name in SETTABLE:
+        if _field(name) in fields:
+            number = int(float(fields[_field(name)]))
+            limits[name] = number / 1000 if name.endswith("_s") else number
+    return limits
+
+
+def _read(pipe: Any, tag: str) -> None:
     keys = admission_keys(tag)
     pipe.time()
     for name in ("state", "defaults", "limits", "workers"):
@@ -175,69 +203,54 @@ def _ask(pipe: Any, tag: str) -> None:
 
 def _status(tag: str, answers: list[Any]) -> Status:
     (seconds, micros), state, defaults, overrides, described, slots, starts, heard, interactive, batch = answers
-    state, defaults, overrides = _texts(state), _texts(defaults), _texts(overrides)
     now = int(seconds) * 1000 + int(micros) // 1000 + int(state.get("skew", 0))
-    own, fields = _numbers(defaults), _numbers({**defaults, **overrides})
-    span = fields.get("window_ms", 0) + fields.get("guard_ms", 0)
-    live = [_text(ticket) for ticket, until in slots if until > now]
+    limits = _limits({**defaults, **overrides})
+    span = round(1000 * (limits.get("window_s", 0) + limits.get("guard_s", 0)))
+    live = [ticket for ticket, expires in slots if expires > now]
     holders = Counter(_process(ticket) for ticket in live)
-    queued = {"interactive": _queued(interactive), "batch": _queued(batch)}
+    queued = {
+        workload: Counter(_process(ticket) for ticket, _ in tickets)
+        for workload, tickets in (("interactive", interactive), ("batch", batch))
+    }
     workers = []
     for process, at in heard:
-        name = _text(process)
-        told = json.loads(_texts(described).get(name, "{}"))
-        known = {field: told.get(field, default) for field, default in _UNKNOWN.items()}
+        said = json.loads(described.get(process, "{}"))
+        known = {name: said.get(name, default) for name, default in _DESCRIBED.items()}  # of any version
         for workload, counts in queued.items():
-            known[workload] += counts[name]
-        worker = WorkerStatus(process=name, held=holders[name], heard_s=max(0.0, (now - at) / 1000), **known)
+            known[workload] += counts[process]
+        worker = WorkerStatus(process=process, held=holders[process], heard_s=max(0.0, (now - at) / 1000), **known)
         workers.append(worker)
     pause_ms = int(state.get("pause_until", 0)) - now
+    most_starts = int(limits.get("starts", 0))
     return Status(
         tag=tag,
         epoch=state.get("epoch"),
         rebuilding="opens_at" in state,
-        slots=fields.get("slots"),
+        slots=int(limits["slots"]) if "slots" in limits else None,
         slots_used=len(live),
         cooling=sum(ticket.startswith("~") for ticket in live),
-        starts=fields.get("starts") or None,
-        starts_used=sum(at > now - span for _, at in starts) if fields.get("starts") else 0,
-        window_s=fields.get("window_ms", 0) / 1000,
-        tokens=fields.get("tokens") or None,
+        starts=most_starts or None,
+        starts_used=sum(at > now - span for _, at in starts) if most_starts else 0,
+        window_s=limits.get("window_s", 0),
+        tokens=int(limits.get("tokens", 0)) or None,
         tokens_used=int(state.get("tokens_sum", 0)),
-        budget=fields.get("budget") or None,
+        budget=int(limits.get("budget", 0)) or None,
         budget_spent=int(state.get("spent", 0)),
-        waiting={
-            workload: sum(getattr(worker, workload) for worker in workers) for workload in ("interactive", "batch")
-        },
+        waiting={workload: sum(getattr(worker, workload) for worker in workers) for workload in queued},
         pause_s=max(0, pause_ms) / 1000,
         pause_reason=state.get("pause_reason") if pause_ms > 0 else None,
         breaker="closed" if "tripped" not in state else "probing" if "probe" in state else "open",
         failures=int(state.get("fails", 0)),
-        limits=_operators(fields),
-        overridden=tuple(name for name, key in _names(fields) if key in overrides),
+        limits=limits,
+        overridden=tuple(name for name in SETTABLE if _field(name) in overrides),
         workers=tuple(sorted(workers, key=lambda worker: worker.name)),
-        next_start_s=_next_start_ms([at + span - now for _, at in starts], fields.get("starts", 0)) / 1000,
-        brought=_operators(own),
+        next_start_s=_next_start_ms([at + span - now for _, at in starts], most_starts) / 1000,
+        brought=_limits(defaults),
     )
 
 
-_UNKNOWN: dict[str, Any] = {"name": "?", "host": "?", "pid": 0, "interactive": 0, "batch": 0}
-"""What a process says of itself, with defaults. Fields that a newer version added are ignored."""
-
-
-def _numbers(fields: dict[str, str]) -> dict[str, int]:
-    """The limits that this version knows; a newer one may have added others."""
-    known = {_field(name) for name in SETTABLE}
-    return {name: int(float(value)) for name, value in fields.items() if name in known}
-
-
-def _operators(fields: dict[str, int]) -> dict[str, float]:
-    """By the operators' names, durations in seconds."""
-    return {name: fields[key] / 1000 if key.endswith("_ms") else fields[key] for name, key in _names(fields)}
-
-
-def _names(fields: dict[str, int]) -> list[tuple[str, str]]:
-    return [(name, _field(name)) for name in SETTABLE if _field(name) in fields]
+_DESCRIBED: dict[str, Any] = {"name": "?", "host": "?", "pid": 0, "interactive": 0, "batch": 0}
+"""What a worker says of itself, and what stands for what it does not say."""
 
 
 def _next_start_ms(left: list[float], starts: int) -> float:
@@ -248,15 +261,3 @@ def _next_start_ms(left: list[float], starts: int) -> float:
 
 def _process(ticket: str) -> str:
     return ticket.partition(".")[0]
-
-
-def _queued(tickets: list[Any]) -> Counter[str]:
-    return Counter(_process(_text(ticket)) for ticket, _ in tickets)
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
-
-
-def _texts(flat: dict[Any, Any]) -> dict[str, str]:
-    return {_text(key): _text(value) for key, value in flat.items()}

@@ -6,7 +6,7 @@ from brimful.config import Settings
 from brimful.errors import SettingError
 from brimful.run.display.gauges import Gauges
 from brimful.state.redis_url import redis_client
-from brimful.state.status import Status, known_tags_async, read_status_async
+from brimful.state.status import Status, read_status_async, tag_in_use
 
 
 class FleetGauges:
@@ -24,10 +24,9 @@ class FleetGauges:
         """None where admission has nothing to say yet. Raises RedisError."""
         tag = self._tag
         if tag is None:
-            tags = await known_tags_async(self._client)
-            if len(tags) != 1:
+            tag = await tag_in_use(self._client)
+            if tag is None:
                 return None
-            tag = tags[0]
         status = await read_status_async(self._client, tag)
         return _gauges(status) if status.slots is not None else None
 
