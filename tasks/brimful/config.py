@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import logging
 import os
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,15 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from brimful.errors import SettingError
 from brimful.profile import Profile, get_profile
 
+log = logging.getLogger(__name__)
+
+FORMER_NAMES = {
+    "settle_s": "release_delay_s",
+    "cooloff_s": "cooldown_s",
+    "age_s": "starvation_s",
+    "breaker": "circuit_breaker",
+}
+"""Former name of a setting → its present name. Variables with a former name are still read, with a note."""
 _DOTENV = ".env"
 _REHEARSE = "a rehearsal, --rehearse, needs none"
 _REDIS_SCHEMES = ("redis://", "rediss://", "unix://", "sentinel://")
@@ -56,19 +67,19 @@ class Settings(BaseSettings):
     guard_s: float | None = Field(None, ge=0)
     """Seconds by which the window is widened; None = 0.2 + 1 % of the window."""
     lease_s: float = Field(8.0, gt=0.5, le=60)
-    cooloff_s: float = Field(1.0, ge=0)
-    """How long a slot rests after its request was aborted: the provider may go on for a moment."""
-    settle_s: float = Field(0.02, ge=0, le=1)
-    """The most by which a slot is kept back after its request has ended: the provider may count it out a moment after
-    its answer is here. 1 % of the request's time, at least 5 ms; 0 = none."""
+    cooldown_s: float = Field(1.0, ge=0)
+    """How long a slot stays taken after its request was aborted: the provider may still be working on it."""
+    release_delay_s: float = Field(0.02, ge=0, le=1)
+    """Upper bound of the delay before the slot of a finished request is released: the provider may stop counting the
+    request a moment after its answer has arrived. The delay is 1 % of the request's time, at least 5 ms; 0 = none."""
     guardian: bool = True
     """A tiny process beside each worker ends it when it stands still (stopped, frozen) so long that its slots would go
     to others while its requests are still open."""
     reserve_slots: int = Field(0, ge=0)
     """Slots that batch leaves to interactive."""
     reserve_starts: int = Field(0, ge=0)
-    age_s: float = Field(30.0, gt=0)
-    """A batch request that waited this long takes its turn among the interactive ones."""
+    starvation_s: float = Field(30.0, gt=0)
+    """A batch request that has waited this long takes turns with the interactive ones."""
 
     # one request
     model: str | None = None
@@ -87,8 +98,8 @@ class Settings(BaseSettings):
     max_answer_mb: float = Field(64.0, gt=0)
     job_poll_s: float = Field(1.0, gt=0)
     """First pause between polls of a Job; it grows to ten times that."""
-    breaker: int = Field(20, ge=0)
-    """Failures in a row, fleet-wide, that trip the breaker; 0 = none."""
+    circuit_breaker: int = Field(20, ge=0)
+    """Consecutive failures, fleet-wide, that open the circuit breaker; 0 = never."""
 
     # the fleet
     workers: int = Field(4, ge=1)
@@ -124,7 +135,8 @@ class Settings(BaseSettings):
     def load(cls, **flags: Any) -> Settings:
         """From flags (None = not given), the environment and ``.env``. Raises SettingError naming the setting."""
         try:
-            return cls(**{name: value for name, value in flags.items() if value is not None})
+            given = {name: value for name, value in flags.items() if value is not None}
+            return cls(**_former_values(given), **given)
         except ValidationError as error:
             faults = "; ".join(map(_fault, error.errors(include_url=False)))
             raise SettingError(faults) from None
@@ -133,7 +145,7 @@ class Settings(BaseSettings):
     def unknown_variables(cls) -> dict[str, str | None]:
         """``BRIMFUL_*`` variables, of the environment and ``.env``, that mean nothing here; with the known name that is
         nearest, if one is near."""
-        known = {f"BRIMFUL_{name.upper()}" for name in cls.model_fields} | _OTHER_VARIABLES
+        known = {_variable(name) for name in (*cls.model_fields, *FORMER_NAMES)} | _OTHER_VARIABLES
         stated = {
             name.upper() for name in (*os.environ, *dotenv_values(_DOTENV)) if name.upper().startswith("BRIMFUL_")
         }
@@ -213,6 +225,7 @@ _OTHER_VARIABLES = {
     *("BRIMFUL_DEBUG", "BRIMFUL_GATEWAY_KEYS", "BRIMFUL_GATEWAY_PORT", "BRIMFUL_CHAOS"),
     *("BRIMFUL_IMAGE", "BRIMFUL_UID", "BRIMFUL_GID", "BRIMFUL_REDIS_PASSWORD"),  # of the Compose file
 }
+_noted: set[str] = set()
 _EXPECTED = {"int": "is not a whole number", "float": "is not a number", "bool": "is neither true nor false"}
 _BOUNDS = {
     "greater_than_equal": ("ge", "at least"),
@@ -226,7 +239,7 @@ _SHOWN = 40
 def _fault(fault: Any) -> str:
     """One of pydantic's, in words that name the variable. A value is shown only where a number or a yes is meant: what
     a secret should hold is never repeated."""
-    name = f"BRIMFUL_{'_'.join(map(str, fault['loc'])).upper()}"
+    name = _variable("_".join(map(str, fault["loc"])))
     kind = str(fault["type"])
     if kind in _BOUNDS:
         bound, words = _BOUNDS[kind]
@@ -235,6 +248,24 @@ def _fault(fault: Any) -> str:
     if meant in _EXPECTED and rest in ("parsing", "type", "from_float"):
         return f"{name}: {str(fault['input'])[:_SHOWN]!r} {_EXPECTED[meant]}"
     return f"{name}: {str(fault['msg']).removeprefix('Value error, ')}"
+
+
+def _former_values(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings whose variable has its former name, unless the present one is set too. Logs each such name once."""
+    stated = {**dotenv_values(_DOTENV), **os.environ}
+    found: dict[str, Any] = {}
+    for former, name in FORMER_NAMES.items():
+        value = stated.get(_variable(former))
+        if value and name not in given and not stated.get(_variable(name)):
+            found[name] = value
+            if former not in _noted:
+                _noted.add(former)
+                log.warning("brimful: %s is now called %s: rename it", _variable(former), _variable(name))
+    return found
+
+
+def _variable(setting: str) -> str:
+    return f"BRIMFUL_{setting.upper()}"
 
 
 def _first_set(names: tuple[str, ...]) -> str | None:

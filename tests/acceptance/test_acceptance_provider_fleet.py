@@ -25,7 +25,7 @@ def _arrivals(it: Fleet) -> list[dict[str, Any]]:
 
 def _breaker(it: Fleet) -> str:
     with sync_redis_client(it.local.redis_url) as client:
-        return read_status(client, it.local.settings.key_tag).breaker
+        return read_status(client, it.local.settings.key_tag).circuit_breaker
 
 
 def test_a_retry_after_to_one_of_eight_workers_stops_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,12 +79,12 @@ def test_waiting_for_a_slot_is_no_part_of_the_timeout(monkeypatch: pytest.Monkey
 def test_the_breaker_probes_one_at_a_time_and_recovers(monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         gateway_process("--latency", "0.1", "--per-token", "0", "--faults", "503") as gateway,
-        fleet(monkeypatch, gateway, workers=3, breaker=6, backoff_base_s=0.05, backoff_cap_s=0.1) as it,
+        fleet(monkeypatch, gateway, workers=3, circuit_breaker=6, backoff_base_s=0.05, backoff_cap_s=0.1) as it,
     ):
         asked = it.sample_many(40)
         wait_until(lambda: _breaker(it) != "closed", "the breaker to trip")
         shown = brimful("status", "--json", BRIMFUL_REDIS_URL=it.local.redis_url)
-        assert json.loads(shown.stdout)["breaker"] in ("open", "probing"), shown.stderr
+        assert json.loads(shown.stdout)["circuit_breaker"] in ("open", "probing"), shown.stderr
         assert json.loads(shown.stdout)["failures"] >= 6
         tripped = gateway.ledger()["arrivals"]
         gateway.reset()

@@ -196,15 +196,15 @@ async def test_the_breaker_probes_one_at_a_time(valkey: Valkey, client: redis.Re
     async with admissions(valkey.url, 2, slots=4, breaker=3, ramp_s=0) as (one, two):
         for _ in range(3):
             await (await hold(one)).end(ok=False)
-        await wait_until_async(lambda: read_status(client, TAG).breaker == "open", "the breaker is open")
+        await wait_until_async(lambda: read_status(client, TAG).circuit_breaker == "open", "the breaker is open")
         waiting = [Holding(two) for _ in range(4)]
         await wait_until_async(lambda: any(holding.granted.is_set() for holding in waiting), "a probe goes out")
         await wait_until_async(lambda: client.zcard(KEYS["batch"]) == 3, "the others wait")
-        assert read_status(client, TAG).breaker == "probing"
+        assert read_status(client, TAG).circuit_breaker == "probing"
         probe = next(holding for holding in waiting if holding.granted.is_set())
         await probe.end(ok=True)
         await wait_until_async(lambda: all(holding.granted.is_set() for holding in waiting), "it is closed again")
-        assert read_status(client, TAG).breaker == "closed"
+        assert read_status(client, TAG).circuit_breaker == "closed"
         for holding in waiting:
             if holding is not probe:
                 await holding.end()
@@ -213,7 +213,7 @@ async def test_the_breaker_probes_one_at_a_time(valkey: Valkey, client: redis.Re
 async def test_a_probe_whose_process_died_is_followed_by_another(valkey: Valkey, client: redis.Redis) -> None:
     async with admissions(valkey.url, 2, slots=4, breaker=1, ramp_s=0, lease_s=1.5) as (one, two):
         await (await hold(one)).end(ok=False)
-        await wait_until_async(lambda: read_status(client, TAG).breaker == "open", "the breaker is open")
+        await wait_until_async(lambda: read_status(client, TAG).circuit_breaker == "open", "the breaker is open")
         waiting = [Holding(two) for _ in range(2)]
         await wait_until_async(lambda: any(holding.granted.is_set() for holding in waiting), "a probe goes out")
         probe = next(holding for holding in waiting if holding.granted.is_set())
@@ -221,7 +221,7 @@ async def test_a_probe_whose_process_died_is_followed_by_another(valkey: Valkey,
         await wait_until_async(lambda: all(holding.granted.is_set() for holding in waiting), "another one goes out")
         (other,) = (holding for holding in waiting if holding is not probe)
         await other.end(ok=True)
-        await wait_until_async(lambda: read_status(client, TAG).breaker == "closed", "it is closed again")
+        await wait_until_async(lambda: read_status(client, TAG).circuit_breaker == "closed", "it is closed again")
         await asyncio.gather(probe.task, return_exceptions=True)
 
 

@@ -53,6 +53,29 @@ def test_a_reserve_that_leaves_batch_nothing_is_refused(brought: str) -> None:
     assert _set(brought, "--reset", "--slots", "15").returncode == 0
 
 
+def test_former_option_names_are_still_read_with_a_note(brought: str) -> None:
+    done = _set(brought, "--age", "5", "--breaker", "7", "--ramp", "1.5", "--json")
+    assert done.stderr.splitlines() == [
+        "brimful: --age is now called --starvation",
+        "brimful: --breaker is now called --circuit-breaker",
+        "brimful: --ramp is now called --slow-start",
+    ]
+    limits = json.loads(done.stdout)["limits"]
+    assert (limits["starvation_s"], limits["circuit_breaker"], limits["slow_start_s"]) == (5, 7, 1.5)
+    done = _set(brought, "--starvation", "6", "--circuit-breaker", "0", "--slow-start", "2", "--json")
+    assert done.stderr == ""
+    assert json.loads(done.stdout)["overridden"] == ["starvation_s", "circuit_breaker", "slow_start_s"]
+    with redis.Redis.from_url(brought, decode_responses=True) as client:
+        stored = client.hgetall(admission_keys("aaaa")["limits"])
+    assert (stored["age_ms"], stored["breaker"], stored["ramp_ms"]) == ("6000", "0", "2000"), "older workers read these"
+
+
+def test_a_variable_with_a_former_name_is_noted_once(brought: str) -> None:
+    done = brimful("limits", "show", "--tag", "a", BRIMFUL_REDIS_URL=brought, BRIMFUL_COOLOFF_S="2", BRIMFUL_AGE_S="")
+    assert done.returncode == 0
+    assert done.stderr == "brimful: BRIMFUL_COOLOFF_S is now called BRIMFUL_COOLDOWN_S: rename it\n"
+
+
 def test_the_key_whose_limits_are_shown_is_named(brought: str) -> None:
     done = brimful("limits", "show", "--tag", "b", BRIMFUL_REDIS_URL=brought)
     assert done.stdout.startswith("key bbbb\n")

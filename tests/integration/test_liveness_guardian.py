@@ -109,7 +109,7 @@ def test_a_stopped_workers_slots_go_on_only_when_its_requests_have_ended(monkeyp
     with (
         gateway_process("--slots", "100", "--starts", "0", "--latency", "9", "--per-token", "0") as gateway,
         fleet(
-            monkeypatch, gateway, workers=2, slots=6, starts=0, lease_s=5.0, cooloff_s=0.5, visibility_timeout_s=5
+            monkeypatch, gateway, workers=2, slots=6, starts=0, lease_s=5.0, cooldown_s=0.5, visibility_timeout_s=5
         ) as running,
     ):
         tasks = running.sample_many(12)

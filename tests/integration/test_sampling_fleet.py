@@ -107,11 +107,11 @@ async def test_the_breaker_probes_one_at_a_time(
     gateway: Gateway, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gateway.set(faults="500")
-    async with fleet(monkeypatch, gateway, valkey, 2, breaker=10, attempts=50) as samplers:
+    async with fleet(monkeypatch, gateway, valkey, 2, circuit_breaker=10, attempts=50) as samplers:
         running = asyncio.create_task(sample_all(samplers, 100))
 
         async def state() -> str:
-            return (await samplers[0].admission.status()).breaker
+            return (await samplers[0].admission.status()).circuit_breaker
 
         async def tripped() -> bool:
             return await state() != "closed"
@@ -140,7 +140,7 @@ async def test_a_revoked_request_frees_its_slot(
     gateway: Gateway, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gateway.set(latency_s=60.0)
-    async with fleet(monkeypatch, gateway, valkey, 1, slots=2, cooloff_s=0.1) as samplers:
+    async with fleet(monkeypatch, gateway, valkey, 1, slots=2, cooldown_s=0.1) as samplers:
         task = asyncio.create_task(sample_all(samplers, 2))
         await wait_until_async(lambda: gateway.slots.active == 2, "two requests in flight")
         task.cancel()
@@ -154,7 +154,7 @@ async def test_redis_away_ends_what_cannot_be_kept_and_goes_on_when_it_is_back(
     gateway: Gateway, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gateway.set(latency_s=30.0)
-    async with fleet(monkeypatch, gateway, valkey, 1, lease_s=1.0, cooloff_s=0.1) as samplers:
+    async with fleet(monkeypatch, gateway, valkey, 1, lease_s=1.0, cooldown_s=0.1) as samplers:
         task = asyncio.create_task(sample_all(samplers, 1))
         await wait_until_async(lambda: gateway.slots.active == 1, "a request in flight")
         assert valkey.pid is not None

@@ -28,7 +28,7 @@ _STATUS = Status(
     waiting={"interactive": 0, "batch": 4},
     pause_s=0.0,
     pause_reason=None,
-    breaker="closed",
+    circuit_breaker="closed",
     failures=0,
     limits={"slots": 16.0, "starts": 600.0},
     overridden=(),
@@ -53,7 +53,7 @@ def test_slots_starts_queues_and_workers_are_there() -> None:
     [
         ({"pause_s": 12.34, "pause_reason": "Retry-After of the provider"}, "paused for 12.3 s: Retry-After"),
         ({"rebuilding": True}, "Redis lost its memory"),
-        ({"breaker": "open", "failures": 20}, "breaker open after 20 failures in a row"),
+        ({"circuit_breaker": "open", "failures": 20}, "circuit breaker open after 20 failures in a row"),
         ({"epoch": None}, "no worker has used it here yet"),
         ({"starts": None, "starts_used": 0}, "0 (no limit)"),
         ({"tokens": 1000, "tokens_used": 10}, "10/1000"),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from brimful.config import Settings
+from brimful.config import FORMER_NAMES, Settings
 from brimful.errors import SettingError, UsageError
 from brimful.runtime.extras import missing, worker_module
 
@@ -49,6 +49,22 @@ def test_unknown_variables_and_what_may_be_meant(monkeypatch: pytest.MonkeyPatch
         "BRIMFUL_SLOT": "BRIMFUL_SLOTS",
         "BRIMFUL_XYZZY": None,
     }
+
+
+@pytest.mark.parametrize(("former", "name"), FORMER_NAMES.items())
+def test_a_variable_with_a_former_name_is_still_read(monkeypatch: pytest.MonkeyPatch, former: str, name: str) -> None:
+    monkeypatch.setenv(f"BRIMFUL_{former.upper()}", "1")
+    assert getattr(Settings.load(), name) == 1
+    assert Settings.unknown_variables() == {}
+    assert getattr(Settings.load(**{name: 0.5 if name.endswith("_s") else 2}), name) != 1, "a flag beats it"
+    Path(".env").write_text(f"BRIMFUL_{name.upper()}=0\n" if name != "starvation_s" else "BRIMFUL_STARVATION_S=7\n")
+    assert getattr(Settings.load(), name) != 1, "the present name beats it"
+
+
+def test_a_wrong_value_under_a_former_name_names_the_present_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path(".env").write_text("BRIMFUL_BREAKER=many\n")
+    with pytest.raises(SettingError, match=r"^BRIMFUL_CIRCUIT_BREAKER: 'many' is not a whole number$"):
+        Settings.load()
 
 
 @pytest.mark.parametrize("name", ["api_base", "api_key"])

@@ -47,7 +47,7 @@ def status(epoch: str | None) -> Status:
         waiting={"interactive": 3, "batch": 40},
         pause_s=0.0,
         pause_reason=None,
-        breaker="open",
+        circuit_breaker="open",
         failures=20,
         limits={},
         overridden=(),

@@ -16,18 +16,21 @@ from brimful.state.status import SETTABLE, Status, read_status, set_limits
 from brimful.state.target import connect, find_redis, find_tag, unreachable
 
 limits = typer.Typer(
-    help="The limits in force, for the whole fleet, while it runs.",
+    help="Show or change the limits of the whole fleet while it runs.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 
-_NO_LIMIT = ("starts", "tokens", "budget", "breaker")
-"""Of these, 0 is no limit at all."""
+_NO_LIMIT = ("starts", "tokens", "budget", "circuit_breaker")
+"""Limits that 0 switches off."""
 
-_Tag = Annotated[str | None, typer.Option(help="Which key, where several share a Redis: its tag's beginning.")]
-_Json = Annotated[bool, typer.Option("--json", help="As one JSON object.")]
+_Tag = Annotated[
+    str | None, typer.Option(help="The API key, where several share a Redis: its tag or the beginning of it.")
+]
+_Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+_Former = typer.Option(hidden=True)
 
 
 @limits.command("show")
@@ -44,43 +47,51 @@ def limits_show(tag: _Tag = None, as_json: _Json = False) -> None:
 
 @limits.command("set")
 def limits_set(
-    slots: Annotated[int | None, typer.Option(help="Requests active at once.")] = None,
+    slots: Annotated[int | None, typer.Option(help="Requests active at the same time.")] = None,
     starts: Annotated[int | None, typer.Option(help="Starts in any window; 0 = no such limit.")] = None,
-    window: Annotated[float | None, typer.Option(help="The window, in seconds.")] = None,
+    window: Annotated[float | None, typer.Option(help="Length of the window in seconds.")] = None,
     guard: Annotated[float | None, typer.Option(help="Seconds by which the window is widened.")] = None,
     tokens: Annotated[int | None, typer.Option(help="Tokens in any window; 0 = no such limit.")] = None,
-    budget: Annotated[int | None, typer.Option(help="Tokens in all; 0 = no such limit.")] = None,
+    budget: Annotated[int | None, typer.Option(help="Tokens in total; 0 = no such limit.")] = None,
     reserve_slots: Annotated[int | None, typer.Option(help="Slots that batch leaves to interactive.")] = None,
     reserve_starts: Annotated[int | None, typer.Option(help="Starts that batch leaves to interactive.")] = None,
-    age: Annotated[float | None, typer.Option(help="Seconds after which batch takes its turn.")] = None,
-    lease: Annotated[float | None, typer.Option(help="A silent process loses its slots after it, in seconds.")] = None,
-    breaker: Annotated[int | None, typer.Option(help="Failures in a row that trip it; 0 = none.")] = None,
-    ramp: Annotated[float | None, typer.Option(help="Seconds over which slots fill after a pause.")] = None,
+    starvation: Annotated[
+        float | None, typer.Option(help="Seconds after which a waiting batch request takes turns with interactive.")
+    ] = None,
+    lease: Annotated[
+        float | None, typer.Option(help="Seconds of silence after which a process loses its slots.")
+    ] = None,
+    circuit_breaker: Annotated[
+        int | None, typer.Option(help="Consecutive failures that open the circuit breaker; 0 = never.")
+    ] = None,
+    slow_start: Annotated[
+        float | None, typer.Option(help="Seconds over which the slots are filled again after a pause.")
+    ] = None,
+    age: Annotated[float | None, _Former] = None,
+    breaker: Annotated[int | None, _Former] = None,
+    ramp: Annotated[float | None, _Former] = None,
     reset: Annotated[
-        bool, typer.Option("--reset", help="First go back to the defaults, those that the workers brought.")
+        bool, typer.Option("--reset", help="First return to the defaults, those that the workers brought.")
     ] = False,
     tag: _Tag = None,
     as_json: _Json = False,
 ) -> None:
     """Change limits for the whole fleet while it runs; no worker is restarted."""
-    given: dict[str, float | None] = {
-        name: value
-        for name, value in {
-            "slots": slots,
-            "starts": starts,
-            "window_s": window,
-            "guard_s": guard,
-            "tokens": tokens,
-            "budget": budget,
-            "reserve_slots": reserve_slots,
-            "reserve_starts": reserve_starts,
-            "age_s": age,
-            "lease_s": lease,
-            "breaker": breaker,
-            "ramp_s": ramp,
-        }.items()
-        if value is not None
+    options = {
+        "slots": slots,
+        "starts": starts,
+        "window_s": window,
+        "guard_s": guard,
+        "tokens": tokens,
+        "budget": budget,
+        "reserve_slots": reserve_slots,
+        "reserve_starts": reserve_starts,
+        "starvation_s": _renamed("--starvation", starvation, "--age", age),
+        "lease_s": lease,
+        "circuit_breaker": _renamed("--circuit-breaker", circuit_breaker, "--breaker", breaker),
+        "slow_start_s": _renamed("--slow-start", slow_start, "--ramp", ramp),
     }
+    given = {name: value for name, value in options.items() if value is not None}
     if not given and not reset:
         raise UsageError("nothing to set: for instance `brimful limits set --slots 8 --starts 300`, or --reset")
     place = find_redis(settings := Settings.load())
@@ -94,23 +105,30 @@ def limits_set(
         except (redis.RedisError, OSError) as error:
             raise unreachable(place, error) from None
     for warning in warnings(status, given):
-        print(f"brimful: {warning}", file=sys.stderr, flush=True)
+        _say(warning)
     _show(status, as_json)
 
 
-def _check_reserves(limits: Mapping[str, float | None]) -> None:
-    """Raises UsageError where nothing would be left for batch."""
+def _renamed(option: str, value: float | None, former: str, former_value: float | None) -> float | None:
+    """The option's value, or the one given under its former name, with a note."""
+    if former_value is not None:
+        _say(f"{former} is now called {option}")
+    return value if value is not None else former_value
+
+
+def _check_reserves(limits: Mapping[str, float]) -> None:
+    """Raises UsageError if a reserve leaves nothing to batch."""
     for name in ("slots", "starts"):
         most, reserve = limits.get(name) or 0, limits.get(f"reserve_{name}") or 0
         if most and reserve >= most:
             raise UsageError(
-                f"--reserve-{name}: {reserve:g} of {most:g} {name} kept for interactive leaves none to batch; "
+                f"--reserve-{name}: a reserve of {reserve:g} of the {most:g} {name} leaves none to batch; "
                 f"it must be below {most:g}"
             )
 
 
 def warnings(status: Status, given: Iterable[str]) -> Iterator[str]:
-    """Of the limits just set, those that allow more than the workers brought, which is what the provider promises."""
+    """Warnings for limits just set that allow more than those the workers brought, which the provider promises."""
     for name in given:
         now, brought = status.limits.get(name), status.brought.get(name)
         if now is None or not brought:
@@ -118,13 +136,13 @@ def warnings(status: Status, given: Iterable[str]) -> Iterator[str]:
         if name in ("slots", "starts", "tokens") and (now > brought or now == 0):
             text = f"{now:g} is" if now else "no limit is"
             yield (
-                f"warning: {name}: {text} more than the {brought:g} that the workers brought (their provider's, or "
-                "their BRIMFUL_* settings'); the provider may answer 429 to what is above its own"
+                f"warning: {name}: {text} more than the {brought:g} that the workers brought (from the provider's "
+                "profile or BRIMFUL_* settings); the provider may answer 429 above its own limit"
             )
         elif name == "window_s" and now < brought:
             yield (
                 f"warning: window: {now:g} s is shorter than the {brought:g} s that the workers brought; the provider "
-                "may answer 429 to what is above its own"
+                "may answer 429 above its own limit"
             )
 
 
@@ -135,4 +153,8 @@ def _show(status: Status, as_json: bool) -> None:
     print(f"key {status.tag}{'' if status.brought else ': no worker has brought limits yet'}")
     for name, value in status.limits.items():
         shown = "none" if value == 0 and name in _NO_LIMIT else f"{value:g}{' s' if name.endswith('_s') else ''}"
-        print(f"{name.removesuffix('_s'):15}{shown:>12}{'   set by hand' if name in status.overridden else ''}")
+        print(f"{name.removesuffix('_s'):16}{shown:>11}{'   set by hand' if name in status.overridden else ''}")
+
+
+def _say(text: str) -> None:
+    print(f"brimful: {text}", file=sys.stderr, flush=True)

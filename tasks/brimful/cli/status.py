@@ -112,8 +112,9 @@ def _head(status: Status) -> str:
     if status.pause_s > 0:
         reason = status.pause_reason or "no reason was given"
         return f"{name}  {paint('paused', 'yellow')} for {status.pause_s:.1f} s: {reason}"
-    if status.breaker != "closed":
-        return f"{name}  {paint(f'breaker {status.breaker}', 'red')} after {status.failures} failures in a row"
+    if status.circuit_breaker != "closed":
+        breaker = paint(f"circuit breaker {status.circuit_breaker}", "red")
+        return f"{name}  {breaker} after {status.failures} failures in a row"
     return f"{name}  {paint('running', 'green')}"
 
 

@@ -51,11 +51,11 @@ def _trouble(status: Status) -> Iterator[Check]:
             f"paused for another {status.pause_s:.0f} s: {status.pause_reason or 'no reason was given'}",
             "nothing: it goes on by itself",
         )
-    if status.breaker != "closed":
+    if status.circuit_breaker != "closed":
         yield Check(
-            "breaker",
+            "circuit breaker",
             Level.WARN,
-            f"{status.breaker} after {status.failures} failures in a row",
+            f"{status.circuit_breaker} after {status.failures} failures in a row",
             "the provider is unwell, or refuses this kind of request; one request at a time finds out",
         )
 

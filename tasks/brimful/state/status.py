@@ -29,11 +29,13 @@ SETTABLE = (
     "lease_s",
     "reserve_slots",
     "reserve_starts",
-    "age_s",
-    "breaker",
-    "ramp_s",
+    "starvation_s",
+    "circuit_breaker",
+    "slow_start_s",
 )
 """The limits by the operators' names: counts, and durations (``*_s``), which Redis holds as ``*_ms``. 0 = no limit."""
+_REDIS_FIELDS = {"starvation_s": "age_ms", "circuit_breaker": "breaker", "slow_start_s": "ramp_ms"}
+"""The limits whose field in Redis has another name: fields keep their first name, which every version reads."""
 _LEAST: dict[str, float] = {"slots": 1, "window_s": 0.001, "lease_s": 0.5}
 _IN_USE_S = 60.0
 """A running worker speaks several times a lease."""
@@ -81,7 +83,7 @@ class Status:
     pause_s: float
     """Seconds until the pause ends; 0 = not paused."""
     pause_reason: str | None
-    breaker: str
+    circuit_breaker: str
     """``closed``; ``open`` after failures in a row; ``probing``: one request tests whether the provider is back."""
     failures: int
     """Failures in a row."""
@@ -172,7 +174,7 @@ def set_limits(client: redis_sync.Redis, tag: str, **limits: float | None) -> di
 
 
 def _field(name: str) -> str:
-    return name[:-2] + "_ms" if name.endswith("_s") else name
+    return _REDIS_FIELDS.get(name) or (name[:-2] + "_ms" if name.endswith("_s") else name)
 
 
 def _stored(name: str, value: float) -> int:
@@ -239,7 +241,7 @@ def _status(tag: str, answers: list[Any]) -> Status:
         waiting={workload: sum(getattr(worker, workload) for worker in workers) for workload in queued},
         pause_s=max(0, pause_ms) / 1000,
         pause_reason=state.get("pause_reason") if pause_ms > 0 else None,
-        breaker="closed" if "tripped" not in state else "probing" if "probe" in state else "open",
+        circuit_breaker="closed" if "tripped" not in state else "probing" if "probe" in state else "open",
         failures=int(state.get("fails", 0)),
         limits=limits,
         overridden=tuple(name for name in SETTABLE if _field(name) in overrides),

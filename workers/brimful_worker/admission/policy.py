@@ -64,11 +64,11 @@ class Limits:
             guard_s=settings.guard,
             tokens=profile.tokens,
             lease_s=settings.lease_s,
-            cooloff_s=settings.cooloff_s,
+            cooloff_s=settings.cooldown_s,
             reserve_slots=settings.reserve_slots,
             reserve_starts=settings.reserve_starts,
-            age_s=settings.age_s,
-            breaker=settings.breaker,
+            age_s=settings.starvation_s,
+            breaker=settings.circuit_breaker,
         )
 
     def fields(self) -> dict[str, int]:

@@ -205,7 +205,7 @@ def fleet_status(status: Status, name: str = "") -> None:
     for workload, waiting in status.waiting.items():
         WAITING.set(waiting, workload)
     PAUSED.set(status.pause_s)
-    BREAKER_OPEN.set(float(status.breaker != "closed"))
+    BREAKER_OPEN.set(float(status.circuit_breaker != "closed"))
     REBUILDING.set(float(status.rebuilding))
     REBUILDS.inc(by=float(None not in (_epoch, status.epoch) and _epoch != status.epoch))
     _epoch = status.epoch or _epoch

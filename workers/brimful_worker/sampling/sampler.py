@@ -209,9 +209,12 @@ class _Sampling:
         if lease.lost and told.completion is None:
             told = verdict.LEASE_LOST
         self.tally.attempted(told, 0.0 if sent_at is None else time.monotonic() - sent_at)
-        rest = fleet.settings.cooloff_s if told.abandoned else None
+        rest = fleet.settings.cooldown_s if told.abandoned else None
         lease.report(
-            ok=verdict.health(told), tokens_used=told.tokens_used, cooloff_s=rest, settle_s=fleet.settings.settle_s
+            ok=verdict.health(told),
+            tokens_used=told.tokens_used,
+            cooloff_s=rest,
+            settle_s=fleet.settings.release_delay_s,
         )
         if told.kind is Kind.BUDGET:
             if await fleet.in_flight_elsewhere() <= 0:
