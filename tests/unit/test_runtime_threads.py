@@ -1,4 +1,4 @@
-"""A blocking iterator read in a thread."""
+"""Reading a blocking iterable in a thread."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from brimful.runtime.stream import AHEAD, in_thread
+from brimful.runtime.threads import AHEAD, batches_in_thread, read_in_thread
 
 
-async def test_a_stream_is_read_in_a_thread_and_not_ahead() -> None:
+async def test_items_come_while_the_next_one_blocks_and_few_are_read_ahead() -> None:
     read = 0
     more = threading.Event()
 
@@ -24,31 +24,45 @@ async def test_a_stream_is_read_in_a_thread_and_not_ahead() -> None:
             read += 1
             yield number
 
-    stream = in_thread(lines())
+    stream = batches_in_thread(lines())
     first: list[int] = []
     while len(first) < 3:
         first += await anext(stream)
-    assert first == [0, 1, 2]  # there before the input goes on
+    assert first == [0, 1, 2]
     more.set()
     await anext(stream)
     for _ in range(100):
         await asyncio.sleep(0)
     assert read <= 2 * AHEAD + 8
-    await stream.aclose()  # type: ignore[attr-defined]
+    await stream.aclose()
 
 
-async def test_errors_of_a_stream_are_raised() -> None:
+async def test_an_error_of_the_iterable_comes_after_its_items() -> None:
     def lines() -> Iterator[int]:
         yield 1
         raise ValueError("at the second")
 
     seen: list[int] = []
-    stream = in_thread(lines())
 
     async def read() -> None:
-        async for batch in stream:
-            seen.extend(batch)
+        async for item in read_in_thread(lines()):
+            seen.append(item)
 
     with pytest.raises(ValueError, match="at the second"):
         await read()
     assert seen == [1]
+
+
+async def test_a_consumer_that_leaves_ends_the_thread() -> None:
+    threads: list[threading.Thread] = []
+
+    def endless() -> Iterator[int]:
+        threads.append(threading.current_thread())
+        while True:
+            yield 1
+
+    stream = read_in_thread(endless())
+    assert await anext(stream) == 1
+    await stream.aclose()
+    await asyncio.to_thread(threads[0].join, 10)
+    assert not threads[0].is_alive()

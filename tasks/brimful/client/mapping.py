@@ -24,7 +24,7 @@ from brimful.packing.request_size import check_line, line_profile
 from brimful.packing.units import Delivered, Failed, PackOption, Unit
 from brimful.request import Request
 from brimful.runtime.aio import OwnedAsyncGenerator
-from brimful.runtime.threads import threaded
+from brimful.runtime.threads import read_in_thread
 from brimful.state.redis_retry import RetryPolicy
 from brimful.state.redis_url import close_redis_client, redis_client, required, without_password
 
@@ -143,7 +143,7 @@ class MapRun:
 
     async def _units(self) -> AsyncIterator[Unit]:
         source = self._requests
-        asked = aiter(source) if isinstance(source, AsyncIterable) else threaded(source)
+        asked = aiter(source) if isinstance(source, AsyncIterable) else read_in_thread(source)
         index = -1
         async for one in asked:
             index += 1

@@ -19,7 +19,7 @@ from brimful.packing.pack_size import PackSizer
 from brimful.packing.packing import PackedRequest
 from brimful.packing.slot_model import SlotModel
 from brimful.packing.units import DriveStatus, Unit
-from brimful.runtime.threads import threaded
+from brimful.runtime.threads import read_in_thread
 
 _BYTES_OUTSTANDING = 96 * 1024 * 1024
 _STALLED_S = 0.05
@@ -73,7 +73,7 @@ class Intake:
         self, units: AsyncIterator[Unit] | Iterator[Unit], refuse: Callable[[Unit, RequestTooLarge], None]
     ) -> None:
         """All of them, unless a stop comes. ``refuse`` is told those of which no request can be made."""
-        source = units if isinstance(units, AsyncIterator) else threaded(units)
+        source = units if isinstance(units, AsyncIterator) else read_in_thread(units)
         while self._status.stopping is None:
             self._reading_since = self._clock()
             unit = await anext(source, None)

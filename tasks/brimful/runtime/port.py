@@ -1,6 +1,6 @@
-"""The port between a task's body and the worker it runs in.
+"""The port through which a task's body reaches the worker that runs it.
 
-Task bodies live in ``brimful`` and may not import the worker; the worker binds itself here when it starts.
+Task bodies live in ``brimful`` and may not import the worker. The worker binds its own implementation when it starts.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ class Port(Protocol):
     """What a worker process offers to task bodies."""
 
     def run(self, task: Task, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Run a body on the process's event loop; called on the tracer's thread, which it blocks until the end."""
+        """Run a task body on the process's event loop. Called on the tracer's thread; blocks it until the end."""
 
     def parse(self, raw: Any, fields: dict[str, Any]) -> Request:
-        """A checked request under this worker's profile. Raises BadRequest."""
+        """A request checked against this worker's profile. Raises BadRequest."""
 
     async def sample(self, request: Request) -> Outcome:
-        """Admit, send, and say what became of it. Raises only CancelledError."""
+        """Wait for a slot and a start, then ask the provider. Failures are outcomes too: raises only CancelledError."""
 
     async def shard(self, run: str, shard: str, requests: list[dict[str, Any]]) -> dict[str, Any]:
-        """Sample all requests of a shard that are still wanted; outcomes go to the run's ledger. Returns counts."""
+        """Sample a shard's requests that are still wanted; store outcomes in the run's ledger. Returns counts."""
 
 
 _port: Port | None = None
 
 
 def bind(port: Port | None) -> None:
-    """Called by the worker at its start, and with None at its end."""
+    """Set the port: the worker does so at its start, and unsets it (None) at its end."""
     global _port
     _port = port
 
 
 def port() -> Port:
-    """The bound worker. Raises NoWorker elsewhere."""
+    """The bound worker. Raises NoWorker in a process that is not a brimful worker."""
     if _port is None:
         raise NoWorker(
             "a brimful task's body runs only in a brimful worker: enqueue it (delay, send_task), "

@@ -1,7 +1,7 @@
-"""What monitors may see of a task: never its prompts.
+"""Descriptions of task arguments without prompts.
 
-Celery puts ``repr``s of a task's arguments into its message's headers, its events and its logs. Ours say how much was
-asked, not what.
+Celery puts the ``repr`` of a task's arguments into message headers, events and logs. For brimful's tasks these say how
+much was asked for, not what. :class:`celery.app.amqp.AMQP.as_task_v2` is read in Celery 5.7.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _NUMBERS = ("n", "max_tokens", "max_completion_tokens", "temperature", "top_p", 
 
 
 def describe(name: str, args: Any, kwargs: Any) -> tuple[str, str] | None:
-    """(argsrepr, kwargsrepr) for one of brimful's own tasks; None for anybody else's, whose arguments are theirs."""
+    """(argsrepr, kwargsrepr) for one of brimful's own tasks; None for any other task, whose arguments stay visible."""
     if not name.startswith(f"{APP}."):
         return None
     args = tuple(args) if isinstance(args, (list, tuple)) else ()
@@ -47,7 +47,7 @@ def _count(things: Any, word: str) -> str:
 
 
 class DiscreetAMQP(AMQP):  # type: ignore[misc]  # celery ships no types
-    """Puts those into every message this app publishes, however it was enqueued."""
+    """Redacts the arguments of every message that the app publishes, however it was enqueued."""
 
     def as_task_v2(
         self, task_id: str, name: str, args: Any = None, kwargs: Any = None, *more: Any, **options: Any

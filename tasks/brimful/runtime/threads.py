@@ -1,31 +1,80 @@
-"""A plain iterable, read without holding up the event loop."""
+"""Reading a blocking iterable in a thread, so that a slow pipe or generator never stops the event loop."""
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Iterable
+import contextlib
+import threading
+from collections.abc import AsyncGenerator, Iterable
 from typing import TypeVar
 
 _T = TypeVar("_T")
 
-_MOST = 256
-_MOST_S = 0.02
+AHEAD = 512
+"""Items that wait for the consumer at most."""
 
 
-async def threaded(items: Iterable[_T]) -> AsyncIterator[_T]:
-    """Advanced in a thread, since it may block; several at a time where it does not."""
-    source = iter(items)
+async def read_in_thread(items: Iterable[_T]) -> AsyncGenerator[_T, None]:
+    """The items one by one. Raises what ``items`` raises."""
+    async with contextlib.aclosing(batches_in_thread(items)) as batches:
+        async for batch in batches:
+            for item in batch:
+                yield item
 
-    def some() -> list[_T]:
-        taken: list[_T] = []
-        end = time.monotonic() + _MOST_S
-        for item in source:
-            taken.append(item)
-            if len(taken) == _MOST or time.monotonic() > end:
-                break
-        return taken
 
-    while taken := await asyncio.to_thread(some):
-        for item in taken:
-            yield item
+async def batches_in_thread(items: Iterable[_T]) -> AsyncGenerator[list[_T], None]:
+    """Lists of 1 to :data:`AHEAD` items, each as soon as there is one. Raises what ``items`` raises.
+
+    The thread is a daemon: one that waits for a pipe's next line does not keep the process from ending.
+    """
+    loop = asyncio.get_running_loop()
+    something = asyncio.Event()
+    lock = threading.Condition()
+    waiting: list[_T] = []
+    ended: list[BaseException | None] = []
+    closed = False
+
+    def wake() -> None:
+        nonlocal closed
+        try:
+            loop.call_soon_threadsafe(something.set)
+        except RuntimeError:  # the loop is closed
+            closed = True
+
+    def read() -> None:
+        error: BaseException | None = None
+        try:
+            for item in items:
+                with lock:
+                    while len(waiting) >= AHEAD and not closed:
+                        lock.wait()
+                    if closed:
+                        return
+                    waiting.append(item)
+                    first = len(waiting) == 1
+                if first:
+                    wake()
+        except BaseException as caught:
+            error = caught
+        ended.append(error)
+        wake()
+
+    threading.Thread(target=read, name="brimful-input", daemon=True).start()
+    try:
+        while True:
+            await something.wait()
+            something.clear()
+            last = list(ended)  # read before the items: none is added once it is set
+            with lock:
+                batch, waiting[:] = list(waiting), []
+                lock.notify()
+            if batch:
+                yield batch
+            if last:
+                if last[0] is not None:
+                    raise last[0]
+                return
+    finally:
+        with lock:
+            closed = True
+            lock.notify()

@@ -13,7 +13,7 @@ from brimful.run.input.changes import Edits
 from brimful.run.input.reader import BadLine, Entry, Reader, ReadOptions
 from brimful.run.output.done_index import Tally, all_pairs
 from brimful.run.output.errors_file import ErrorsFile
-from brimful.runtime.stream import in_thread
+from brimful.runtime.threads import batches_in_thread
 
 _BREATH = 256  # lines between two looks of the event loop
 
@@ -151,7 +151,7 @@ class Feed:
         passed_over = self._tally.complete if self._surveyed else None
         entries = self._reader.entries(passed_over)
         if not self._options.repeatable:
-            async for batch in in_thread(entries):
+            async for batch in batches_in_thread(entries):
                 for entry in batch:
                     self._see(entry)
                 self._store()
