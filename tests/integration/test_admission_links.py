@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
-import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -15,10 +13,11 @@ import redis
 from brimful.errors import RedisUnreachable
 from brimful.state.status import read_status
 from brimful_worker.admission import Admission, LeaseLost, Limits, StaleGrant
-from brimful_worker.local.server.valkey import Valkey, binary, free_port
+from brimful_worker.local.server.valkey import Valkey
 from support.admissions import KEYS, TAG, Holding, admissions, hold, marked_clean
 from support.chaos import long_only, rounds
 from support.proxy import Proxy
+from support.sentinel import sentinel
 from support.waiting import wait_until_async
 
 pytestmark = pytest.mark.chaos
@@ -176,10 +175,9 @@ async def test_unix_socket(tmp_path: Path) -> None:
             await (await hold(one)).end()
 
 
-async def test_no_redis_at_all_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("brimful_worker.admission.admission._START_S", 0.3)
+async def test_no_redis_at_all_says_so() -> None:
     with pytest.raises(RedisUnreachable, match="cannot be reached"):
-        await Admission("redis://:secret@127.0.0.1:1/0", TAG, Limits()).start()
+        await Admission("redis://:secret@127.0.0.1:1/0", TAG, Limits()).start(timeout_s=0.3)
 
 
 @long_only
@@ -190,7 +188,8 @@ async def test_sentinel_promotes_the_replica(tmp_path: Path) -> None:
         replica = redis.Redis.from_url(second.url)
         replica.replicaof("127.0.0.1", first.port)
         await wait_until_async(lambda: replica.info("replication")["master_link_status"] == "up", "it replicates")
-        async with sentinel(tmp_path, first.port) as port:
+        with sentinel(tmp_path, first.port) as port, redis.Redis(port=port) as watcher:
+            await wait_until_async(lambda: watcher.sentinel_slaves("mymaster"), "Sentinel knows the replica")
             async with admissions(f"sentinel://127.0.0.1:{port}/0?master=mymaster", 2, lease_s=3) as (one, two):
                 held = [await hold(one), await hold(two)]
                 first.kill()
@@ -198,32 +197,6 @@ async def test_sentinel_promotes_the_replica(tmp_path: Path) -> None:
                 await asyncio.wait_for((await hold(two)).end(), 30)
                 await asyncio.gather(*[holding.end() for holding in held], return_exceptions=True)
             await wait_until_async(lambda: read_status(replica, TAG).slots_used == 0, "nothing is held")
-
-
-@contextlib.asynccontextmanager
-async def sentinel(directory: Path, port: int) -> AsyncIterator[int]:
-    """A Sentinel that watches the server on ``port`` as ``mymaster``; yields its own port."""
-    own = free_port()
-    config = directory / "sentinel.conf"
-    config.write_text(
-        f"port {own}\nbind 127.0.0.1\ndir {directory}\nsentinel monitor mymaster 127.0.0.1 {port} 1\n"
-        "sentinel down-after-milliseconds mymaster 500\nsentinel failover-timeout mymaster 2000\n"
-    )
-    process = subprocess.Popen([str(binary()), str(config), "--sentinel"], stdout=subprocess.DEVNULL)  # noqa: ASYNC220
-    try:
-        client = redis.Redis(port=own)
-        await wait_until_async(lambda: _knows_a_replica(client), "Sentinel knows the replica")
-        yield own
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def _knows_a_replica(client: redis.Redis) -> bool:
-    try:
-        return bool(client.sentinel_slaves("mymaster"))
-    except redis.RedisError:
-        return False
 
 
 def _is_master(client: redis.Redis) -> bool:

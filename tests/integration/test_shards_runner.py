@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from celery.exceptions import Reject
 
 from brimful.dispatch.ledger import MAX_TRIES, Result, RunLedger
@@ -17,6 +19,7 @@ from brimful.request import Request
 from brimful.state.redis_url import redis_client
 from brimful_worker.local.server.valkey import Valkey
 from brimful_worker.shards.shard import ShardRunner
+from support.sentinel import sentinel
 from support.waiting import wait_until_async
 
 RUN, SHARD = "run", "s1"
@@ -275,6 +278,16 @@ async def test_outcomes_wait_for_redis(valkey: Valkey, ledger: RunLedger, tmp_pa
                 assert (await running)["requests"] == 2
         async with redis_client(server.url) as client:
             assert sorted(result.id for result in await stored(RunLedger(client, RUN))) == ["a", "b"]
+
+
+async def test_the_connections_to_a_sentinel_are_closed_too(valkey: Valkey, tmp_path: Path) -> None:
+    with sentinel(tmp_path, valkey.port) as port, redis.Redis(port=port) as watcher:
+        before = len(watcher.client_list())
+        runner = ShardRunner(HeldSampler(), f"sentinel://127.0.0.1:{port}/0?master=mymaster", "w", asyncio.Event())
+        async with runner:
+            assert (await runner.run(RUN, SHARD, message("a")))["requests"] == 0
+            assert len(watcher.client_list()) > before
+        await wait_until_async(lambda: len(watcher.client_list()) == before, "its connections to be closed")
 
 
 async def test_a_shard_that_kills_its_workers_is_given_up(valkey: Valkey, ledger: RunLedger) -> None:

@@ -18,7 +18,10 @@ def sentinel(directory: Path, port: int) -> Iterator[int]:
     """Watches the server on ``port`` as ``mymaster``; yields the Sentinel's own port."""
     own = free_port()
     config = directory / "sentinel.conf"
-    config.write_text(f"port {own}\nbind 127.0.0.1\ndir {directory}\nsentinel monitor mymaster 127.0.0.1 {port} 1\n")
+    config.write_text(
+        f"port {own}\nbind 127.0.0.1\ndir {directory}\nsentinel monitor mymaster 127.0.0.1 {port} 1\n"
+        "sentinel down-after-milliseconds mymaster 500\nsentinel failover-timeout mymaster 2000\n"
+    )
     process = subprocess.Popen([str(binary()), str(config), "--sentinel"], stdout=subprocess.DEVNULL)
     try:
         with redis.Redis(port=own) as client:

@@ -49,18 +49,19 @@ class WorkerPort:
         self._open: AsyncExitStack | None = None
 
     async def start(self) -> None:
-        """Raises redis.RedisError or OSError while Redis is away, and leaves nothing open then."""
+        """Returns when Redis has been reached, however long that takes; leaves nothing open when cancelled."""
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._provider)
             if self._settings.guardian:
                 pulse = Pulse(lambda: self._admission.patience_s)
                 pulse.start()
                 stack.push_async_callback(asyncio.to_thread, pulse.stop)
-            await stack.enter_async_context(self._admission)
-            await stack.enter_async_context(self._shards)
-            if metrics.serving():
+            if metrics.serving():  # before Redis is waited for: its absence is no reason to restart a worker
                 for told in (metrics.heartbeat(), self._tell_metrics()):
                     stack.callback(asyncio.create_task(told).cancel)
+            stack.push_async_callback(self._admission.aclose)
+            await self._admission.start(timeout_s=None)
+            await stack.enter_async_context(self._shards)
             self._open = stack.pop_all()
 
     async def aclose(self) -> None:

@@ -56,14 +56,15 @@ class Admission:
             raise RedisUnreachable("no Redis: set BRIMFUL_REDIS_URL")
         return cls(settings.redis_url, settings.key_tag, Limits.from_settings(settings), name=name)
 
-    async def start(self) -> None:
-        """Returns when Redis has been reached. Raises RedisUnreachable after ten seconds without."""
+    async def start(self, timeout_s: float | None = _START_S) -> None:
+        """Returns when Redis has been reached. Raises RedisUnreachable after ``timeout_s`` seconds without an answer;
+        None waits for as long as it takes."""
         coordinator = Coordinator(self._url, self._tag, self._limits, self._name)
         self._coordinator = coordinator
         self._running = asyncio.create_task(coordinator.run(), name="brimful-coordinator")
         joining = asyncio.create_task(coordinator.joined.wait())
         try:
-            await asyncio.wait({joining, self._running}, timeout=_START_S, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({joining, self._running}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
             if not coordinator.joined.is_set():
                 fault = await self._give_up(joining)

@@ -133,10 +133,6 @@ class TaskPool(BasePool):  # type: ignore[misc]  # celery ships no types
     def _end_all(self) -> None:
         if self._loop.alive:
             self._worker.stopping(self._loop)  # before the cancellations: they mean that the work is given back
-        if self._loop.alive:
-            self._worker.stopping(
-                self._loop
-            )  # first: bodies that are cancelled then know that their work is given back
         for job, *_ in tuple(self._jobs.values()):
             job.end()
 

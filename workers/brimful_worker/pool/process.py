@@ -1,16 +1,14 @@
-"""What a worker process has beside its pool: the port, the renewal of its tasks, and the changes to Celery's parts."""
+"""What a worker process runs beside its pool: the port for task bodies, the renewal of messages, changes to Celery."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import sys
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Protocol
 
-import redis
 from celery import Celery
 from celery.app.task import Task
 from celery.worker import state
@@ -20,64 +18,53 @@ from brimful.errors import BrimfulError
 from brimful.names import TASK_SAMPLE
 from brimful.runtime.port import Port, bind
 from brimful_worker import logs
-from brimful_worker.broker import mingle as hello
-from brimful_worker.broker import transport as broker
+from brimful_worker.broker import mingle, transport
 from brimful_worker.broker.fairness import shares
 from brimful_worker.broker.renewal import Renewal
-from brimful_worker.pool import gc_tuning as garbage
+from brimful_worker.pool import gc_tuning
 from brimful_worker.pool.loop import LoopThread
 
 log = logging.getLogger(__name__)
 
-ASSEMBLE = "brimful_worker.worker:assemble"
-"""Makes the port of a brimful worker. An app of another kind may name one of its own: ``app.conf.brimful_assemble``."""
-
-_RETRY_S = 1.0
+_ASSEMBLE = "brimful_worker.worker:assemble"
+"""Makes the port. By name, since ``worker`` imports the pool."""
 
 
-class Assembled(Port, Protocol):
-    """A port with a life of its own, all of it on the loop."""
+class WorkerPort(Port, Protocol):
+    """A port that is opened and closed on the event loop."""
 
     stopping: asyncio.Event
     """Set when a warm shutdown begins."""
 
     async def start(self) -> None:
-        """Raises redis.RedisError or OSError while Redis is away; it is then called again."""
+        """Returns when Redis has been reached, however long that takes."""
 
     async def aclose(self) -> None: ...
 
 
 class Process:
-    """Of one pool; ``start``, ``stopping`` and ``stop`` are called on the main thread."""
+    """``start``, ``resize``, ``stopping`` and ``stop`` are called on the main thread."""
 
-    def __init__(self, app: Celery, port: Assembled | None, *, shared: bool = False) -> None:
-        """``shared``: several of our queues are served, none of which may shut the others out."""
+    def __init__(self, app: Celery, port: WorkerPort | None) -> None:
+        """``port`` is None for an app that has none of brimful's tasks."""
         self._port = port
-        self._shared = shared
         self._renewal = Renewal(app)
 
     def start(self, loop: LoopThread) -> None:
-        """Returns when the port is ready, however long Redis is away; a signal ends the waiting."""
-        warned = False
-        while self._port is not None:
+        """Returns when the port is ready. A signal ends the wait."""
+        if self._port is not None:
             try:
                 _wait(loop.submit(self._port.start()))
-                break
-            except (redis.RedisError, OSError) as error:
-                if not warned:
-                    log.error("cannot reach Redis: %s; trying on", error)
-                warned = True
-                _pause(_RETRY_S)
             except BrimfulError as error:
-                raise _refused(error) from None
+                raise _exit(error) from None
         bind(self._port)
         self._renewal.start()
-        garbage.settle()
+        gc_tuning.settle()
 
-    def resize(self, places: int) -> None:
-        """How many tasks run at once from now on."""
-        if self._shared:
-            shares.limit(places)
+    def resize(self, tasks: int) -> None:
+        """``tasks`` run at once from now on."""
+        if self._port is not None:
+            shares.limit(tasks)
 
     def stopping(self, loop: LoopThread) -> None:
         if self._port is not None:
@@ -97,20 +84,20 @@ class Process:
 
 def prepare(app: Celery, node: str) -> Process:
     """Called before anything of the worker has started. Exits with a message when a setting is missing or wrong."""
-    broker.install(app)
+    transport.install(app)
     logs.install()
-    hello.install()
+    mingle.install()
     Task.Request = "brimful_worker.broker.requests:WorkerRequest"
-    ours = TASK_SAMPLE in app.tasks
-    path = app.conf.get("brimful_assemble") or (ASSEMBLE if ours else None)
+    if TASK_SAMPLE not in app.tasks:
+        return Process(app, None)
+    assemble: Callable[[str], WorkerPort] = symbol_by_name(_ASSEMBLE)  # type: ignore[no-untyped-call]
     try:
-        assemble: Callable[[str], Assembled] | None = symbol_by_name(path) if path else None  # type: ignore[no-untyped-call]
-        return Process(app, assemble(node) if assemble is not None else None, shared=ours)
+        return Process(app, assemble(node))
     except BrimfulError as error:
-        raise _refused(error) from None
+        raise _exit(error) from None
 
 
-def _refused(error: BrimfulError) -> SystemExit:
+def _exit(error: BrimfulError) -> SystemExit:
     print(f"brimful worker: {error}", file=sys.__stderr__, flush=True)
     return SystemExit(int(error.exit_code))
 
@@ -123,10 +110,3 @@ def _wait(future: Future[None]) -> None:
             if future.done():
                 raise
             state.maybe_shutdown()
-
-
-def _pause(seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        state.maybe_shutdown()
-        time.sleep(0.05)

@@ -26,7 +26,7 @@ from brimful.names import Mode, Workload
 from brimful.outcome import Cause, Failure, Outcome
 from brimful.request import Request
 from brimful.runtime.aio import cancel_and_wait
-from brimful.state.redis_url import redis_client
+from brimful.state.redis_url import close_redis_client, redis_client
 from brimful_worker.broker.hiredis_packing import packed
 from brimful_worker.shards.claims import Claim, Claims
 from brimful_worker.shards.store import Store
@@ -120,7 +120,7 @@ class ShardRunner:
         """Outcomes that Redis has not taken within ``grace_s`` are lost (their requests are asked again)."""
         await cancel_and_wait(self._background)
         await self._store.aclose(grace_s)
-        await self._redis.aclose()
+        await close_redis_client(self._redis)
 
     async def __aenter__(self) -> ShardRunner:
         await self.start()
