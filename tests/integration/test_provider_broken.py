@@ -13,7 +13,7 @@ import uvloop
 
 from brimful.outcome import Cause
 from brimful_worker.provider.answers.answer import Answer, TransportError
-from brimful_worker.provider.transport.http_client import Http
+from brimful_worker.provider.transport.http_client import HttpClient
 from support.fake_admission import FakeLease
 from support.tls import certificate_in
 from support.waiting import wait_until_async
@@ -29,7 +29,7 @@ class Bench:
         self._serve = serve
         self._tls = tls
         trusted = ssl.create_default_context(cafile=tls[0]) if tls else True
-        self._http = Http(headers={}, connect_timeout_s=5, max_bytes=max_bytes, tls=trusted)
+        self._http = HttpClient(headers={}, connect_timeout_s=5, max_bytes=max_bytes, tls=trusted)
         self.connections = 0
         self._writers: list[asyncio.StreamWriter] = []
 

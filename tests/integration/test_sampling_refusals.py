@@ -186,7 +186,7 @@ async def test_an_answer_that_is_always_too_long_is_told(gateway: Gateway, monke
         outcome = await it.sample()
     assert outcome.failure is not None
     assert (outcome.failure.cause, outcome.attempts) == (Cause.BAD_ANSWER, 3)
-    assert "2 choices came, 1 were asked for" in outcome.failure.message
+    assert "2 choices returned, 1 requested" in outcome.failure.message
 
 
 async def test_kept_connections_that_the_server_has_closed(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What an answer means, case by case."""
+"""The classification of answers, case by case."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ BAD_ANSWERS: list[tuple[str, Any, int, int, str]] = [
     ("choices null", completion() | {"choices": None}, 1, 1, "none of 1 choices"),
     ("choices empty", completion(), 2, 1, "none of 2 choices"),
     ("choices an object", completion() | {"choices": {}}, 1, 1, "not a list"),
-    ("too many", completion(choice(0), choice(1)), 1, 1, "2 choices came, 1 were asked for"),
+    ("too many", completion(choice(0), choice(1)), 1, 1, "2 choices returned, 1 requested"),
     ("an index too high", completion(choice(0), choice(7)), 2, 1, "index 7"),
     ("a negative index", completion(choice(-1)), 1, 1, "index -1"),
     ("an index twice", completion(choice(0), choice(0)), 2, 1, "two choices"),

@@ -1,4 +1,4 @@
-"""The head of a request: the bytes, and nothing that could be more than a head."""
+"""The head of a request: its exact bytes, and no way to inject a header."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from brimful.config import Settings
 from brimful.errors import SettingError
 from brimful_worker.provider import Provider
-from brimful_worker.provider.transport.route import Route
+from brimful_worker.provider.transport.connections import Route
 
 HEADERS = {"Authorization": "Bearer sk-1", "User-Agent": "brimful", "Accept": "application/json"}
 
@@ -18,7 +18,7 @@ def head(route: Route, body: bytes | None) -> list[str]:
     return lines[:-2]
 
 
-async def test_a_request_says_how_long_its_body_is() -> None:
+async def test_content_length_is_the_length_of_the_body() -> None:
     route = Route("POST", "https://host:8443/v1/completions?api-version=1", HEADERS)
     for body in (b"{}", b"x" * 100_000):
         first, *rest = head(route, body)
@@ -28,13 +28,13 @@ async def test_a_request_says_how_long_its_body_is() -> None:
         assert [line for line in rest if line.startswith("Content-Length")] == [f"Content-Length: {len(body)}"]
 
 
-async def test_where_there_is_no_body_a_post_says_so_and_a_get_says_nothing() -> None:
+async def test_without_a_body_a_post_has_content_length_0_and_a_get_has_none() -> None:
     assert "Content-Length: 0" in head(Route("POST", "http://host/cancel", HEADERS), None)
     assert not any("Length" in line for line in head(Route("GET", "http://host/v1/job", HEADERS), None))
 
 
 @pytest.mark.parametrize("port", ["", ":8080"])
-async def test_an_http_proxy_is_asked_for_the_whole_url_and_a_tunnel_for_its_path(port: str) -> None:
+async def test_an_http_proxy_gets_the_absolute_url_and_a_tunnel_the_path(port: str) -> None:
     plain = Route("GET", f"http://host{port}/v1/a%20b", HEADERS, proxy="http://proxy:3128")
     assert head(plain, None)[:2] == [f"GET http://host{port}/v1/a%20b HTTP/1.1", f"Host: host{port}"]
     plain.target.headers["Proxy-Authorization"] = "Basic abc"  # as aiohttp does when it connects
@@ -43,7 +43,7 @@ async def test_an_http_proxy_is_asked_for_the_whole_url_and_a_tunnel_for_its_pat
 
 
 @pytest.mark.parametrize("value", ["one\r\nX-Injected: 1", "two\nlines", "nul\0", "tab\tab"])
-async def test_a_header_is_one_line(value: str) -> None:
+async def test_a_header_with_unprintable_characters_is_refused(value: str) -> None:
     with pytest.raises(ValueError, match="printable") as raised:
         Route("POST", "http://host/v1", {"Idempotency-Key": value})
     assert value not in str(raised.value)
@@ -53,7 +53,7 @@ async def test_a_header_is_one_line(value: str) -> None:
     "url",
     ["http://", "http://:80/v1", "http://[::1/v1", "https:///v1", "http://h:99999", "http://h:x/v1", "http://h:0"],
 )
-async def test_a_url_that_is_none_is_refused_as_the_worker_starts(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_invalid_url_is_refused_when_the_worker_starts(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACS_API_KEY", "sk-canary")
     monkeypatch.setenv("ACS_API_BASE", url)
     with pytest.raises(SettingError, match="ACS_API_BASE") as raised:

@@ -1,4 +1,4 @@
-"""URLs, quotations and surroundings: the small pure parts of the provider's side."""
+"""The provider's URLs, redaction, idempotency keys and process environment."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from brimful_worker.provider import environment
 from brimful_worker.provider.answers.answer import Classification, Kind
 from brimful_worker.provider.answers.redact import redact
 from brimful_worker.provider.endpoints import Endpoints
-from brimful_worker.provider.jobs import Ticket
+from brimful_worker.provider.jobs import JobKey
 
 KEY = "sk-canary-5f2d9c"
 
@@ -44,13 +44,13 @@ def test_base_urls(base: str, url: str) -> None:
     assert endpoints.submit(Mode.CHAT) == url.replace("/completions", "/chat/completions")
 
 
-def test_job_urls_never_leave_their_place() -> None:
+def test_a_job_id_cannot_change_the_path_of_its_url() -> None:
     endpoints = Endpoints.of("https://h/v1")
     assert endpoints.job("a-1") == "https://h/v1/completion-jobs/a-1"
     assert endpoints.job("../keys?x", "result") == "https://h/v1/completion-jobs/..%2Fkeys%3Fx/result"
 
 
-def told(message: str, status: int | None = 400) -> Classification:
+def refusal(message: str, status: int | None = 400) -> Classification:
     return Classification(Kind.PERMANENT, cause=Cause.BAD_REQUEST, message=message, status=status)
 
 
@@ -71,31 +71,31 @@ LONG = "Write a long and detailed story about the lighthouse keeper of Skagen an
 )
 def test_neither_key_nor_prompt_is_quoted(message: str, fields: dict[str, Any], clean: str) -> None:
     request = Request.parse(fields, get_profile("acs"), max_tokens=1)
-    assert redact(told(message), KEY, request).message == clean
+    assert redact(refusal(message), KEY, request).message == clean
 
 
-def test_a_jobs_key_is_the_same_for_the_same_work_and_for_that_alone() -> None:
+def test_a_job_key_depends_on_caller_body_and_generation_only() -> None:
     keys = {
-        Ticket("run\0 1", b"body").key,
-        Ticket("run\0 2", b"body").key,
-        Ticket("run\0 1", b"other").key,
-        Ticket("nur\0 1", b"body").key,
+        str(JobKey("run\0 1", b"body")),
+        str(JobKey("run\0 2", b"body")),
+        str(JobKey("run\0 1", b"other")),
+        str(JobKey("nur\0 1", b"body")),
     }
     assert len(keys) == 4
-    again = Ticket("run\0 1", b"body")
-    assert again.key in keys
+    again = JobKey("run\0 1", b"body")
+    assert str(again) in keys
     again.generation += 1
-    assert again.key not in keys
+    assert str(again) not in keys
 
 
-# -- surroundings -------------------------------------------------------------------------------------------------
+# -- environment --------------------------------------------------------------------------------------------------
 
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 
 
 @pytest.fixture(autouse=True)
 def _no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (*_PROXIES, *map(str.upper, _PROXIES), *environment._CA_VARIABLES):
+    for name in (*_PROXIES, *map(str.upper, _PROXIES), *environment.CA_VARIABLES):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -117,7 +117,7 @@ def test_proxies(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], url
     assert environment.proxy_for(url) == proxy
 
 
-def test_a_socks_proxy_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_socks_proxy_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "socks5://p:1080")
     with pytest.raises(SettingError, match="HTTPS_PROXY: a socks5:// proxy"):
         environment.proxy_for("https://api.example/v1")
@@ -147,8 +147,8 @@ def test_the_limit_on_open_files_is_raised_or_explained(
         limits[:] = wanted
 
     monkeypatch.setattr(environment.resource, "setrlimit", setrlimit)
-    assert environment.raise_descriptors(2000) == 4096
+    assert environment.raise_open_file_limit(2000) == 4096
     assert caplog.records == []
     with caplog.at_level(logging.WARNING):
-        environment.raise_descriptors(5000)
-    assert "may open 4096 files, but 5000 requests" in caplog.text
+        environment.raise_open_file_limit(5000)
+    assert "may open 4096 files, but 5000 concurrent requests" in caplog.text

@@ -1,8 +1,9 @@
-"""The provider: one shared session, what is sent, and what an answer means."""
+"""HTTP to the provider: one session a process, what it sends, and the classification of what it answers.
 
-from brimful_worker.provider.answers.answer import Answer, Classification, Kind, TransportError
-from brimful_worker.provider.answers.classify import classify_answer
+Imported by ``sampling`` and ``worker``.
+"""
+
 from brimful_worker.provider.jobs import GIVE_BACK
 from brimful_worker.provider.session import Provider
 
-__all__ = ["GIVE_BACK", "Answer", "Classification", "Kind", "Provider", "TransportError", "classify_answer"]
+__all__ = ["GIVE_BACK", "Provider"]

@@ -1,4 +1,4 @@
-"""A complete answer out of several short ones: what is still missing is asked for, and put in its place. Pure."""
+"""Assembles one complete answer out of several incomplete ones, by requesting the missing choices. Pure."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from brimful_worker.provider.answers.choices import merge_usage
 
 @dataclass(slots=True)
 class Part:
-    """One request to be sent, and where its choices belong."""
+    """One request to send, and where its choices belong in the complete answer."""
 
     request: Request
     places: tuple[int | None, ...]
-    """For each index of its answer: the index in the whole answer, None where that choice is already there."""
+    """The index in the complete answer for each index of this part's answer; None if that choice is not needed."""
 
     @property
     def prompts(self) -> int:
@@ -24,56 +24,53 @@ class Part:
 
 
 class Assembly:
-    """The answer to one request as it comes together."""
+    """The answer to one request while its choices are collected."""
 
-    __slots__ = ("_answer", "_choices", "_request", "_usages", "_whole")
+    __slots__ = ("_answer", "_choices", "_request", "_usages")
 
     def __init__(self, request: Request) -> None:
         self._request = request
-        self._whole = request.choices
         self._choices: dict[int, dict[str, Any]] = {}
         self._answer: dict[str, Any] | None = None
         self._usages: list[Any] = []
 
     @property
     def complete(self) -> bool:
-        return len(self._choices) == self._whole
+        return len(self._choices) == self._request.choices
 
     def next_part(self) -> Part:
-        """The whole request at first; then, as one request, the largest set of prompts that miss equally many choices.
+        """The complete request at first; then one request for the prompts that miss equally many choices.
 
-        With a ``seed`` the same choices would come again for a smaller ``n``: those prompts are asked anew in full, and
-        only what was missing is taken.
+        Of several such groups, the one with the most missing choices is next. With a ``seed``, a request with a
+        smaller ``n`` would repeat the choices that are already there: so each prompt is requested in full, and only
+        its missing choices are taken.
         """
         request, n = self._request, self._request.n
         if not self._choices:
-            return Part(request, tuple(range(self._whole)))
+            return Part(request, tuple(range(request.choices)))
         missing: dict[int, list[int]] = defaultdict(list)
-        for index in range(self._whole):
+        for index in range(request.choices):
             if index not in self._choices:
                 missing[index // n].append(index)
+        places: tuple[int | None, ...]
         if request.fields.get("seed") is not None:
-            chosen, asked = list(missing), n
-            places = tuple(
-                None if (index := prompt * n + choice) in self._choices else index
-                for prompt in chosen
-                for choice in range(n)
-            )
+            prompts, choices = list(missing), n
+            wanted = (prompt * n + choice for prompt in prompts for choice in range(n))
+            places = tuple(None if index in self._choices else index for index in wanted)
         else:
             groups: dict[int, list[int]] = defaultdict(list)
             for prompt, indexes in missing.items():
                 groups[len(indexes)].append(prompt)
-            asked = max(groups, key=lambda count: count * len(groups[count]))
-            chosen = groups[asked]
-            places = tuple(index for prompt in chosen for index in missing[prompt])
-        fields = {**request.fields, "n": asked}
+            choices, prompts = max(groups.items(), key=lambda group: group[0] * len(group[1]))
+            places = tuple(index for prompt in prompts for index in missing[prompt])
+        fields = {**request.fields, "n": choices}
         if request.prompt_count > 1:
-            prompts = request.prompts
-            fields["prompt"] = [prompts[prompt] for prompt in chosen]
+            texts = request.prompts
+            fields["prompt"] = [texts[prompt] for prompt in prompts]
         return Part(replace(request, fields=fields), places)
 
     def take(self, part: Part, completion: dict[str, Any]) -> bool:
-        """Put a part's checked completion in its place; False where it brought nothing new."""
+        """Add the choices of a part's classified completion. False if none of them is new."""
         before = len(self._choices)
         for choice in completion["choices"]:
             place = part.places[choice["index"]]
@@ -85,12 +82,12 @@ class Assembly:
         return len(self._choices) > before
 
     def completion(self) -> dict[str, Any]:
-        """The whole answer: the first one's envelope, all choices in order, the usage of all requests added up."""
+        """The complete answer: the first part's other fields, all choices in order, the usage of all parts summed."""
         assert self.complete
         assert self._answer is not None
         answer = self._answer
         if len(self._usages) > 1:
-            answer = {**answer, "choices": [self._choices[index] for index in range(self._whole)]}
+            answer = {**answer, "choices": [self._choices[index] for index in range(self._request.choices)]}
             if (usage := merge_usage(*self._usages)) is not None:
                 answer["usage"] = usage
         return answer

@@ -1,4 +1,4 @@
-"""What a process takes from its surroundings: proxies, certificate authorities, file descriptors."""
+"""Process environment of the provider's connections: proxies, certificate authorities, the open-file limit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import logging
 import os
 import ssl
 import urllib.request
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from brimful.errors import SettingError
@@ -18,15 +17,15 @@ except ImportError:  # Windows has no such limit
 
 log = logging.getLogger(__name__)
 
-_CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
-_OTHER_DESCRIPTORS = 256  # Redis, logs, Celery's pipes, libraries
+CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+_OTHER_OPEN_FILES = 256  # Redis, logs, Celery's pipes, libraries
 
 
 def proxy_for(url: str) -> str | None:
     """The proxy that HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY (either case) name for a URL.
 
-    Asked once for the one host there is: aiohttp's own ``trust_env`` asks in a thread for each request, and lets a
-    ``.netrc`` entry of the host break the Authorization header. Raises SettingError for a proxy that is none.
+    aiohttp's own ``trust_env`` is not used: it looks the proxy up in a thread for each request, and lets a ``.netrc``
+    entry of the host replace the Authorization header. Raises SettingError for an unsupported proxy.
     """
     parts = urlsplit(url)
     proxies = urllib.request.getproxies()
@@ -44,34 +43,34 @@ def proxy_for(url: str) -> str | None:
 
 
 def tls_context() -> ssl.SSLContext | bool:
-    """True: the system's authorities; else those of SSL_CERT_FILE, REQUESTS_CA_BUNDLE or CURL_CA_BUNDLE.
+    """A context with the authorities of SSL_CERT_FILE, REQUESTS_CA_BUNDLE or CURL_CA_BUNDLE, the first that is set.
 
-    Raises SettingError naming the variable when its file is missing or holds no certificate.
+    True, the system's authorities, if none is. Raises SettingError for a file that is missing or has no certificates.
     """
-    for name in _CA_VARIABLES:
+    for name in CA_VARIABLES:
         if not (value := os.environ.get(name)):
             continue
-        path = Path(value)
         try:
-            if path.is_dir():
+            if os.path.isdir(value):
                 return ssl.create_default_context(capath=value)
             return ssl.create_default_context(cafile=value)
         except (OSError, ssl.SSLError) as error:
-            raise SettingError(f"{name}: {value} holds no certificates that can be read ({error})") from None
+            raise SettingError(f"{name}: cannot read certificates from {value} ({error})") from None
     return True
 
 
-def raise_descriptors(requests: int) -> int | None:
-    """Lift this process's soft limit on open files to its hard limit; the limit then, None where there is none.
+def raise_open_file_limit(requests: int) -> int | None:
+    """Raise this process's soft limit on open files to its hard limit. Returns the new limit, None if unlimited.
 
-    Warns where it is too low for ``requests`` connections at once, and says what to do.
+    Logs a warning with the way out if it is too low for ``requests`` concurrent connections.
     """
     if resource is None:
         return None
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = requests + _OTHER_OPEN_FILES
     if soft != resource.RLIM_INFINITY and soft != hard:
         wanted = hard if hard != resource.RLIM_INFINITY else max(soft, 1 << 20)
-        for attempt in (wanted, requests + _OTHER_DESCRIPTORS):  # macOS refuses what is above its kernel's own limit
+        for attempt in (wanted, needed):  # macOS refuses what exceeds its kernel's own limit
             try:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, attempt), hard))
             except (OSError, ValueError):
@@ -80,12 +79,12 @@ def raise_descriptors(requests: int) -> int | None:
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if soft == resource.RLIM_INFINITY:
         return None
-    if soft < requests + _OTHER_DESCRIPTORS:
+    if soft < needed:
         log.warning(
-            "this process may open %d files, but %d requests at once need about %d: raise the limit (ulimit -n, "
+            "this process may open %d files, but %d concurrent requests need about %d: raise the limit (ulimit -n, "
             "LimitNOFILE=, --ulimit nofile=) or run more workers with fewer requests each",
             soft,
             requests,
-            requests + _OTHER_DESCRIPTORS,
+            needed,
         )
     return soft

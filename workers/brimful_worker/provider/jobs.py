@@ -1,20 +1,17 @@
-"""A request as a Job: submit, poll, fetch; the same Job again after a redelivery; cancelled with its caller.
+"""A request as a provider Job: submit, poll, fetch the result; found again after a redelivery, cancelled on revoke.
 
-What counts against the key: the submission takes a slot and a start, and the slot is kept until the Job has ended: the
-Job runs in the API, and whether it counts among the key's active requests is the provider's to say, so we assume it
-does. Whether a poll, or fetching the result, takes a start is the profile's ``job_polls_count``. A cancellation asks
-for none: a paused or full window must not let a revoked Job run on.
+The submission takes a slot and a start, and the slot is held until the Job has ended: no page says whether a running
+Job counts among the key's active requests, so we assume that it does. Whether a poll or a fetch takes a start is the
+profile's ``job_polls_count``. A cancellation takes none: a paused or full window must not let a revoked Job run on.
 
-A Job is paid for once: the ``Idempotency-Key`` is made of what the caller is called and what is asked, so that a
-redelivered task, or a worker that starts where another died, finds the Job that is there. Only a Job that ended without
-a result makes way for a new one, under the next ``generation``'s key.
+A Job is paid for once. Its ``Idempotency-Key`` is derived from the caller's name and the body, so that a redelivered
+task finds the same Job. Only a Job that ended without a result is replaced, under the key of the next ``generation``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
@@ -24,82 +21,88 @@ from typing import Any, Protocol
 from brimful.outcome import Cause
 from brimful_worker.admission import StaleGrant
 from brimful_worker.provider.answers.answer import Answer, Classification, Kind, TransportError
-from brimful_worker.provider.answers.classify import bad_answer, classify_answer, lost, parse
-from brimful_worker.provider.answers.refusal import error_of, refused
+from brimful_worker.provider.answers.classify import classify_answer, parse_json
+from brimful_worker.provider.answers.refusal import classify_refusal, find_error
 from brimful_worker.provider.transport.exchange import Grant
 
 GIVE_BACK = "give back"
-"""``task.cancel(GIVE_BACK)``: the work goes to another worker, so the Job is left running for it to find."""
+"""``task.cancel(GIVE_BACK)``: the work returns to the queue, so its Job is left running for the next worker to find."""
 
 _CANCEL_S = 5.0
-_POLL_FAILURES = 5
+_MAX_FAILURES = 5
+"""Consecutive failures of a poll or a fetch."""
 _USAGE_POLLS = 3
+"""How often a succeeded Job whose usage is pending is polled again."""
 _NOT_READY = ("result_not_ready", "not_ready", "job_not_finished", "job_running", "conflict")
+_CANCELLED = ("cancelled", "canceled")
 
 
-class Ticket:
-    """What names one caller's Job from attempt to attempt."""
+class JobKey:
+    """The ``Idempotency-Key`` of one caller's Job, the same on every attempt."""
 
     __slots__ = ("_digest", "body", "generation")
 
     def __init__(self, caller: str, body: bytes) -> None:
-        """``caller``: what stays the same when the same work comes again (run and request id, or Celery's task id)."""
+        """``caller`` is the same when the work is redelivered (run and request id, or Celery's task id)."""
         self._digest = hashlib.sha256(caller.encode("utf-8", "surrogatepass") + b"\0" + body).hexdigest()[:40]
         self.body = body
         self.generation = 0
+        """How many Jobs of this key ended without a result."""
 
-    @property
-    def key(self) -> str:
+    def __str__(self) -> str:
         return f"brimful-{self._digest}-{self.generation}"
 
 
 class Send(Protocol):
-    """One exchange with the provider. ``path`` is "" for the submission, else a Job's id with or without a verb."""
+    """One exchange with the provider. ``path`` is empty for the submission, or a Job's id with or without a verb."""
 
     async def __call__(
-        self, method: str, path: tuple[str, ...], *, key: str | None, grant: Grant | None
+        self, method: str, path: tuple[str, ...], *, key: JobKey | None, grant: Grant | None
     ) -> Answer | TransportError: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """What a Job's conversation needs of its surroundings; all of it passed in."""
+    """What a :class:`JobPoller` needs of the sampler."""
 
     pause: Callable[[int], Awaitable[None]]
-    """Waits before the next poll; the number of polls so far."""
+    """Waits before the next poll; the argument is the number of polls so far."""
     start: Callable[[], AbstractAsyncContextManager[Grant | None]] | None
-    """A start for a poll, without a slot: the Job holds one; None where polls take none."""
+    """Takes a start for a poll, without a slot, because the Job holds one; None if polls take no starts."""
     throttled: Callable[[Classification], Awaitable[None]]
-    """A 429 to a poll: the fleet pauses, or only this Job waits."""
+    """Waits after a 429 to a poll, and pauses the fleet if the 429 names a time."""
     giving_back: Callable[[], bool] = lambda: False
-    """Whether a cancellation now means that the worker stops: the Job is then left for the next worker to find."""
+    """Whether a cancellation means that the worker stops; the Job is then left for the next worker to find."""
 
 
 class JobPoller:
     """One Job from submission to result."""
 
-    def __init__(self, send: Send, hooks: Hooks, ticket: Ticket, *, expected: int, prompts: int) -> None:
+    def __init__(self, send: Send, hooks: Hooks, key: JobKey, *, expected: int, prompts: int) -> None:
         self._send = send
         self._hooks = hooks
-        self._ticket = ticket
+        self._key = key
         self._expected = expected
         self._prompts = prompts
 
     async def run(self, grant: Grant) -> Classification:
-        """The Job's completion, or why there is none. Cancelled, the Job is cancelled too, unless it is given back or
-        the lease was lost: then the next attempt, or the next worker, finds it by its key."""
-        submission = asyncio.ensure_future(self._send("POST", (), key=self._ticket.key, grant=grant))
-        submission.add_done_callback(lambda done: done.cancelled() or done.exception())
+        """Submit the Job, or find it again, and wait for its completion.
+
+        A cancellation also cancels the Job, unless the work is given back or the lease was lost: then the next attempt
+        finds the Job by its key. ``grant.sent()``'s StaleGrant is raised.
+        """
+        submission = asyncio.ensure_future(self._send("POST", (), key=self._key, grant=grant))
+        submission.add_done_callback(_retrieve_exception)
         job_id: str | None = None
         try:
-            came = await asyncio.shield(submission)
-            job = _job(came)
+            answer = await asyncio.shield(submission)
+            job = _job(answer)
             if job is None:
-                return self._judge(came)
+                return self._classify(answer)
             job_id = str(job["id"])
-            if job.get("status") in ("cancelled", "canceled"):
-                # We are asked for it now, so whoever cancelled it earlier (an earlier delivery, revoked) is history.
-                return self._spent(Cause.JOB_CANCELLED, f"Job {job_id} had been cancelled before")
+            if job.get("status") in _CANCELLED:
+                # An earlier delivery of this work was revoked, but this one was not.
+                return self._replace(Cause.JOB_CANCELLED, f"Job {job_id} was cancelled earlier")
             return await self._watch(job_id, job)
         except asyncio.CancelledError as error:
             if grant.lost or self._hooks.giving_back() or error.args[:1] == (GIVE_BACK,):
@@ -109,13 +112,14 @@ class JobPoller:
             raise
 
     async def _watch(self, job_id: str, job: dict[str, Any]) -> Classification:
+        """Poll until the Job has ended; the classification of its result."""
         polls = failures = usage_polls = 0
         while True:
             status = job.get("status")
             if job.get("result_expired") is True or status == "expired":
-                return self._spent(Cause.JOB_EXPIRED, f"the result of Job {job_id} expired before it was fetched")
-            if status in ("cancelled", "canceled"):
-                self._ticket.generation += 1
+                return self._replace(Cause.JOB_EXPIRED, f"the result of Job {job_id} expired before it was fetched")
+            if status in _CANCELLED:
+                self._key.generation += 1
                 return Classification(Kind.PERMANENT, cause=Cause.JOB_CANCELLED, message=f"Job {job_id} was cancelled")
             if status == "failed":
                 return await self._failed(job_id, job)
@@ -127,119 +131,118 @@ class JobPoller:
                 usage_polls += 1
             await self._hooks.pause(polls)
             polls += 1
-            came = await self._ask((job_id,))
-            polled = _job(came)
-            if polled is not None:
+            answer = await self._get(job_id)
+            if (polled := _job(answer)) is not None:
                 job, failures = polled, 0
                 continue
-            told = self._judge(came)
-            if told.kind is Kind.THROTTLED:
-                await self._hooks.throttled(told)
+            classification = self._classify(answer)
+            if classification.kind is Kind.THROTTLED:
+                await self._hooks.throttled(classification)
                 continue
-            if told.status == 404:
-                return self._spent(Cause.JOB_EXPIRED, f"the provider no longer knows Job {job_id}")
+            if classification.status == 404:
+                return self._replace(Cause.JOB_EXPIRED, f"the provider no longer knows Job {job_id}")
             failures += 1
-            if told.kind is not Kind.TRANSIENT or failures >= _POLL_FAILURES:
-                return told
+            if classification.kind is not Kind.TRANSIENT or failures >= _MAX_FAILURES:
+                return classification
 
     async def _result(self, job_id: str) -> Classification | None:
-        """The succeeded Job's completion; None where it is not there yet."""
+        """The classification of a succeeded Job's result; None if the provider does not have it ready."""
         failures = 0
         while True:
-            came = await self._ask((job_id, "result"))
-            if isinstance(came, Answer):
-                if came.status == 202 or (came.status in (409, 425) and _code(came) in _NOT_READY):
+            answer = await self._get(job_id, "result")
+            if isinstance(answer, Answer):
+                if answer.status == 202 or (answer.status in (409, 425) and _error_code(answer) in _NOT_READY):
                     return None
-                if came.status in (404, 410):
-                    return self._spent(Cause.JOB_EXPIRED, f"the result of Job {job_id} is gone (HTTP {came.status})")
-            told = self._judge(came)
-            if told.kind is Kind.THROTTLED:
-                await self._hooks.throttled(told)
+                if answer.status in (404, 410):
+                    return self._replace(
+                        Cause.JOB_EXPIRED, f"the result of Job {job_id} is gone (HTTP {answer.status})"
+                    )
+            classification = self._classify(answer)
+            if classification.kind is Kind.THROTTLED:
+                await self._hooks.throttled(classification)
                 continue
-            if told.kind is not Kind.TRANSIENT:
-                self._ticket.generation += told.kind is not Kind.SUCCESS  # fetched again it would be the same
-                return told
+            if classification.kind is not Kind.TRANSIENT:
+                # Fetched again, a refused or incomplete result would be the same.
+                self._key.generation += classification.kind is not Kind.SUCCESS
+                return classification
             failures += 1
-            if failures >= _POLL_FAILURES:
-                if told.cause is Cause.BAD_ANSWER:
-                    self._ticket.generation += 1  # the result itself is no good, however often it is fetched
-                return told
+            if failures >= _MAX_FAILURES:
+                # A result that is damaged on every fetch is replaced.
+                self._key.generation += classification.cause is Cause.BAD_ANSWER
+                return classification
             await self._hooks.pause(failures)
 
     async def _failed(self, job_id: str, job: dict[str, Any]) -> Classification:
-        """Why a Job failed: the error object that is its result, with its own status."""
-        error = error_of(job)
-        if error is not None:
-            told = refused(200, {}, error, now=time.time())
+        """Why the Job failed: its result is the error object with its own status."""
+        if (error := find_error(job)) is not None:
+            classification = classify_refusal(200, {}, error, now=time.time())
         else:
-            came = await self._ask((job_id, "result"))
-            if isinstance(came, TransportError):
-                return self._judge(came)  # the next attempt finds the same Job, and asks again
-            told = self._judge(came)
-        self._ticket.generation += 1
-        if told.kind in (Kind.SUCCESS, Kind.SHORT):
-            return Classification(
-                Kind.TRANSIENT, cause=Cause.JOB_FAILED, message=f"Job {job_id} failed without an error"
-            )
-        if told.kind is Kind.TRANSIENT:
-            return Classification(
-                Kind.TRANSIENT, cause=Cause.JOB_FAILED, message=f"the Job failed: {told.message}", status=told.status
-            )
-        return told
+            answer = await self._get(job_id, "result")
+            classification = self._classify(answer)
+            if isinstance(answer, TransportError):
+                return classification  # the next attempt finds the same Job
+        self._key.generation += 1
+        if classification.kind in (Kind.SUCCESS, Kind.SHORT):
+            message = f"Job {job_id} failed without an error"
+            return Classification(Kind.TRANSIENT, cause=Cause.JOB_FAILED, message=message)
+        if classification.kind is Kind.TRANSIENT:
+            message = f"the Job failed: {classification.message}"
+            return Classification(Kind.TRANSIENT, cause=Cause.JOB_FAILED, message=message, status=classification.status)
+        return classification
 
-    async def _ask(self, path: tuple[str, ...], method: str = "GET") -> Answer | TransportError:
-        start = self._hooks.start
-        if start is None:
-            return await self._send(method, path, key=None, grant=None)
+    async def _get(self, *path: str) -> Answer | TransportError:
+        if self._hooks.start is None:
+            return await self._send("GET", path, key=None, grant=None)
         while True:
             try:
-                async with start() as grant:
-                    return await self._send(method, path, key=None, grant=grant)
+                async with self._hooks.start() as grant:
+                    return await self._send("GET", path, key=None, grant=grant)
             except StaleGrant:
-                continue  # given back: another start is asked for
+                continue  # given back; take another start
 
     async def _cancel(self, submission: asyncio.Future[Answer | TransportError], job_id: str | None) -> None:
-        """End the Job at the provider, in bounded time and come what may; the slot is kept meanwhile."""
+        """Cancel the Job at the provider, in bounded time and without raising; the slot is held meanwhile."""
 
-        async def end() -> None:
-            name = job_id
-            if name is None:  # cancelled while it was being submitted: the Job may be there
+        async def cancel() -> None:
+            id = job_id
+            if id is None:  # cancelled while it was being submitted; the Job may exist
                 job = _job(await submission)
-                name = None if job is None else str(job["id"])
-            if name is None:
-                return
-            came = await self._send("POST", (name, "cancel"), key=None, grant=None)
-            if isinstance(came, Answer) and came.status in (404, 405):
-                await self._send("DELETE", (name,), key=None, grant=None)
+                if job is None:
+                    return
+                id = str(job["id"])
+            answer = await self._send("POST", (id, "cancel"), key=None, grant=None)
+            if isinstance(answer, Answer) and answer.status in (404, 405):
+                await self._send("DELETE", (id,), key=None, grant=None)
 
-        ending = asyncio.ensure_future(asyncio.wait_for(end(), _CANCEL_S))
-        ending.add_done_callback(lambda done: done.cancelled() or done.exception())
-        await asyncio.wait({ending})
+        cancelling = asyncio.ensure_future(asyncio.wait_for(cancel(), _CANCEL_S))
+        cancelling.add_done_callback(_retrieve_exception)
+        await asyncio.wait({cancelling})
 
-    def _spent(self, cause: Cause, message: str) -> Classification:
-        """The Job has ended and gives nothing: the next attempt makes a new one."""
-        self._ticket.generation += 1
+    def _replace(self, cause: Cause, message: str) -> Classification:
+        """The Job ended without a result: the next attempt makes a new one."""
+        self._key.generation += 1
         return Classification(Kind.TRANSIENT, cause=cause, message=message)
 
-    def _judge(self, came: Answer | TransportError) -> Classification:
-        if isinstance(came, TransportError):
-            return lost(came)
-        told = classify_answer(came, expected=self._expected, prompts=self._prompts, now=time.time())
-        if told.kind is Kind.PERMANENT and told.status == 404 and not told.message:
-            return bad_answer(404, "no such Job")
-        return told
+    def _classify(self, answer: Answer | TransportError) -> Classification:
+        return classify_answer(answer, expected=self._expected, prompts=self._prompts, now=time.time())
 
 
-def _job(came: Answer | TransportError) -> dict[str, Any] | None:
-    """The Job object an answer holds; None where it holds none."""
-    if isinstance(came, TransportError) or came.too_large or not 200 <= came.status < 300:
+def _retrieve_exception(done: asyncio.Future[Any]) -> None:
+    """Keeps asyncio from logging an exception that nobody awaits."""
+    if not done.cancelled():
+        done.exception()
+
+
+def _job(answer: Answer | TransportError) -> dict[str, Any] | None:
+    """The Job object of a successful answer, if it holds one."""
+    if isinstance(answer, TransportError) or answer.too_large or not 200 <= answer.status < 300:
         return None
-    document = parse(came)
+    document = parse_json(answer)
     if isinstance(document, dict) and document.get("id") and isinstance(document.get("status"), str):
         return document if "choices" not in document else None
     return None
 
 
-def _code(came: Answer) -> str:
-    error = error_of(parse(came)) or {}
-    return json.dumps(error.get("code") or error.get("type") or "").strip('"').lower()
+def _error_code(answer: Answer) -> str:
+    error = find_error(parse_json(answer)) or {}
+    return str(error.get("code") or error.get("type") or "").lower()

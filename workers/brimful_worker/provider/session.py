@@ -1,4 +1,4 @@
-"""The provider as the sampler sees it: send a request under a grant, get a meaning."""
+"""The provider as the sampler sees it: sends a request under a grant, and classifies the answer."""
 
 from __future__ import annotations
 
@@ -16,49 +16,42 @@ from brimful_worker.provider.answers.classify import classify_answer
 from brimful_worker.provider.answers.redact import redact
 from brimful_worker.provider.assembly import Part
 from brimful_worker.provider.endpoints import Endpoints
-from brimful_worker.provider.environment import proxy_for, raise_descriptors, tls_context
-from brimful_worker.provider.jobs import Hooks, JobPoller, Ticket
+from brimful_worker.provider.environment import proxy_for, raise_open_file_limit, tls_context
+from brimful_worker.provider.jobs import Hooks, JobKey, JobPoller
+from brimful_worker.provider.transport.connections import Route
 from brimful_worker.provider.transport.exchange import Grant, HttpExchange
-from brimful_worker.provider.transport.http_client import Http
-from brimful_worker.provider.transport.route import Route
+from brimful_worker.provider.transport.http_client import HttpClient
 
-OnWire = Callable[[HttpExchange], None]
+OnSent = Callable[[HttpExchange], None]
+"""Called when a request's first byte is written."""
 
 
 class Provider:
-    """One process's way to the provider, with the one key. ``async with Provider(settings)`` on the loop that uses it.
+    """One process's session with the provider. Use ``async with Provider(settings)`` on the loop that sends requests.
 
-    Raises SettingError at the start for a URL, proxy or certificate file that cannot be used.
+    Entering raises SettingError for an invalid URL, proxy or certificate file; the constructor for an invalid key.
     """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._profile = settings.profile
         self._endpoints = Endpoints.of(settings.api_base)
-        self._urls = {mode: self._endpoints.submit(mode) for mode in Mode}
-        self._headers: dict[Workload, dict[str, str]] = {
-            workload: {
-                "Content-Type": "application/json",
-                **({self._profile.workload_header: workload.value} if self._profile.workload_header else {}),
-            }
-            for workload in Workload
-        }
-        self._http: Http | None = None
-        self._routes: dict[tuple[Mode, Workload], Route] = {}
-        key = settings.api_key.get_secret_value()
-        if not (key.isascii() and key.isprintable()):
+        self._key = settings.api_key.get_secret_value()
+        if not (self._key.isascii() and self._key.isprintable()):
             raise SettingError(
-                f"{self._profile.key_env[0]}: the key holds characters that no header can carry (a line break, a "
+                f"{self._profile.key_env[0]}: the key contains characters that a header cannot carry (a line break, a "
                 "typographic quote?): set it again"
             )
+        self._http: HttpClient | None = None
+        self._routes: dict[tuple[Mode, Workload], Route] = {}
 
     async def start(self) -> None:
-        """Open the session; the process's limit on open files is raised for it."""
+        """Open the session. Raises the process's limit on open files as far as it can."""
         settings = self._settings
-        raise_descriptors(min(self._profile.slots, self._profile.per_process))
-        self._http = Http(
+        raise_open_file_limit(min(self._profile.slots, self._profile.per_process))
+        self._http = HttpClient(
             headers={
-                "Authorization": f"Bearer {settings.api_key.get_secret_value()}",
+                "Authorization": f"Bearer {self._key}",
                 "Accept": "application/json",
                 "User-Agent": "brimful",
             },
@@ -69,13 +62,13 @@ class Provider:
         )
         try:
             self._routes = {
-                (mode, workload): self._http.route("POST", url, headers)
-                for mode, url in self._urls.items()
-                for workload, headers in self._headers.items()
+                (mode, workload): self._http.route("POST", self._endpoints.submit(mode), self._headers(workload))
+                for mode in Mode
+                for workload in Workload
             }
         except ValueError:
             name = self._profile.base_env[0]
-            raise SettingError(f"{name}: {settings.api_base!r} is no URL that can be asked") from None
+            raise SettingError(f"{name}: invalid provider URL {settings.api_base!r}") from None
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -92,51 +85,53 @@ class Provider:
 
     @property
     def host(self) -> str:
-        """For messages."""
+        """``host:port``, for messages."""
         return urlsplit(self._endpoints.base).netloc
 
     def body(self, part: Part) -> bytes:
-        """What is sent for a part."""
+        """The JSON body of a part's request."""
         return json_bytes.encode(part.request.body(self._profile))
 
-    async def complete(self, part: Part, body: bytes, grant: Grant, on_wire: OnWire) -> Classification:
-        """One request to a completions or chat endpoint. ``grant.sent()``'s StaleGrant comes through."""
-        request = part.request
-        came = await self._exchange(self._routes[request.mode, request.workload], body, grant, on_wire)
-        return self._clean(
-            classify_answer(came, expected=len(part.places), prompts=part.prompts, now=time.time()), part
-        )
+    async def complete(self, part: Part, body: bytes, grant: Grant, on_sent: OnSent) -> Classification:
+        """Send one request to the completions or chat endpoint. Raises StaleGrant from ``grant.sent()``."""
+        route = self._routes[part.request.mode, part.request.workload]
+        answer = await self._exchange(route, body, grant, on_sent)
+        classification = classify_answer(answer, expected=len(part.places), prompts=part.prompts, now=time.time())
+        return self._redact(classification, part)
 
     async def job(
-        self, part: Part, body: bytes, grant: Grant, on_wire: OnWire, ticket: Ticket, hooks: Hooks
+        self, part: Part, body: bytes, grant: Grant, on_sent: OnSent, key: JobKey, hooks: Hooks
     ) -> Classification:
-        """One request as a Job, to its end; see :mod:`brimful_worker.provider.jobs`."""
-        request = part.request
-        headers = self._headers[request.workload]
+        """Run one request as a Job, until it has ended; see :mod:`brimful_worker.provider.jobs`."""
+        headers = self._headers(part.request.workload)
 
         async def send(
-            method: str, path: tuple[str, ...], *, key: str | None, grant: Grant | None
+            method: str, path: tuple[str, ...], *, key: JobKey | None, grant: Grant | None
         ) -> Answer | TransportError:
             assert self._http is not None
-            if not path:
-                assert key is not None
-                route = self._http.route("POST", self._urls[request.mode], {**headers, "Idempotency-Key": key})
-                return await self._exchange(route, body, grant, on_wire)
-            return await self._exchange(
-                self._http.route(method, self._endpoints.job(*path), headers), None, grant, None
-            )
+            if key is None:
+                return await self._exchange(
+                    self._http.route(method, self._endpoints.job(*path), headers), None, grant, None
+                )
+            url = self._endpoints.submit(part.request.mode)
+            route = self._http.route(method, url, {**headers, "Idempotency-Key": str(key)})
+            return await self._exchange(route, body, grant, on_sent)
 
-        talk = JobPoller(send, hooks, ticket, expected=len(part.places), prompts=part.prompts)
-        return self._clean(await talk.run(grant), part)
+        poller = JobPoller(send, hooks, key, expected=len(part.places), prompts=part.prompts)
+        return self._redact(await poller.run(grant), part)
+
+    def _headers(self, workload: Workload) -> dict[str, str]:
+        headers = {"Content-Type": "application/json"}
+        if self._profile.workload_header:
+            headers[self._profile.workload_header] = workload.value
+        return headers
 
     def _exchange(
-        self, route: Route, body: bytes | None, grant: Grant | None, on_wire: OnWire | None
+        self, route: Route, body: bytes | None, grant: Grant | None, on_sent: OnSent | None
     ) -> Coroutine[Any, Any, Answer | TransportError]:
         assert self._http is not None, "the provider's session is not open"
-        return self._http.exchange(route, body, timeout_s=self._settings.timeout_s, grant=grant, on_wire=on_wire)
+        return self._http.exchange(route, body, timeout_s=self._settings.timeout_s, grant=grant, on_sent=on_sent)
 
-    def _clean(self, told: Classification, part: Part) -> Classification:
-        """Providers quote keys and prompts in their errors; our messages may hold neither."""
-        if not told.message:
-            return told
-        return redact(told, self._settings.api_key.get_secret_value(), part.request)
+    def _redact(self, classification: Classification, part: Part) -> Classification:
+        """Providers quote keys and prompts in their errors; our messages may contain neither."""
+        return redact(classification, self._key, part.request) if classification.message else classification

@@ -13,7 +13,7 @@ from typing import Protocol
 from brimful.config import Settings
 from brimful_worker.admission import Admission
 from brimful_worker.provider.answers.answer import Classification
-from brimful_worker.provider.jobs import Hooks, Ticket
+from brimful_worker.provider.jobs import Hooks, JobKey
 from brimful_worker.sampling import retry
 
 _THROTTLED_POLLS = 3
@@ -28,12 +28,12 @@ class Tickets:
     def __init__(self, scope: str, id: str) -> None:
         """Where both are empty, no later call finds the Job again."""
         self._caller = f"{scope}\0{id}" if scope or id else uuid.uuid4().hex
-        self._last: Ticket | None = None
+        self._last: JobKey | None = None
 
-    def of(self, body: bytes) -> Ticket:
-        """One ticket as long as the same is asked; what is missing of a short answer is another Job."""
+    def of(self, body: bytes) -> JobKey:
+        """One key as long as the same is asked; what is missing of a short answer is another Job."""
         if self._last is None or self._last.body != body:
-            self._last = Ticket(self._caller, body)
+            self._last = JobKey(self._caller, body)
         return self._last
 
 

@@ -1,4 +1,4 @@
-"""What an answer means: pure functions from status, headers and body to a classification.
+"""Answers and their classification: pure functions of status, headers and body.
 
 Imported by ``provider`` and ``sampling``.
 """

@@ -1,6 +1,6 @@
-"""What came back from the provider, and what it means: plain values, no HTTP library.
+"""An answer of the provider and its classification, as plain values without an HTTP library.
 
-They are made for every request, so they are not frozen: that would make each three times as dear to make.
+The dataclasses are not frozen: they are made for every request, and a frozen one takes three times as long to make.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ from brimful.outcome import Cause
 
 @dataclass(slots=True)
 class Answer:
-    """A whole HTTP answer. ``headers`` are looked up by names in lower case; ``body`` is decompressed."""
+    """A complete HTTP response. ``headers`` is looked up with lower-case names; ``body`` is decompressed."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
     too_large: bool = False
-    """Reading was given up at the bound; ``body`` is empty."""
+    """The body exceeded the size limit; reading stopped, and ``body`` is empty."""
 
 
 @dataclass(slots=True)
 class TransportError:
-    """No whole answer came."""
+    """The exchange ended without a complete HTTP response."""
 
     cause: Cause
-    """CONNECTION, TIMEOUT, LEASE_LOST, or BAD_ANSWER for bytes that are no HTTP."""
+    """CONNECTION, TIMEOUT, BAD_REQUEST for a request that cannot be sent, or BAD_ANSWER for bytes that are not HTTP."""
     message: str
     stale: bool = False
-    """A kept-alive connection was closed by the server before a byte of the answer came: nobody's failure."""
+    """The server closed a reused connection before it sent any byte of the answer: no failure of the provider."""
     permanent: bool = False
-    """Asking again will not help: a certificate that does not verify, a URL that is none."""
+    """A retry cannot help: the certificate does not verify, or the URL is invalid."""
     abandoned: bool = False
-    """We gave it up; the provider may go on with it for a while."""
+    """The client gave up; the provider may still be working on the request."""
 
 
 class Kind(StrEnum):
     SUCCESS = "success"
     SHORT = "short"
-    """Some choices are there, others are not: ``completion`` has those, ``missing`` names the others."""
+    """Some choices are missing: ``completion`` has the others, ``missing`` lists their indexes."""
     TRANSIENT = "transient"
     THROTTLED = "throttled"
     PERMANENT = "permanent"
@@ -53,26 +53,27 @@ class Kind(StrEnum):
 
 @dataclass(slots=True)
 class Classification:
-    """What an answer means. ``cause`` and ``message`` are set for all kinds but SUCCESS."""
+    """What an answer means for the request. ``cause`` and ``message`` are set for every kind except SUCCESS."""
 
     kind: Kind
     completion: dict[str, Any] | None = None
-    """SUCCESS and SHORT: the Completion; its choices have whole, distinct indexes and are in their order."""
+    """SUCCESS and SHORT: the Completion. Its choices are sorted by ``index``, which is an int and unique."""
     missing: tuple[int, ...] = ()
-    """SHORT: the indexes that are not there."""
+    """SHORT: the indexes of the missing choices."""
     cause: Cause | None = None
     message: str = ""
     status: int | None = None
+    """The HTTP status; None without an HTTP response."""
     retry_after_s: float | None = None
-    """THROTTLED and TRANSIENT: what the provider asked for; not yet bounded."""
+    """THROTTLED and TRANSIENT: seconds that the provider asked to wait, not capped yet."""
     stale: bool = False
-    """TRANSIENT: a kept-alive connection had gone away; ask again at once."""
+    """TRANSIENT: a reused connection was closed; retry at once."""
     abandoned: bool = False
-    """TRANSIENT: we gave it up, and the provider may go on with it: its slot needs a rest."""
+    """TRANSIENT: the provider may still be working on the request, so its slot cools down before it is used again."""
 
     @property
     def tokens_used(self) -> int | None:
-        """``usage.total_tokens`` of a completion that tells it."""
+        """``usage.total_tokens`` of the completion, if present."""
         usage = self.completion.get("usage") if self.completion else None
         total = usage.get("total_tokens") if isinstance(usage, dict) else None
         return total if isinstance(total, int) and not isinstance(total, bool) else None

@@ -1,10 +1,9 @@
-"""What an answer means: one pure function from what came back to a :class:`Classification`."""
+"""Classifies the provider's answers: one pure function from an :class:`Answer` to a :class:`Classification`."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from email.message import Message
 from typing import Any
 
@@ -12,84 +11,83 @@ import orjson
 
 from brimful.outcome import Cause
 from brimful_worker.provider.answers.answer import Answer, Classification, Kind, TransportError
-from brimful_worker.provider.answers.choices import BadChoices, check
-from brimful_worker.provider.answers.refusal import cut, error_of, plain, redirected, refused
+from brimful_worker.provider.answers.choices import BadChoices, check_choices
+from brimful_worker.provider.answers.refusal import (
+    classify_redirect,
+    classify_refusal,
+    find_error,
+    one_line,
+    visible_text,
+)
 
 
-def classify_answer(came: Answer | TransportError, *, expected: int, prompts: int = 1, now: float) -> Classification:
-    """Judge what came back for a request of ``prompts`` prompts and ``expected`` (= prompts x n) choices.
+def classify_answer(answer: Answer | TransportError, *, expected: int, prompts: int = 1, now: float) -> Classification:
+    """Classify the answer to a request of ``prompts`` prompts and ``expected`` (= prompts x n) choices. Never raises.
 
-    ``now`` is a Unix time, for ``Retry-After`` dates. Never raises.
+    ``now`` is a Unix time, for ``Retry-After`` dates.
     """
-    if isinstance(came, TransportError):
-        return lost(came)
-    if came.too_large:
-        told = bad_answer(came.status, "the body is larger than BRIMFUL_MAX_ANSWER_MB allows")
-        return replace(told, abandoned=True)
-    if 300 <= came.status < 400:
-        return redirected(came.status, came.headers)
-    document = parse(came)
-    if came.status >= 400:
-        return refused(came.status, came.headers, _any_error(document), text=_text(came, document), now=now)
-    return _read(came, document, expected, prompts, now)
-
-
-def _read(came: Answer, document: Any, expected: int, prompts: int, now: float) -> Classification:
-    """An answer under 2xx (or 1xx, which no whole answer has)."""
+    if isinstance(answer, TransportError):
+        kind = Kind.PERMANENT if answer.permanent else Kind.TRANSIENT
+        return Classification(
+            kind, cause=answer.cause, message=answer.message, stale=answer.stale, abandoned=answer.abandoned
+        )
+    if answer.too_large:
+        return _bad_answer(answer.status, "the body is larger than BRIMFUL_MAX_ANSWER_MB allows", abandoned=True)
+    if 300 <= answer.status < 400:
+        return classify_redirect(answer.status, answer.headers)
+    document = parse_json(answer)
+    if answer.status >= 400:
+        text = document if isinstance(document, str) else answer.body[:20_000].decode("utf-8", "replace")
+        return classify_refusal(answer.status, answer.headers, _any_error(document), text=text, now=now)
     if document is None:
-        return bad_answer(came.status, _not_json(came))
-    # "check for an error key before you read choices" (ACS, "Run the same work as a Job")
-    if (error := error_of(document)) is not None:
-        return refused(came.status, came.headers, error, now=now)
+        return _bad_answer(answer.status, _why_not_json(answer))
+    # "check for an error key before you read choices" (ACS, "Sample many rollouts", Run the same work as a Job)
+    if (error := find_error(document)) is not None:
+        return classify_refusal(answer.status, answer.headers, error, now=now)
     if not isinstance(document, dict) or "choices" not in document:
-        return bad_answer(came.status, "JSON without choices")
+        return _bad_answer(answer.status, "JSON without choices")
     try:
-        checked = check(document, expected, prompts=prompts)
-    except BadChoices as error:
-        return bad_answer(came.status, str(error))
+        checked = check_choices(document, expected, prompts=prompts)
+    except BadChoices as reason:
+        return _bad_answer(answer.status, str(reason))
     if not checked.choices:
-        told = _choice_error(document, came, now)
-        return told or bad_answer(came.status, f"none of {expected} choices holds a text")
+        # Some gateways put the error object where the choice should be.
+        error = next(filter(None, map(find_error, document["choices"] or ())), None)
+        if error is not None:
+            return classify_refusal(answer.status, answer.headers, error, now=now)
+        return _bad_answer(answer.status, f"none of {expected} choices has a text")
     document["choices"] = checked.choices
     if not checked.missing:
-        return Classification(Kind.SUCCESS, completion=document, status=came.status)
+        return Classification(Kind.SUCCESS, completion=document, status=answer.status)
     return Classification(
         Kind.SHORT,
         completion=document,
         missing=checked.missing,
         cause=Cause.BAD_ANSWER,
-        message=f"HTTP {came.status}: {len(checked.missing)} of {expected} choices are missing",
-        status=came.status,
+        message=f"HTTP {answer.status}: {len(checked.missing)} of {expected} choices are missing",
+        status=answer.status,
     )
 
 
-def lost(came: TransportError) -> Classification:
-    """No whole answer came."""
-    if came.permanent:
-        return Classification(Kind.PERMANENT, cause=came.cause, message=came.message)
-    return Classification(
-        Kind.TRANSIENT, cause=came.cause, message=came.message, stale=came.stale, abandoned=came.abandoned
-    )
+def _bad_answer(status: int, reason: str, *, abandoned: bool = False) -> Classification:
+    """A response that is not a completion: transient, because another attempt may bring one."""
+    message = f"HTTP {status}: {one_line(reason)}"
+    return Classification(Kind.TRANSIENT, cause=Cause.BAD_ANSWER, message=message, status=status, abandoned=abandoned)
 
 
-def bad_answer(status: int, why: str) -> Classification:
-    """An answer that is no completion: worth asking again, within the attempts."""
-    return Classification(Kind.TRANSIENT, cause=Cause.BAD_ANSWER, message=f"HTTP {status}: {cut(why)}", status=status)
+def parse_json(answer: Answer) -> Any:
+    """The body's JSON value; None if it is not JSON.
 
-
-def parse(came: Answer) -> Any:
-    """The body's JSON; None where it is none. The strict fast parser first, then the patient one.
-
-    The patient one also takes lone surrogates, NaN, a byte order mark, UTF-16 and a declared charset. Bytes that are
-    no text in the end are no JSON: text with holes in it is not what the model said.
+    orjson parses first. The standard library then also accepts lone surrogates, NaN, a byte order mark, UTF-16 and a
+    declared charset. Undecodable bytes are never replaced: a text with gaps is not what the model generated.
     """
     try:
-        return orjson.loads(came.body)
+        return orjson.loads(answer.body)
     except orjson.JSONDecodeError:
         pass
-    charset = _charset(came.headers)
+    charset = _charset(answer.headers)
     try:
-        return json.loads(came.body.decode(charset) if charset else came.body)
+        return json.loads(answer.body.decode(charset) if charset else answer.body)
     except (ValueError, LookupError, RecursionError):
         return None
 
@@ -105,46 +103,25 @@ def _charset(headers: Mapping[str, str]) -> str | None:
 
 
 def _any_error(document: Any) -> Mapping[str, Any] | None:
-    """Under an error status any object may be the error: ``{"detail": …}``, ``{"message": …}``, ``[{"error": …}]``."""
+    """Under an error status, any object may be the error: ``{"detail": …}``, ``{"message": …}``, ``[{"error": …}]``."""
     if isinstance(document, list) and document:
         document = document[0]
-    if (error := error_of(document)) is not None:
+    if (error := find_error(document)) is not None or not isinstance(document, dict):
         return error
-    if isinstance(document, dict):
-        if _filtered(document):
-            return {"code": "content_filter", "message": "the choices were taken by the content filter"}
-        if any(document.get(name) for name in ("message", "detail", "title", "code")):
-            return document
-        if "choices" in document:
-            return {"message": "a completion under an error status; it is not used"}
-    return None
-
-
-def _filtered(document: Mapping[str, Any]) -> bool:
     choices = document.get("choices")
-    return isinstance(choices, list) and any(
+    if isinstance(choices, list) and any(
         isinstance(choice, dict) and choice.get("finish_reason") == "content_filter" for choice in choices
-    )
-
-
-def _choice_error(document: Mapping[str, Any], came: Answer, now: float) -> Classification | None:
-    """Some gateways put the error where the choice should be."""
-    for choice in document.get("choices") or ():
-        if (error := error_of(choice)) is not None:
-            return refused(came.status, came.headers, error, now=now)
-    return None
-
-
-def _text(came: Answer, document: Any) -> str:
-    if isinstance(document, str):
+    ):
+        return {"code": "content_filter", "message": "the content filter removed the choices"}
+    if any(document.get(name) for name in ("message", "detail", "title", "code")):
         return document
-    return came.body[:20_000].decode("utf-8", "replace")
+    return {"message": "a completion under an error status; it is not used"} if "choices" in document else None
 
 
-def _not_json(came: Answer) -> str:
-    if not came.body.strip():
+def _why_not_json(answer: Answer) -> str:
+    if not answer.body.strip():
         return "an empty body"
-    start = plain(came.body[:4000].decode("utf-8", "replace"))
-    if came.body.lstrip()[:1] in (b"{", b"["):
-        return f"JSON cut short or damaged ({len(came.body):,} bytes)"  # the start may hold sampled text: not shown
-    return f"not JSON: {start[:120]}"
+    if answer.body.lstrip()[:1] in (b"{", b"["):
+        # The start may hold sampled text, so it is not quoted.
+        return f"JSON cut short or damaged ({len(answer.body):,} bytes)"
+    return f"not JSON: {visible_text(answer.body[:4000].decode('utf-8', 'replace'))[:120]}"

@@ -1,4 +1,4 @@
-"""Keys and prompts taken out of what the provider said. Pure."""
+"""Removes the key and the prompts from the provider's messages. Pure."""
 
 from __future__ import annotations
 
@@ -7,44 +7,43 @@ from dataclasses import replace
 from brimful.request import Request
 from brimful_worker.provider.answers.answer import Classification
 
-_SHORTEST = 6
-"""A prompt of fewer characters is part of ordinary words; it is not looked for."""
-_QUOTE = 24
-"""So many of a prompt's characters in a row are a quotation; fewer may be chance."""
-_MOST = 200_000
-"""Characters of prompts that are looked at."""
+_MIN_PROMPT_CHARS = 6
+"""A shorter prompt occurs within ordinary words, so it is not searched for."""
+_MIN_QUOTE_CHARS = 24
+"""This many consecutive characters of a prompt are a quotation; fewer may be chance."""
+_MAX_PROMPT_CHARS = 200_000
+"""Only this many characters of the prompts are searched."""
 
 
-def redact(told: Classification, key: str, request: Request) -> Classification:
-    """The same meaning, its message without the key, and without what it quotes of the prompts."""
-    message = told.message
+def redact(classification: Classification, key: str, request: Request) -> Classification:
+    """The classification with the key and quotations of the prompts removed from its message."""
+    message = classification.message
     if key and key in message:
         message = message.replace(key, "[key]")
-    if told.status is not None:  # else the words are our own
-        texts = _texts(request)
-        for text in texts:
-            if _SHORTEST <= len(text) <= len(message) and text in message:
-                message = message.replace(text, "[prompt]")
-        message = _without(message, "\0".join(texts)[:_MOST])
-    return told if message == told.message else replace(told, message=message)
+    if classification.status is not None:  # otherwise the message is ours, not the provider's
+        prompts = _prompts_in_one_line(request)
+        for prompt in prompts:
+            if _MIN_PROMPT_CHARS <= len(prompt) <= len(message) and prompt in message:
+                message = message.replace(prompt, "[prompt]")
+        message = _replace_quotes(message, "\0".join(prompts)[:_MAX_PROMPT_CHARS])
+    return classification if message == classification.message else replace(classification, message=message)
 
 
-def _texts(request: Request) -> list[str]:
-    """The prompts as a one-line message would show them."""
+def _prompts_in_one_line(request: Request) -> list[str]:
     texts: list[str] = []
     for prompt in request.prompts:
         if isinstance(prompt, str):
             texts.append(prompt)
         else:
             texts += [str(message.get("content")) for message in prompt if isinstance(message, dict)]
-    return [" ".join(text[:_MOST].split()) for text in texts]
+    return [" ".join(text[:_MAX_PROMPT_CHARS].split()) for text in texts]
 
 
-def _without(message: str, prompts: str) -> str:
-    """A quotation may be cut at either end: any stretch of the message that the prompts hold is taken out."""
+def _replace_quotes(message: str, prompts: str) -> str:
+    """Providers truncate quotations at either end, so any long stretch that occurs in the prompts is replaced."""
     begin = 0
-    while begin + _QUOTE <= len(message):
-        end = begin + _QUOTE
+    while begin + _MIN_QUOTE_CHARS <= len(message):
+        end = begin + _MIN_QUOTE_CHARS
         if message[begin:end] not in prompts:
             begin += 1
             continue

@@ -1,7 +1,6 @@
-"""What an error object or an error status means. Pure tables; the provider's codes are matched, never its prose.
+"""Classifies error objects and error statuses. Pure tables; the provider's codes are matched, never its prose.
 
-The order matters: a code says more than a status (a 429 ``insufficient_quota`` is no throttling), and a status more
-than the prose around it.
+The order of the tests matters: a code is more specific than the status (429 ``insufficient_quota`` is not throttling).
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from brimful.outcome import Cause
 from brimful_worker.provider.answers.answer import Classification, Kind
 from brimful_worker.provider.answers.retry_after import retry_after
 
-_MESSAGE_CHARS = 300
+_MAX_MESSAGE_CHARS = 300
 
 _BUDGET = re.compile(
     r"^(?!.*(invalid|thinking|reasoning)).*budget|payment_required|billing|insufficient_(quota|tokens?|credits?|balance|funds|holds?)|out_of_(tokens|credits)"
@@ -28,7 +27,7 @@ _KEY = re.compile(
     r"|authentication|unauthori[sz]ed|account_deactivated"
 )
 _THROTTLE = re.compile(r"rate_?limit|too_many_requests|queue_full|throttl|concurrency_limit|slow_down")
-_STATUS_OF = (
+_STATUS_OF_CODE = (
     (re.compile(r"permission|forbidden"), 403),
     (re.compile(r"not_?found"), 404),
     (re.compile(r"invalid|bad_request|unsupported|too_(large|long)|context_length|validation|missing_"), 400),
@@ -38,8 +37,8 @@ _STATUS_OF = (
 _TRANSIENT_4XX = {408: Cause.TIMEOUT, 409: Cause.SERVER_ERROR, 421: Cause.CONNECTION, 425: Cause.SERVER_ERROR}
 
 
-def error_of(document: Any) -> Mapping[str, Any] | None:
-    """The error an answer carries, as an object; None where it carries none. ``"error": "text"`` counts."""
+def find_error(document: Any) -> Mapping[str, Any] | None:
+    """The error object of an answer, if it has one; ``{"error": "text"}`` counts as ``{"message": "text"}``."""
     if not isinstance(document, dict):
         return None
     error = document.get("error")
@@ -54,7 +53,7 @@ def error_of(document: Any) -> Mapping[str, Any] | None:
     return None
 
 
-def refused(
+def classify_refusal(
     status: int,
     headers: Mapping[str, str],
     error: Mapping[str, Any] | None,
@@ -62,41 +61,41 @@ def refused(
     text: str = "",
     now: float,
 ) -> Classification:
-    """What a refusal means, from its HTTP status, its error object if it has one, else the text of its body.
+    """Classify a refusal by its HTTP status and its error object; ``text`` is the body, quoted if there is no object.
 
-    Under a status below 400 the error object's own status or code decides; where that says nothing, it is a transient
-    BAD_ANSWER.
+    Under a status below 400, the status or code within the error object decides; if it has neither, the refusal is a
+    transient BAD_ANSWER.
     """
     codes = _codes(error)
-    told = _told(status, error, text)
-    effective = status if status >= 400 else _status_of(error, codes)
-    wait = retry_after(headers, now=now)
+    message = _message(status, error, text)
+    effective = status if status >= 400 else _implied_status(error, codes)
+    wait_s = retry_after(headers, now=now)
 
-    def classify_answer(kind: Kind, cause: Cause, wait_s: float | None = None) -> Classification:
-        return Classification(kind, cause=cause, message=told, status=status, retry_after_s=wait_s)
+    def classified(kind: Kind, cause: Cause, retry_after_s: float | None = None) -> Classification:
+        return Classification(kind, cause=cause, message=message, status=status, retry_after_s=retry_after_s)
 
     if any(map(_BUDGET.search, codes)) or effective == 402:
-        return classify_answer(Kind.BUDGET, Cause.BUDGET)
-    if any(map(_QUOTA.search, codes)) and effective in (403, 429) and wait is None:
-        return classify_answer(Kind.BUDGET, Cause.BUDGET)
+        return classified(Kind.BUDGET, Cause.BUDGET)
+    if any(map(_QUOTA.search, codes)) and effective in (403, 429) and wait_s is None:
+        return classified(Kind.BUDGET, Cause.BUDGET)
     if effective < 500 and any(map(_FILTER.search, codes)):
-        return classify_answer(Kind.FILTERED, Cause.CONTENT_FILTER)
+        return classified(Kind.FILTERED, Cause.CONTENT_FILTER)
     if effective == 429 or (effective < 500 and any(map(_THROTTLE.search, codes))):
         cause = Cause.QUEUE_FULL if "queue_full" in codes else Cause.RATE_LIMITED
-        return classify_answer(Kind.THROTTLED, cause, wait)
+        return classified(Kind.THROTTLED, cause, wait_s)
     if effective in (401, 403) or (effective < 500 and any(map(_KEY.search, codes))):
-        return classify_answer(Kind.KEY_REFUSED, Cause.KEY_REFUSED)
+        return classified(Kind.KEY_REFUSED, Cause.KEY_REFUSED)
     if effective >= 500:
-        return classify_answer(Kind.TRANSIENT, Cause.TIMEOUT if effective in (504, 524) else Cause.SERVER_ERROR, wait)
+        return classified(Kind.TRANSIENT, Cause.TIMEOUT if effective in (504, 524) else Cause.SERVER_ERROR, wait_s)
     if effective in _TRANSIENT_4XX:
-        return classify_answer(Kind.TRANSIENT, _TRANSIENT_4XX[effective], wait)
+        return classified(Kind.TRANSIENT, _TRANSIENT_4XX[effective], wait_s)
     if effective >= 400:
-        return classify_answer(Kind.PERMANENT, Cause.BAD_REQUEST)
-    return classify_answer(Kind.TRANSIENT, Cause.BAD_ANSWER, wait)
+        return classified(Kind.PERMANENT, Cause.BAD_REQUEST)
+    return classified(Kind.TRANSIENT, Cause.BAD_ANSWER, wait_s)
 
 
-def redirected(status: int, headers: Mapping[str, str]) -> Classification:
-    """A redirect is not followed: it would carry prompts and the key to a host that nobody named."""
+def classify_redirect(status: int, headers: Mapping[str, str]) -> Classification:
+    """A redirect is permanent: following it would send prompts and the key to a host that no setting names."""
     host = urlsplit(headers.get("location", "")).netloc.rpartition("@")[2]
     return Classification(
         Kind.PERMANENT,
@@ -108,7 +107,7 @@ def redirected(status: int, headers: Mapping[str, str]) -> Classification:
 
 
 def _codes(error: Mapping[str, Any] | None) -> list[str]:
-    """The error's code, type and the like, as lower_snake words, the most telling first."""
+    """The error's codes and types in lower snake case, the most specific first."""
     if error is None:
         return []
     words = [error.get(name) for name in ("code", "error_code", "reason", "status", "type")]
@@ -118,32 +117,32 @@ def _codes(error: Mapping[str, Any] | None) -> list[str]:
     return [re.sub(r"[\s\-.]+", "_", word.strip().lower()) for word in words if isinstance(word, str) and word.strip()]
 
 
-def _status_of(error: Mapping[str, Any] | None, codes: list[str]) -> int:
-    """The HTTP status an error object stands for; 0 where it names none."""
+def _implied_status(error: Mapping[str, Any] | None, codes: list[str]) -> int:
+    """The HTTP status that an error object names or implies; 0 if none."""
     if error is not None:
         for name in ("status", "code", "status_code", "http_status"):
             value = error.get(name)
             number = value if type(value) is int else int(value) if isinstance(value, str) and value.isdecimal() else 0
             if 400 <= number <= 599:
                 return number
-    return next((status for code in codes for pattern, status in _STATUS_OF if pattern.search(code)), 0)
+    return next((status for code in codes for pattern, status in _STATUS_OF_CODE if pattern.search(code)), 0)
 
 
-def _told(status: int, error: Mapping[str, Any] | None, text: str) -> str:
-    """``HTTP 500: what the provider said (its code)``, cut short."""
+def _message(status: int, error: Mapping[str, Any] | None, text: str) -> str:
+    """``HTTP 500: the provider's message (its code)``, truncated."""
     if error is not None:
         message = error.get("message") or error.get("detail") or error.get("title") or ""
-        said = message if isinstance(message, str) else str(message)
+        quoted = message if isinstance(message, str) else str(message)
         code = error.get("code") if error.get("code") is not None else error.get("type")
-        if code is not None and str(code) not in said:
-            said = f"{said} ({code})" if said else str(code)
+        if code is not None and str(code) not in quoted:
+            quoted = f"{quoted} ({code})" if quoted else str(code)
     else:
-        said = plain(text)
-    return f"HTTP {status}: {cut(said)}" if said.strip() else f"HTTP {status} with an empty body"
+        quoted = visible_text(text)
+    return f"HTTP {status}: {one_line(quoted)}" if quoted.strip() else f"HTTP {status} with an empty body"
 
 
-def plain(text: str) -> str:
-    """A body as one line of prose: HTML's tags, scripts and styles taken out, the title first where there is one."""
+def visible_text(text: str) -> str:
+    """A body as one line: an HTML page's title, or else its text without tags, scripts and styles."""
     if "<" in text[:2000]:
         text = text[:20_000]
         title = re.search(r"<title[^>]*>(.*?)</title>", text, re.I | re.S)
@@ -154,8 +153,8 @@ def plain(text: str) -> str:
     return " ".join(text[:20_000].split())
 
 
-def cut(text: str) -> str:
-    """At most 300 characters, printable, in one line."""
-    text = "".join(char if char.isprintable() else " " for char in text[: 4 * _MESSAGE_CHARS])
+def one_line(text: str) -> str:
+    """``text`` as one printable line of at most 300 characters."""
+    text = "".join(char if char.isprintable() else " " for char in text[: 4 * _MAX_MESSAGE_CHARS])
     text = " ".join(text.split())
-    return text if len(text) <= _MESSAGE_CHARS else text[: _MESSAGE_CHARS - 1] + "…"
+    return text if len(text) <= _MAX_MESSAGE_CHARS else text[: _MAX_MESSAGE_CHARS - 1] + "…"

@@ -1,4 +1,4 @@
-"""``Retry-After`` in every form that providers send it. Pure: the present time is passed in."""
+"""Reads ``Retry-After`` in every form that providers send it. Pure: the current time is passed in."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from email.utils import parsedate_to_datetime
 
 
 def retry_after(headers: Mapping[str, str], *, now: float) -> float | None:
-    """Seconds to wait, at least 0; None where the answer names no time that makes sense.
+    """Seconds to wait, at least 0; None if the headers name no valid time.
 
-    ``retry-after-ms`` (milliseconds) beats ``Retry-After``, which is seconds, fractions allowed, or an HTTP date.
-    ``headers`` has lower-case names; ``now`` is a Unix time: the answer's own ``Date`` beats it as the origin of an
-    HTTP date, so that a worker's wrong clock does not matter.
+    ``retry-after-ms`` (milliseconds) takes precedence over ``Retry-After``, which is in seconds (fractions allowed) or
+    an HTTP date (RFC 9110; ACS, "Batch rollouts", only says that a 429 includes it). ``headers`` has lower-case names.
+    A date is relative to the response's own ``Date``, so that a worker's wrong clock does not matter; without one, to
+    ``now``, a Unix time.
     """
     if (milliseconds := _number(headers.get("retry-after-ms"))) is not None:
         return milliseconds / 1000.0
@@ -28,21 +29,17 @@ def retry_after(headers: Mapping[str, str], *, now: float) -> float | None:
 
 
 def _number(raw: str | None) -> float | None:
-    if raw is None:
-        return None
     try:
-        value = float(raw.strip())
+        value = float(raw or "")
     except ValueError:
         return None
     return value if math.isfinite(value) and value >= 0 else None
 
 
 def _date(raw: str | None) -> float | None:
-    if raw is None:
-        return None
     try:
-        moment = parsedate_to_datetime(raw.strip())
-        if moment.tzinfo is None:  # "-0000": the date is UTC by RFC 9110 all the same
+        moment = parsedate_to_datetime((raw or "").strip())
+        if moment.tzinfo is None:  # "-0000"; RFC 9110 dates are in UTC
             moment = moment.replace(tzinfo=UTC)
         return moment.timestamp()
     except (ValueError, TypeError, IndexError, OverflowError):

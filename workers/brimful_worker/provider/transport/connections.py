@@ -1,92 +1,148 @@
-"""The connections to the provider: aiohttp's, with what thousands of requests and a long run want of them besides."""
+"""Connections to the provider and the heads of its requests, on aiohttp's connector and response parser.
+
+This is the only module that uses parts of aiohttp that its documentation does not promise. They were read in aiohttp
+3.14.5, and ``tests/unit/test_provider_upstream.py`` fails when a release changes one:
+
+- ``connector.TCPConnector``: ``connect(req, traces, timeout)``, ``_create_connection``, ``_factory``, ``_loop``
+- ``connector.Connection``: ``protocol``, ``close()``, ``release()``
+- ``client_proto.ResponseHandler``: ``set_response_params``, ``read``, ``should_close``, ``connection_lost``, ``close``,
+  ``abort``, ``_payload``
+- ``streams.StreamReader``: ``is_eof``, ``exception``, ``set_exception``
+- ``client_reqrep.ClientRequest``: made without a session; ``headers``, ``is_ssl()``, ``proxy``
+- ``http_exceptions.HttpProcessingError``: raised by ``ResponseHandler.read``
+"""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, cast
 
 import aiohttp
-from aiohttp import ClientRequest
 from aiohttp.client_proto import ResponseHandler
+from aiohttp.client_reqrep import ClientRequest
 from aiohttp.connector import Connection
+from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.streams import StreamReader
+from yarl import URL
+
+__all__ = ["Connection", "Connector", "HttpProcessingError", "Protocol", "Route"]
 
 _KEEPALIVE_S = 50.0
-"""Idle connections are kept this long: long enough for the next request of a busy fleet, and shorter than what the
-load balancers in front of providers allow (60 s and more), so that ours is the side that closes."""
+"""How long an idle connection is kept: shorter than the 60 s and more of the load balancers in front of providers, so
+that the client closes first."""
 _DNS_TTL_S = 60
 
-_OPENING = 128
-"""Connections being made at once. Thousands of handshakes together would outlast each other's timeouts and drown the
-provider's queue of new connections; so they follow one another, and each one's timeout begins with its own turn."""
-RESOLVE_S = 60.0
-"""Beyond it even a turn that never comes, or a name server that never answers, is a failure."""
+_MAX_CONNECTING = 128
+"""Concurrent connection attempts. Thousands of handshakes at once would time out together and overflow the provider's
+backlog; each attempt's timeout starts with its own turn."""
+_QUEUE_S = 60.0
+"""Added to the connect timeout for the wait for a turn and for DNS."""
 
-_NEW_TRIES = 3
-"""So many connections that no request was sent on may be spoken to first."""
+_MAX_FRESH_TRIES = 3
+"""How often a request may be moved to a fresh connection when the server sent data on a new one."""
+
+
+class Route:
+    """Method, URL and headers, prepared once for all requests that differ only in their body.
+
+    Make it on the loop that uses it.
+    """
+
+    def __init__(self, method: str, url: str, headers: Mapping[str, str], *, proxy: str | None = None) -> None:
+        """Raises ValueError for an invalid URL, and for a header with characters that are not printable."""
+        self.target = ClientRequest(method, URL(url), headers=headers, proxy=None if proxy is None else URL(proxy))
+        """What the connector needs to open or find a connection. It is never sent itself."""
+        # aiohttp sets it for the methods that may have a body, as a request without one must then say.
+        self._length_without_body = "Content-Length" in self.target.headers
+        self.target.headers.pop("Content-Length", None)
+        self._start = self._write()
+
+    def head(self, body: bytes | None) -> bytes:
+        """The request line and headers of a request with this body."""
+        # The connector adds an HTTP proxy's password when it opens the first connection.
+        start = self._start if self.target.proxy is None else self._write()
+        if body is None and not self._length_without_body:
+            return b"%b\r\n" % start
+        return b"%bContent-Length: %d\r\n\r\n" % (start, len(body or b""))
+
+    def _write(self) -> bytes:
+        target = self.target
+        path = str(target.url) if target.proxy is not None and not target.is_ssl() else target.url.raw_path_qs
+        lines = [f"{target.method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in target.headers.items())]
+        if any(not line.isprintable() for line in lines):
+            raise ValueError("a header may hold printable characters only")
+        return "\r\n".join([*lines, ""]).encode("latin-1")
 
 
 class Protocol(ResponseHandler):
-    """As aiohttp's, but whoever reads a body hears of the connection's end in every case.
+    """aiohttp's response protocol that reports the end of the connection to the body's reader in every case.
 
-    aiohttp 3.14 tells nobody where its parser failed within the body (a chunk's size that is none), nor where the
-    connector is closed meanwhile: the reader would wait for ever, and hold its slot.
+    aiohttp 3.14 does not when its parser fails within the body (an invalid chunk size), nor when the connector is
+    closed meanwhile: the reader would wait forever and keep its slot.
     """
 
     used = False
-    """A request was sent on it before."""
+    """Whether a request was sent on this connection."""
 
     def connection_lost(self, exc: BaseException | None) -> None:
         body = self._payload
         super().connection_lost(exc)
-        _cut(body)
+        _fail(body)
 
     def close(self) -> None:
         body = self._payload
         super().close()
-        _cut(body)
+        _fail(body)
 
     def abort(self) -> None:
         body = self._payload
         super().abort()
-        _cut(body)
+        _fail(body)
 
 
-def _cut(body: StreamReader | None) -> None:
+def _fail(body: StreamReader | None) -> None:
     if body is not None and not body.is_eof() and body.exception() is None:
         body.set_exception(aiohttp.ClientPayloadError("the connection ended within the body"))
 
 
 class Connector(aiohttp.TCPConnector):
-    """As aiohttp's, but for the queue before new connections, and for what has come on a connection unasked."""
+    """aiohttp's connection pool with a bounded number of connection attempts and a check for unsolicited data."""
 
-    def __init__(self, tls: ssl.SSLContext | bool) -> None:
+    def __init__(self, tls: ssl.SSLContext | bool, connect_timeout_s: float) -> None:
         super().__init__(
-            limit=0,  # admission decides how many; a second limit below it would only hide waiting from it
+            limit=0,  # admission is the limit; a lower one here would hide the waiting from it
             limit_per_host=0,
             keepalive_timeout=_KEEPALIVE_S,
             ttl_dns_cache=_DNS_TTL_S,
             ssl=tls,
         )
         self._factory = cast("partial[ResponseHandler]", partial(Protocol, loop=self._loop))
-        self._opening = asyncio.Semaphore(_OPENING)
+        self._connecting = asyncio.Semaphore(_MAX_CONNECTING)
+        # No total: once a request is sent, the timeout is the exchange's own.
+        self._connect_timeout = aiohttp.ClientTimeout(
+            total=None, connect=connect_timeout_s + _QUEUE_S, sock_connect=connect_timeout_s
+        )
 
-    async def connect(self, req: ClientRequest, traces: list[Any], timeout: aiohttp.ClientTimeout) -> Connection:
-        """Not one on which something lies that nobody has asked for – a second answer, a 408 before the server closes:
-        it would be taken for the next request's answer, and from then on each for the one's before."""
-        new = 0
+    async def open(self, route: Route) -> Connection:
+        """A connection without unread data, from the pool or new. Raises aiohttp.ClientError, OSError or TimeoutError.
+
+        Unsolicited data (a second answer, a 408 before the server closes) would be read as the answer to the next
+        request, and every later answer would be one off.
+        """
+        fresh_tries = 0
         while True:
-            connection = await super().connect(req, traces, timeout)
+            connection = await self.connect(route.target, [], self._connect_timeout)
             protocol = connection.protocol
             if protocol is None or not protocol.should_close:
                 return connection
             connection.close()
-            new += not getattr(protocol, "used", False)
-            if new == _NEW_TRIES:
-                raise aiohttp.ServerDisconnectedError("the server spoke first")
+            fresh_tries += not getattr(protocol, "used", False)
+            if fresh_tries == _MAX_FRESH_TRIES:
+                raise aiohttp.ServerDisconnectedError("the server sent data before the request")
 
     async def _create_connection(self, *arguments: Any, **more: Any) -> Any:
-        async with self._opening:
+        async with self._connecting:
             return await super()._create_connection(*arguments, **more)

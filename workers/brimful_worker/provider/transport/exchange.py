@@ -1,7 +1,6 @@
-"""The moment at which a request reaches the wire.
+"""One HTTP exchange: its grant is checked in the same event-loop step in which its bytes are written.
 
-A grant is good for a short time only: what counts is not when a request was admitted but when its bytes leave. So it is
-asked with a connection in hand, in the same step in which the bytes are written.
+A grant expires soon after it is given, so it is checked when the connection is ready, not when the request enters.
 """
 
 from __future__ import annotations
@@ -13,69 +12,70 @@ from typing import Protocol
 
 
 class Grant(Protocol):
-    """The part of a lease that matters here; see ``brimful_worker.admission.Lease``."""
+    """The part of ``brimful_worker.admission.Lease`` that an exchange uses."""
 
     @property
     def lost(self) -> bool:
-        """The slot is no longer ours."""
+        """Whether the lease has ended, and its slot may be another's."""
 
     def sent(self) -> None:
-        """Raises StaleGrant when it is too late; the grant is then given back."""
+        """Record the start. Raises StaleGrant if it comes too late; the grant is then given back."""
 
     def watch(self, transport: Transport) -> None:
-        """The connection to be shut when the lease can no longer be renewed."""
+        """Abort this connection when the lease can no longer be renewed."""
 
     def unwatch(self) -> None:
-        """It may be another request's from now on."""
+        """Stop watching: the connection may carry another request from now on."""
 
 
 class HttpExchange:
-    """One exchange's way onto the wire. ``grant`` None: the exchange takes no start."""
+    """The state of one exchange: its grant, its connection and its timeout."""
 
-    __slots__ = ("_on_sent", "_timer", "expired", "grant", "reused", "sent_at", "timeout_s", "transport")
+    __slots__ = ("_on_sent", "_timer", "grant", "reused", "sent_at", "timed_out", "timeout_s", "transport")
 
     def __init__(self, grant: Grant | None, timeout_s: float, on_sent: Callable[[HttpExchange], None] | None) -> None:
-        """``timeout_s`` after the first byte the connection is dropped, unless :meth:`end` comes before."""
+        """``grant`` None: the exchange takes no start. ``timeout_s`` runs from :meth:`start` to :meth:`finish`."""
         self.grant = grant
         self.timeout_s = timeout_s
-        self.expired = False
-        """The timeout has come."""
+        self.timed_out = False
         self.sent_at: float | None = None
-        """``time.monotonic()`` of the first byte written; None: nothing was written."""
+        """``time.monotonic()`` of the first byte; None if none was written."""
         self.reused = False
         """The connection had carried an exchange before."""
         self.transport: Transport | None = None
         self._on_sent = on_sent
         self._timer: TimerHandle | None = None
 
-    def begin(self, transport: Transport) -> None:
-        """Bytes are about to leave. Raises what ``grant.sent()`` raises: then none may."""
+    def start(self, transport: Transport) -> None:
+        """Call before the first byte is written. If ``grant.sent()`` raises, no byte may be written."""
         if self.grant is not None:
             self.grant.sent()
         self.sent_at = time.monotonic()
         self.transport = transport
-        self._timer = get_running_loop().call_later(self.timeout_s, self._expire)
+        self._timer = get_running_loop().call_later(self.timeout_s, self._time_out)
         if self._on_sent is not None:
             self._on_sent(self)
         if self.grant is not None:
             self.grant.watch(transport)
 
     def abort(self) -> None:
-        """Drop the connection at once, whatever was still to be written or read."""
+        """Drop the connection at once, with everything unsent and unread."""
         if self.transport is not None:
             self.transport.abort()
 
-    def end(self) -> None:
-        """The exchange is over, and its timeout with it. Nothing is held on to: the timer and the grant know this
-        object, and a ring would keep the whole request until the garbage collector comes by."""
+    def finish(self) -> None:
+        """Cancel the timeout and release every reference.
+
+        The timer and the grant refer to this object: a reference cycle would keep the request until the next garbage
+        collection.
+        """
         if self._timer is not None:
             self._timer.cancel()
         if self.grant is not None:
             self.grant.unwatch()
         self._timer = self._on_sent = self.grant = self.transport = None
 
-    def _expire(self) -> None:
-        # Whoever reads meets the connection's end: as sure as a cancellation, at a fifth of what asyncio.timeout costs
-        # a request.
-        self.expired = True
+    def _time_out(self) -> None:
+        # The reader sees the connection end. asyncio.timeout would cost five times as much per request.
+        self.timed_out = True
         self.abort()

@@ -1,10 +1,9 @@
-"""HTTP to the provider: one pool of connections, and one exchange at a time on each.
+"""HTTP client for the provider: a pool of connections, and one exchange at a time on each.
 
-Connections – names, TLS, proxies, their pool – and the parser of answers are aiohttp's. What its ``ClientSession`` does
-around them for every request (cookies, redirects, headers put together and taken apart, a request and an answer object,
-and before Python 3.12 a task for the body) costs more than all the rest of an exchange, and is of no use here: the head
-is always the same, and a request's bytes must leave in the step in which its grant is asked. What was read in aiohttp
-3.14: ``client.py``, ``_connect_and_send_request``.
+aiohttp's connector and response parser are used without its ``ClientSession``, whose per-request work (cookies,
+redirects, merging of headers, request and response objects) costs more than the rest of an exchange. The
+head is always the same here, and the bytes must be written in the step in which the grant is checked. The exchange
+follows ``_connect_and_send_request`` in aiohttp 3.14's ``client.py``.
 """
 
 from __future__ import annotations
@@ -13,22 +12,19 @@ import ssl
 from collections.abc import Callable, Mapping
 
 import aiohttp
-from aiohttp.connector import Connection
-from aiohttp.http_exceptions import HttpProcessingError
 
 from brimful.outcome import Cause
 from brimful_worker.provider.answers.answer import Answer, TransportError
-from brimful_worker.provider.transport.connections import RESOLVE_S, Connector, Protocol
+from brimful_worker.provider.transport.connections import Connection, Connector, HttpProcessingError, Protocol, Route
 from brimful_worker.provider.transport.exchange import Grant, HttpExchange
-from brimful_worker.provider.transport.route import Route
 
 _SENT_AT_ONCE = 65_536
-"""Bytes. A larger body may not have left whole when it is refused, and the next request would wait behind its rest:
-so each such refusal costs a connection. (How much has left, TLS does not tell.)"""
+"""Bytes. When a larger request is refused, its body may not have left completely (TLS does not tell), and the next
+request would wait behind the rest: so the connection is dropped."""
 
 
-class Http:
-    """One process's connections to one provider. Open it on the loop that will use it."""
+class HttpClient:
+    """One process's connections to one provider. Make it on the loop that uses it."""
 
     def __init__(
         self,
@@ -39,20 +35,17 @@ class Http:
         tls: ssl.SSLContext | bool = True,
         proxy: str | None = None,
     ) -> None:
+        """``headers`` are sent with every request; a body of more than ``max_bytes`` is not read."""
         self._headers = headers
         self._proxy = proxy
         self._max_bytes = max_bytes
-        self._connector = Connector(tls)
-        # From the wire on, the timeout is the exchange's own; before it, only connecting is bounded.
-        self._timeout = aiohttp.ClientTimeout(
-            total=None, connect=connect_timeout_s + RESOLVE_S, sock_connect=connect_timeout_s
-        )
+        self._connector = Connector(tls, connect_timeout_s)
 
     async def aclose(self) -> None:
         await self._connector.close()
 
     def route(self, method: str, url: str, headers: Mapping[str, str]) -> Route:
-        """Raises ValueError for a URL that is none."""
+        """Raises ValueError for an invalid URL or header."""
         return Route(method, url, {**self._headers, **headers}, proxy=self._proxy)
 
     async def exchange(
@@ -62,52 +55,40 @@ class Http:
         *,
         timeout_s: float,
         grant: Grant | None,
-        on_wire: Callable[[HttpExchange], None] | None = None,
+        on_sent: Callable[[HttpExchange], None] | None = None,
     ) -> Answer | TransportError:
-        """Send one request and read its whole answer; redirects are not followed.
+        """Send one request and read the complete answer. Redirects are not followed.
 
-        ``timeout_s`` runs from the first byte written to the last byte read. What ``grant.sent()`` raises comes
-        through, with nothing written. Cancelled, the connection is dropped at once.
+        ``timeout_s`` runs from the first byte written to the last byte read. An exception of ``grant.sent()`` is raised
+        with nothing written. A cancellation drops the connection at once.
         """
-        wire = HttpExchange(grant, timeout_s, on_wire)
+        exchange = HttpExchange(grant, timeout_s, on_sent)
         connection = None
         try:
-            connection = await self._connector.connect(route.target, [], self._timeout)
-            self._send(connection, route, body, wire)
+            connection = await self._connector.open(route)
+            _send(connection, route, body, exchange)
             answer = await self._read(connection)
             if answer.too_large or (answer.status >= 400 and body is not None and len(body) > _SENT_AT_ONCE):
-                wire.abort()  # the provider may still be sending, or not have taken all of the body yet
-            # Without a length, a body ends as its connection does: also by our own hand.
-            return _timed_out(wire) if wire.expired else answer
+                exchange.abort()  # the provider may still be sending, or still be reading the body
+            # A body without a length ends with its connection, also when our timeout ended it.
+            return _timed_out(exchange) if exchange.timed_out else answer
         except (aiohttp.ClientError, HttpProcessingError, OSError, ValueError) as error:
-            wire.abort()
-            error.__traceback__ = None  # the connection keeps the error, and with it would keep this request
-            return _timed_out(wire) if wire.expired else _no_answer(error, wire)
+            exchange.abort()
+            error.__traceback__ = None  # the connection keeps the error, which would keep this frame
+            return _timed_out(exchange) if exchange.timed_out else _transport_error(error, exchange)
         except BaseException:
-            wire.abort()
+            exchange.abort()
             raise
         finally:
-            wire.end()
+            exchange.finish()
             if connection is not None:
-                connection.release()  # closes it where its answer was not read to the end
-
-    def _send(self, connection: Connection, route: Route, body: bytes | None, wire: HttpExchange) -> None:
-        """Nothing is written where this raises: the connection is as good as before, and waits for the next grant."""
-        protocol = connection.protocol
-        transport = None if protocol is None else protocol.transport
-        if not isinstance(protocol, Protocol) or transport is None or transport.is_closing():
-            raise aiohttp.ServerDisconnectedError("the connection closed before the request was sent")
-        protocol.set_response_params(read_until_eof=True)
-        wire.reused = protocol.used
-        wire.begin(transport)
-        protocol.used = True
-        transport.write(route.head(body) + (body or b""))
+                connection.release()  # closes it if its answer was not read to the end
 
     async def _read(self, connection: Connection) -> Answer:
         protocol = connection.protocol
         assert protocol is not None
         message, content = await protocol.read()
-        while 100 <= message.code < 200 and message.code != 101:  # an early hint: the answer is still to come
+        while 100 <= message.code < 200 and message.code != 101:  # an early hint; the answer follows
             message, content = await protocol.read()
         chunks: list[bytes] = []
         size = 0
@@ -119,51 +100,61 @@ class Http:
         return Answer(message.code, message.headers, chunks[0] if len(chunks) == 1 else b"".join(chunks))
 
 
-def _timed_out(wire: HttpExchange) -> TransportError:
-    return TransportError(Cause.TIMEOUT, f"no whole answer within {wire.timeout_s:g} s of sending", abandoned=True)
+def _send(connection: Connection, route: Route, body: bytes | None, exchange: HttpExchange) -> None:
+    """Write the request. If this raises, nothing was written, and the connection can carry the next grant's request."""
+    protocol = connection.protocol
+    transport = None if protocol is None else protocol.transport
+    if not isinstance(protocol, Protocol) or transport is None or transport.is_closing():
+        raise aiohttp.ServerDisconnectedError("the connection closed before the request was sent")
+    protocol.set_response_params(read_until_eof=True)
+    exchange.reused = protocol.used
+    exchange.start(transport)
+    protocol.used = True
+    transport.write(route.head(body) + (body or b""))
 
 
-def _no_answer(error: BaseException, wire: HttpExchange) -> TransportError:
-    """A network error in our own words: what broke and when.
+def _timed_out(exchange: HttpExchange) -> TransportError:
+    return TransportError(Cause.TIMEOUT, f"no complete answer within {exchange.timeout_s:g} s", abandoned=True)
 
-    aiohttp's texts are not quoted where they may hold more than an errno: some show a proxy's password or raw bytes.
-    """
-    if isinstance(error, TimeoutError) and not error.errno:
-        return TransportError(Cause.CONNECTION, "no connection within the connect timeout")
-    if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return TransportError(
-            Cause.CONNECTION,
-            f"the provider's certificate does not verify: {_reason(error.certificate_error)}; "
-            "SSL_CERT_FILE can name the authority's file",
-            permanent=True,
-        )
-    if isinstance(error, aiohttp.ClientProxyConnectionError):
-        return TransportError(Cause.CONNECTION, f"no connection to the proxy: {_reason(error.os_error)}")
-    if isinstance(error, aiohttp.ClientConnectorError):
-        return TransportError(
-            Cause.CONNECTION, f"no connection to {error.host}:{error.port}: {_reason(error.os_error)}"
-        )
-    if isinstance(error, aiohttp.ClientHttpProxyError):
-        return TransportError(
-            Cause.CONNECTION, f"the proxy refused the connection: HTTP {error.status}", permanent=error.status == 407
-        )
-    if isinstance(error, aiohttp.InvalidURL):
-        return TransportError(Cause.BAD_REQUEST, "the provider's URL is none", permanent=True)
-    if isinstance(error, aiohttp.ClientPayloadError):
-        return TransportError(Cause.CONNECTION, "the connection broke off within the answer's body")
-    if isinstance(error, (aiohttp.ClientResponseError, HttpProcessingError)):
-        return TransportError(Cause.BAD_ANSWER, "what came back is no HTTP")
-    if isinstance(error, (aiohttp.ClientConnectionError, OSError)):
-        when = "before the request was sent" if wire.sent_at is None else "before an answer came"
-        how = _reason(error) if isinstance(error, OSError) else "by the server"
-        return TransportError(Cause.CONNECTION, f"the connection closed {when}: {how}", stale=wire.reused)
-    if isinstance(error, ValueError):
-        return TransportError(Cause.BAD_REQUEST, f"the request cannot be sent: {type(error).__name__}", permanent=True)
-    return TransportError(Cause.CONNECTION, _reason(error))
+
+def _transport_error(error: BaseException, exchange: HttpExchange) -> TransportError:
+    """What failed, and when. aiohttp's own texts are not quoted: some contain a proxy's password or raw bytes."""
+    match error:
+        case TimeoutError() if not error.errno:
+            return TransportError(Cause.CONNECTION, "no connection within the connect timeout")
+        case aiohttp.ClientConnectorCertificateError():
+            reason = _reason(error.certificate_error)
+            message = (
+                f"the provider's certificate does not verify: {reason}; SSL_CERT_FILE can name the authority's file"
+            )
+            return TransportError(Cause.CONNECTION, message, permanent=True)
+        case aiohttp.ClientProxyConnectionError():
+            return TransportError(Cause.CONNECTION, f"no connection to the proxy: {_reason(error.os_error)}")
+        case aiohttp.ClientConnectorError():
+            place = f"{error.host}:{error.port}"
+            return TransportError(Cause.CONNECTION, f"no connection to {place}: {_reason(error.os_error)}")
+        case aiohttp.ClientHttpProxyError():
+            message = f"the proxy refused the connection: HTTP {error.status}"
+            return TransportError(Cause.CONNECTION, message, permanent=error.status == 407)
+        case aiohttp.InvalidURL():
+            return TransportError(Cause.BAD_REQUEST, "invalid provider URL", permanent=True)
+        case aiohttp.ClientPayloadError():
+            return TransportError(Cause.CONNECTION, "the connection ended within the answer's body")
+        case aiohttp.ClientResponseError() | HttpProcessingError():
+            return TransportError(Cause.BAD_ANSWER, "the answer is not HTTP")
+        case aiohttp.ClientConnectionError() | OSError():
+            when = "before the request was sent" if exchange.sent_at is None else "before an answer came"
+            reason = _reason(error) if isinstance(error, OSError) else "by the server"
+            return TransportError(Cause.CONNECTION, f"connection closed {when}: {reason}", stale=exchange.reused)
+        case ValueError():
+            message = f"the request cannot be sent: {type(error).__name__}"
+            return TransportError(Cause.BAD_REQUEST, message, permanent=True)
+        case _:
+            return TransportError(Cause.CONNECTION, _reason(error))
 
 
 def _reason(error: BaseException) -> str:
-    """An operating system's or TLS library's own words."""
+    """The operating system's or the TLS library's message."""
     if isinstance(error, OSError) and error.strerror:
         return " ".join(error.strerror.split())[:200]
     if isinstance(error, ssl.SSLError) or not isinstance(error, aiohttp.ClientError):
