@@ -13,12 +13,13 @@ import redis
 
 from brimful.config import Settings
 from brimful.doctor import Check, Level, provider_checks, server_checks
-from brimful.errors import ExitCode, RedisUnreachable, UsageError
+from brimful.errors import ExitCode, RedisUnreachable, SettingError, UsageError
 from brimful.names import QUEUES
 from brimful.state.broker_queues import read_queues
 from brimful.state.keys import TAGS
+from brimful.state.probes import check_provider, connect
 from brimful.state.redis_url import broker_url, without_password
-from brimful.state.target import Place, connect, find_redis, find_tag
+from brimful.state.target import Place, find_redis, find_tag
 from brimful_worker.local.server.valkey import Valkey, free_port
 from support.commands import brimful
 
@@ -102,7 +103,7 @@ def test_a_client_needs_no_key() -> None:
 
 def test_a_server_that_forgets_and_evicts_is_told(valkey: Valkey) -> None:
     place = Place(valkey.url)
-    with connect(place) as client:
+    with connect(place.url) as client:
         client.config_set("maxmemory", "100mb")
         client.config_set("maxmemory-policy", "allkeys-lru")
         found = {check.name: check for check in server_checks(place, client)}
@@ -152,13 +153,13 @@ def test_neither_url_nor_fleet() -> None:
 
 def test_a_wrong_password_is_said(valkey: Valkey) -> None:
     with pytest.raises(RedisUnreachable) as caught:
-        connect(Place(valkey.url.replace("redis://", "redis://me:hush@")))
+        connect(valkey.url.replace("redis://", "redis://me:hush@"))
     assert "hush" not in str(caught.value)
 
 
 def test_which_key_is_meant(valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> None:
     place, settings = Place(valkey.url), Settings.load()
-    with connect(place) as client:
+    with connect(place.url) as client:
         with pytest.raises(UsageError, match="no worker has ever used"):
             find_tag(place, client, settings)
         client.zadd(TAGS, {"aaaa": 1, "abbb": 2})
@@ -186,7 +187,7 @@ def test_queues_are_counted_over_all_priorities(valkey: Valkey) -> None:
         for queue in QUEUES:
             for priority in (0, 3, 9):
                 app.send_task("brimful.sample", queue=queue, priority=priority)
-    with connect(Place(valkey.url)) as client:
+    with connect(valkey.url) as client:
         assert read_queues(client).lengths == dict.fromkeys(QUEUES, 3)
 
 
@@ -202,3 +203,13 @@ def test_queues_are_counted_over_all_priorities(valkey: Valkey) -> None:
 )
 def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
     assert without_password(url) == shown
+
+
+def test_a_run_names_the_variable_of_a_provider_that_does_not_listen(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = free_port()
+    monkeypatch.setenv("OPENAI_BASE_URL", f"http://127.0.0.1:{port}/v1")
+    monkeypatch.setenv("ACS_API_KEY", KEY)
+    with pytest.raises(SettingError, match=rf"127\.0\.0\.1:{port} \(Connection refused\): check OPENAI_BASE_URL"):
+        check_provider(Settings.load())
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
+    check_provider(Settings.load())  # only the proxy knows

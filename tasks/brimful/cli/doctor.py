@@ -25,7 +25,8 @@ from brimful.doctor import (
     variable_checks,
 )
 from brimful.errors import ExitCode, RedisUnreachable, SettingError, UsageError
-from brimful.state.target import connect, find_redis
+from brimful.state.probes import connect
+from brimful.state.target import find_redis
 
 _COLOURS = {Level.OK: "green", Level.NOTE: "blue", Level.WARN: "yellow", Level.FAIL: "red"}
 
@@ -76,7 +77,7 @@ def _checks() -> Iterator[Check]:
         )
         return
     try:
-        with connect(place) as client:
+        with connect(place.url) as client:
             yield from server_checks(place, client)
             if profile is not None:
                 yield from limit_checks(place, client, settings)

@@ -12,8 +12,9 @@ import typer
 
 from brimful.config import Settings
 from brimful.errors import UsageError
+from brimful.state.probes import connect, unreachable
 from brimful.state.status import SETTABLE, Status, read_status, set_limits
-from brimful.state.target import connect, find_redis, find_tag, unreachable
+from brimful.state.target import find_redis, find_tag
 
 limits = typer.Typer(
     help="Show or change the limits of the whole fleet while it runs.",
@@ -37,11 +38,11 @@ _Former = typer.Option(hidden=True)
 def limits_show(tag: _Tag = None, as_json: _Json = False) -> None:
     """Show the limits that all workers obey, and which of them were set by hand."""
     place = find_redis(settings := Settings.load())
-    with connect(place) as client:
+    with connect(place.url) as client:
         try:
             status = read_status(client, find_tag(place, client, settings, tag))
         except (redis.RedisError, OSError) as error:
-            raise unreachable(place, error) from None
+            raise unreachable(place.url, error) from None
     _show(status, as_json)
 
 
@@ -95,7 +96,7 @@ def limits_set(
     if not given and not reset:
         raise UsageError("nothing to set: for instance `brimful limits set --slots 8 --starts 300`, or --reset")
     place = find_redis(settings := Settings.load())
-    with connect(place) as client:
+    with connect(place.url) as client:
         try:
             which = find_tag(place, client, settings, tag)
             before = read_status(client, which)
@@ -103,7 +104,7 @@ def limits_set(
             set_limits(client, which, **{**(dict.fromkeys(SETTABLE) if reset else {}), **given})
             status = read_status(client, which)
         except (redis.RedisError, OSError) as error:
-            raise unreachable(place, error) from None
+            raise unreachable(place.url, error) from None
     for warning in warnings(status, given):
         _say(warning)
     _show(status, as_json)

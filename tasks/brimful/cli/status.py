@@ -16,8 +16,9 @@ from brimful.config import Settings
 from brimful.names import QUEUES
 from brimful.runtime.interrupt import unwinding
 from brimful.state.broker_queues import Queues, read_queues
+from brimful.state.probes import connect, unreachable
 from brimful.state.status import Status, known_tags, read_status
-from brimful.state.target import Place, connect, find_redis, find_tag, unreachable
+from brimful.state.target import Place, find_redis, find_tag
 
 _EVERY_S = 1.0
 _BAR = 30
@@ -36,14 +37,14 @@ def status(
     """
     settings = Settings.load()
     place = find_redis(settings)
-    with connect(place) as client, contextlib.suppress(KeyboardInterrupt), unwinding():
+    with connect(place.url) as client, contextlib.suppress(KeyboardInterrupt), unwinding():
         while True:
             try:
                 text = _look(place, client, settings, tag, as_json=as_json, clear=watch)
             except (redis.RedisError, OSError) as error:
                 if not watch:
-                    raise unreachable(place, error) from None
-                print(f"brimful: {unreachable(place, error)}; looking again", file=sys.stderr, flush=True)
+                    raise unreachable(place.url, error) from None
+                print(f"brimful: {unreachable(place.url, error)}; looking again", file=sys.stderr, flush=True)
             else:
                 print(text, flush=True)
             if not watch:

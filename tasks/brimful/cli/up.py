@@ -14,7 +14,7 @@ from brimful.config import Settings
 from brimful.errors import UsageError
 from brimful.runtime.extras import LocalFleet, local_fleet
 from brimful.runtime.interrupt import KeyPresses
-from brimful.state.target import Place, connect
+from brimful.state.probes import connect
 
 _LOOK_S = 0.5
 
@@ -36,7 +36,7 @@ def up(
         raise UsageError("--port is the embedded Valkey's, but BRIMFUL_REDIS_URL is set: leave out one of the two")
     fleet = local_fleet(settings, workers=settings.workers, flower=True, rehearse=rehearse, valkey_port=port)
     if settings.redis_url and not rehearse:
-        connect(Place(settings.redis_url)).close()  # workers would wait for it without a word
+        connect(settings.redis_url).close()  # workers would wait for it without a word
     stop = _Stop()
     with stop:
         fleet.start()

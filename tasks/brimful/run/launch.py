@@ -20,12 +20,12 @@ from brimful.run.display.fleet_gauges import FleetGauges
 from brimful.run.display.gauges import GaugeReader, Gauges
 from brimful.run.display.summary import Summary
 from brimful.run.options import RunOptions
-from brimful.run.preflight import check_provider, check_redis
 from brimful.run.prepare import Prepared, prepare
 from brimful.run.session import DriverLike, Session
 from brimful.run.signals import Signals
 from brimful.runtime.extras import LocalFleet, local_fleet
 from brimful.runtime.interrupt import unwinding
+from brimful.state.probes import check_provider, connect, worker_queues
 from brimful.state.redis_retry import recent_refusal
 
 _WORKER_PATIENCE_S = 8
@@ -87,7 +87,7 @@ class _Launch:
             if local:
                 return await self._on_local_fleet()
             assert self._settings.redis_url is not None
-            await check_redis(self._settings.redis_url)
+            (await asyncio.to_thread(connect, self._settings.redis_url)).close()
             self._say_when_no_worker_answers()
             return await self._conduct(self._settings)
         finally:
@@ -178,19 +178,14 @@ class _Launch:
 
     def _say_when_no_worker_answers(self) -> None:
         """A fleet elsewhere may have no workers yet: said once, while the run waits for them."""
-        from celery import Celery
-
-        from brimful.state.redis_url import broker_options, broker_url
-
-        url = self._settings.redis_url
-        app = Celery("brimful-ping", broker=broker_url(url), set_as_current=False)
-        app.conf.broker_transport_options = broker_options(url, self._settings.visibility_timeout_s)
+        url, visibility_s = self._settings.redis_url, self._settings.visibility_timeout_s
+        assert url is not None
         loop = asyncio.get_running_loop()
 
         def ask() -> None:
             with contextlib.suppress(Exception):  # a word of advice is no reason to stop a run
                 # Asked anew each second: a worker that is still starting hears no question asked before.
-                if not any(app.control.ping(timeout=1.0, limit=1) for _ in range(_WORKER_PATIENCE_S)):
+                if not any(worker_queues(url, visibility_s, timeout_s=1.0, limit=1) for _ in range(_WORKER_PATIENCE_S)):
                     text = "no worker answers there yet: start one with `brimful worker`; waiting for it"
                     loop.call_soon_threadsafe(self._display.say, text)
 

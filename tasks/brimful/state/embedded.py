@@ -13,7 +13,8 @@ import tempfile
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from brimful.errors import SettingError
+from brimful.errors import RedisUnreachable, SettingError
+from brimful.state.probes import connect
 
 HUB_FILE = "hub.json"
 
@@ -35,10 +36,10 @@ class HubInfo:
         return f"redis://:{self.password}@127.0.0.1:{self.port}/0"
 
     def answers(self) -> bool:
-        """Whether something listens at its port."""
+        """Whether it answers a PING within a second: another program may listen on its port by now."""
         try:
-            socket.create_connection(("127.0.0.1", self.port), 1.0).close()
-        except OSError:
+            connect(self.url, timeout_s=1.0).close()
+        except RedisUnreachable:
             return False
         return True
 

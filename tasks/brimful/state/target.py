@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 import redis
 
 from brimful.config import Settings
-from brimful.errors import RedisUnreachable, SettingError, UsageError
+from brimful.errors import SettingError, UsageError
 from brimful.state.embedded import running_hubs
-from brimful.state.redis_url import sync_redis_client, without_password
+from brimful.state.redis_url import without_password
 from brimful.state.status import known_tags
-
-_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,22 +73,3 @@ def find_tag(place: Place, client: redis.Redis, settings: Settings, wanted: str 
             return own or str(place.tag)
         raise UsageError(f"no worker has ever used the Redis at {place.shown}: start one with `brimful worker`")
     raise UsageError(f"several keys share this Redis: choose one with --tag, of {', '.join(tags)}")
-
-
-def connect(place: Place) -> redis.Redis:
-    """A client with short timeouts. Raises RedisUnreachable."""
-    try:
-        client = sync_redis_client(place.url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S)
-        client.ping()
-    except (redis.RedisError, OSError, ValueError) as error:
-        raise unreachable(place, error) from None
-    return client
-
-
-def unreachable(place: Place, error: Exception) -> RedisUnreachable:
-    """What redis-py says, without the URL's password, and what to do."""
-    said = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-    secret = urlsplit(place.url).password if place.url.count("//") == 1 else None
-    if secret:
-        said = said.replace(secret, "***")
-    return RedisUnreachable(f"no Redis at {place.shown}: {said}; check BRIMFUL_REDIS_URL, and that the server runs")

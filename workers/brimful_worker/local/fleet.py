@@ -20,6 +20,7 @@ from pydantic import SecretStr
 from brimful.config import Settings
 from brimful.errors import FleetError
 from brimful.state.embedded import state_dir
+from brimful.state.probes import worker_queues
 from brimful.state.redis_url import sync_redis_client
 from brimful_worker.local.flower.process import FlowerChild, check_port
 from brimful_worker.local.processes.environment import worker_environment
@@ -114,17 +115,11 @@ class LocalFleet:
 
     def ready_workers(self, timeout: float = 0.5) -> int:
         """How many of the workers answer a ping within ``timeout`` seconds."""
-        from celery import Celery
-
-        from brimful.state.redis_url import broker_options, broker_url
-
-        with Celery("brimful-local", broker=broker_url(self.redis_url), set_as_current=False) as app:
-            app.conf.broker_transport_options = broker_options(
-                self.settings.redis_url, self.settings.visibility_timeout_s
-            )
-            answers = app.control.ping(timeout=timeout, limit=self._workers) or []
+        answers = worker_queues(
+            self.redis_url, self.settings.visibility_timeout_s, timeout_s=timeout, limit=self._workers
+        )
         mine = {child.name for child in self._children}
-        return sum(1 for answer in answers for node in answer if node.partition("@")[0] in mine)
+        return sum(node.partition("@")[0] in mine for node in answers)
 
     def check(self) -> None:
         """Raises what ended the fleet: FleetError or SettingError with the end of a worker's log."""

@@ -24,7 +24,6 @@ from types import TracebackType
 
 from brimful.errors import FleetError, SettingError
 from brimful.state.embedded import HubInfo, read_hub
-from brimful_worker.local.server.resp import Resp, RespError
 from brimful_worker.local.server.valkey import port_is_free
 
 log = logging.getLogger(__name__)
@@ -151,7 +150,7 @@ class Hub:
                         f"the local hub of this key runs on {info.host}, which shares {self._directory}: set "
                         "BRIMFUL_REDIS_URL to one Redis for all machines, since limits are kept in one place"
                     )
-                if _serves(info):
+                if info.answers():
                     return info
             _wait(end, f"the local hub in {self._directory} to answer")
 
@@ -196,14 +195,6 @@ class Hub:
             raise FleetError(f"the local hub ended as soon as it was up (see {self._directory}/keeper.log)")
         self.mark_clean, self.forgot = bool(answer["mark_clean"]), bool(answer["forgot"])
         return info
-
-
-def _serves(info: HubInfo) -> bool:
-    try:
-        with Resp(info.port, info.password) as connection:
-            return connection.call("PING") == "PONG"
-    except (OSError, RespError):
-        return False
 
 
 def _try_lock(descriptor: int, kind: int) -> bool:
