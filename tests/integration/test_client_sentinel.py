@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 from pathlib import Path
 
+import pytest
+
 from brimful.client.fleet import AsyncFleet
 from brimful_worker.local.server.valkey import Valkey
 from support.sentinel import sentinel
@@ -17,7 +19,7 @@ async def test_no_connection_to_a_sentinel_is_left_open(valkey: Valkey, tmp_path
         url = f"sentinel://127.0.0.1:{port}/0?master=mymaster"
         async with stub_fleet(valkey.url, StubSampler()), AsyncFleet(url) as fleet:
             assert [one.text async for one in fleet.map(["a"], max_tokens=8)] == ["a#0"]
-            handle = await fleet.submit("b", max_tokens=8)
-            await fleet.cancel(handle)
+            with pytest.raises(TimeoutError):
+                await fleet.sample("b", max_tokens=8, timeout=0.2)
         del fleet
         gc.collect()
