@@ -328,10 +328,10 @@ async def test_packs_that_would_run_into_their_timeout_are_asked_anew_in_smaller
     sampler = StubSampler(slow)
     async with stub_fleet(valkey.url, sampler):
         driver = Driver(valkey.url, "r", FREE, pack="auto", timeout_s=0.8, sweep_s=0.5)
-        driver._tuner._longest_s = 48.0  # as if the timeout were long when the first ones are sent
+        driver._sizer._longest_s = 48.0  # as if the timeout were long when the first ones are sent
         running = asyncio.create_task(drive(driver, [unit(line, max_tokens=8) for line in range(1, 5001)], total=5000))
         await wait_until_async(lambda: len(sampler.asked) > 16, "the first packs are out, and some have ended")
-        driver._tuner._longest_s = 0.3
+        driver._sizer._longest_s = 0.3
         items = await running
     assert max(len(request.prompts) for request in sampler.asked) > 80
     assert sum(sampler.sampled.values()) == 5000, "none of the large ones came to its end"

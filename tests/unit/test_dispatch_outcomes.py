@@ -22,7 +22,7 @@ def test_a_refused_pack_counts_as_parted() -> None:
     packed = PackedRequest("r", pairs[0][0], tuple(part for _, part in pairs))
     failure = Failure(Cause.BAD_REQUEST, "400: no", 400, permanent=True)
     outcome = Outcome("r", failure=failure, attempts=1, retries={"bad_request": 1}, started_at=None)
-    assert Outcomes(planner, tuner, status).records(packed, outcome, known_lines=True) == []
+    assert Outcomes(planner, tuner, status).records(packed, outcome) == []
     assert (status.split, status.packed, status.attempts, status.retries) == (1, 1, 1, {"bad_request": 1})
 
 

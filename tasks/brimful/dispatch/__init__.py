@@ -1,5 +1,5 @@
-"""Dispatch: requests handed to the fleet as shards, and their outcomes collected again.
+"""Handing requests to the fleet as shards, and collecting their outcomes.
 
 Level 7. Imports ``celery``, ``state``, ``packing`` and ``runtime``; imported by ``run`` and ``client``. The worker
-imports only the ledger from here.
+imports only ``ledger`` from here.
 """

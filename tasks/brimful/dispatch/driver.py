@@ -1,44 +1,36 @@
 """Drives a run: units in, requests through Celery's queues to the workers, outcomes back, each delivered once.
 
-Its parts share one bookkeeping (what is outstanding, the planner, the status) on one loop. The *intake* reads units
-into the planner, as many as it can choose among, and plans requests; the *sender* takes them to ledger and queue; the
-*inbox* reads outcomes from the run's stream, and every one that comes makes room for further requests; the
-*caretaker* looks after shards that are found nowhere; the *ending* tells when it is over, or stops it before. What is
-enqueued is bounded: what fills the slots, and what keeps them filled for a moment
-(:mod:`brimful.packing.slot_model`), so a
-million lines take no more memory than a thousand.
+The parts run as tasks on one loop and share the requests in flight. The *intake* reads units and plans requests; the
+*enqueuer* sends them to ledger and queue; the *results reader* collects outcomes, each of which makes room for further
+requests; the *reconciler* finds lost shards; the *stop* ends it all. What is enqueued is bounded by what fills the
+slots and keeps them filled (:mod:`brimful.packing.slot_model`), so a million lines take no more memory than a thousand.
 
-An outcome leaves Redis only after its consumer has come back for the next batch, that is: when it is on disk. A fault
-in any of them ends the deliveries, and is raised there.
+An outcome leaves Redis only when the consumer has come back for the next batch, which says that it is written down.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable
 from dataclasses import replace
 
-from celery import Celery
-
 from brimful.celery import app_for
-from brimful.dispatch.enqueue import Publisher
-from brimful.dispatch.inflight import Outstanding
-from brimful.dispatch.intake import Intake
+from brimful.dispatch.deliveries import Deliveries
+from brimful.dispatch.enqueue import Enqueuer
+from brimful.dispatch.inflight import InFlight
+from brimful.dispatch.intake import Intake, Units
 from brimful.dispatch.ledger import RunLedger
 from brimful.dispatch.outcomes import Outcomes
-from brimful.dispatch.reconcile import Caretaker
-from brimful.dispatch.results import Inbox
+from brimful.dispatch.reconcile import Reconciler
+from brimful.dispatch.results import ResultsReader
 from brimful.dispatch.resume import collect
-from brimful.dispatch.sender import Sender
-from brimful.dispatch.stop import Ending
-from brimful.dispatch.sweep import Sweep
+from brimful.dispatch.stop import Stop
 from brimful.names import Workload
 from brimful.packing.batcher import Batcher
 from brimful.packing.pack_size import PackSizer
 from brimful.packing.slot_model import Limits, SlotModel
-from brimful.packing.units import Delivered, DriveStatus, Failed, PackOption, Recovered, Unit
+from brimful.packing.units import Delivered, DriveStatus, Failed, PackOption, Recovered
 from brimful.profile import Profile
 from brimful.runtime.aio import cancel_and_wait
 from brimful.state.redis_retry import REDIS_ERRORS, reraise_cancellation
@@ -46,6 +38,7 @@ from brimful.state.redis_url import close_redis_client, redis_client
 from brimful.state.status import live_limits
 
 _LIMITS_S = 5.0
+_CLOSE_S = 2.0
 
 
 class Driver:
@@ -60,144 +53,137 @@ class Driver:
         pack: PackOption = "auto",
         workload: Workload | str | None = None,
         timeout_s: float = 120.0,
-        app: Celery | None = None,
         sweep_s: float = 15.0,
         keep: bool = True,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``timeout_s``: of one request, a bound to how large packs grow. ``workload`` None: each request's own.
+        """``timeout_s``: of one request, which bounds how large packs grow. ``workload`` None: each request's own.
+        ``sweep_s``: the age from which a shard that no worker has begun may be lost.
 
-        ``keep``: what is queued when the driver is closed stays queued, for another submitter of the run; else it is
+        ``keep``: what is queued when the driver is closed stays queued for the run's next submitter; else it is
         withdrawn.
         """
+        limits = Limits(profile.slots, profile.starts, profile.window_s)
+        auto = pack == "auto" and profile.max_prompts != 1
         self._profile = profile
         self._keep = keep
         self._client = redis_client(redis_url)
         self._ledger = RunLedger(self._client, run)
-        self._publisher = Publisher(app or app_for(redis_url))
-        limits = Limits(profile.slots, profile.starts, profile.window_s)
-        auto = pack == "auto" and profile.max_prompts != 1
-        self._tuner = tuner = PackSizer(limits, timeout_s)
-        self._pace = SlotModel(limits, adapting=auto)
-        self._planner = planner = Batcher(profile, pack, tuner, self._pace)
-        self._status = status = DriveStatus()
-        outcomes = Outcomes(planner, tuner, status)
-        self._out = out = Outstanding(self._pace, tuner, Workload(workload) if workload is not None else None, clock)
-        sweep = Sweep(self._client, self._ledger, out, patience_s=sweep_s, clock=clock)
-        self._sender = sender = Sender(run, self._ledger, self._publisher, out, clock)
-        self._intake = intake = Intake(planner, tuner, self._pace, out, sender, status, auto=auto, clock=clock)
-        self._ending = ending = Ending(self._ledger, out, intake, status)
-        self._inbox = inbox = Inbox(
-            self._ledger, outcomes, planner, out, intake, ending, status, on_stop=self._stop_by_itself
+        self._sizer = PackSizer(limits, timeout_s)
+        self._slot_model = SlotModel(limits, adapting=auto)
+        self._batcher = Batcher(profile, pack, self._sizer, self._slot_model)
+        workload = Workload(workload) if workload is not None else None
+        self._in_flight = in_flight = InFlight(self._sizer, self._slot_model, workload)
+        self._deliveries = Deliveries()
+        self._enqueuer = Enqueuer(run, self._ledger, app_for(redis_url), in_flight)
+        self._intake = intake = Intake(self._batcher, self._sizer, in_flight, self._deliveries, auto=auto)
+        self._stop = Stop(self._ledger, in_flight, intake, self._deliveries)
+        outcomes = Outcomes(self._batcher, self._sizer, in_flight.status)
+        self._results = ResultsReader(self._ledger, outcomes, in_flight, intake, self._deliveries, self._stop)
+        self._reconciler = Reconciler(
+            self._ledger, in_flight, intake, self._enqueuer, self._results, self._stop, sweep_s=sweep_s
         )
-        self._caretaker = Caretaker(
-            self._ledger, out, sweep, tuner, planner, intake, sender, inbox, ending, status,
-            auto=auto, sweep_s=sweep_s, clock=clock,
-        )  # fmt: skip
         self._tasks: list[asyncio.Task[None]] = []
         self._fault: BaseException | None = None
         self._closed = False
 
-    # -- for its caller ----------------------------------------------------------------------------------------------
-
     async def recover(self) -> Recovered:
-        """What an earlier submitter of this run left: outcomes nobody collected, and requests still under way.
+        """Take over what an earlier submitter of this run left: uncollected outcomes, and requests still in flight.
 
-        The caller writes down ``delivered`` before it asks for :meth:`deliveries`; it drops what it has already, since
-        the earlier one may have died between writing and acknowledging. Failures left behind count as not done.
+        The caller writes down ``delivered`` before it asks for :meth:`deliveries`. It drops what it has already: the
+        earlier submitter may have died between writing and acknowledging. Failures left behind count as not done.
+        Raises FleetError when Redis refuses.
         """
-        left = await collect(self._client, self._ledger, self._profile)
-        self._inbox.begin_after(left.last)
+        left = await collect(self._ledger, self._profile)
+        self._deliveries.begin_after(left.last)
         for shard, requests in left.shards.items():
-            self._out.adopt(shard, requests)
+            self._in_flight.adopt(shard, requests)
         return left.recovered
 
-    async def deliveries(
-        self, units: AsyncIterator[Unit] | Iterator[Unit], *, total: int | None = None
-    ) -> AsyncIterator[list[Delivered | Failed]]:
-        """What becomes of ``units`` (and of what :meth:`recover` found under way), in batches, as it comes.
+    async def deliveries(self, units: Units, *, total: int | None = None) -> AsyncIterator[list[Delivered | Failed]]:
+        """What became of ``units``, and of what :meth:`recover` found in flight, in batches, as it comes.
 
-        ``total``: how many units there will be, where that is known; packing uses it. Asking for the next batch
-        acknowledges the one before: write it down first. After :meth:`stop`, or once the key or its budget is refused,
-        what was not sent comes back as nothing at all.
+        A Failed among the units is delivered as it is. ``total``: how many units there will be, if known; packing uses
+        it. Asking for the next batch acknowledges the one before: write it down first. After :meth:`stop`, or once the
+        key or its budget is refused, nothing is delivered for requests that were not sent. Raises FleetError, and what
+        ``units`` raises.
         """
-        await self._inbox.acknowledge()
+        await self._acknowledge()
         self._intake.begin(total)
         parts = (
             self._feed(units),
-            self._sender.run(),
-            self._inbox.collect(),
-            self._caretaker.look_after(),
+            self._enqueuer.run(),
+            self._results.run(),
+            self._reconciler.run(),
+            self._stop.run(),
             self._follow_limits(),
         )
         self._tasks += [asyncio.create_task(self._guarded(part)) for part in parts]
         try:
-            while (told := await self._inbox.next()) is not None:
-                batch, entry = told
-                if batch:
-                    yield batch
-                await self._inbox.written(entry)
+            while (batch := await self._deliveries.next()) is not None:
+                if batch.records:
+                    yield batch.records
+                self._deliveries.written = batch.entry
+                await self._acknowledge()
             if self._fault is not None:
                 raise self._fault
         finally:
             await self.aclose()
 
     async def stop(self, *, drain: bool) -> None:
-        """``drain``: nothing new is sent, what is on the wire is awaited and delivered. Else: withdrawn at once.
+        """End :meth:`deliveries`. ``drain``: when the requests on the wire have ended; else at once, withdrawing them.
 
-        :meth:`deliveries` ends by itself then. May be called again, to stop at once while draining.
+        May be called again, to end at once while draining.
         """
         if not self._closed:
-            await self._ending.stop(drain=drain)
+            await (self._stop.drain() if drain else self._stop.now())
 
     def snapshot(self) -> DriveStatus:
-        status = self._status
+        status = self._in_flight.status
         return replace(
             status,
-            queued=len(self._out),
-            planned=self._planner.held,
-            pack=max(1, self._planner.pack),
+            queued=len(self._in_flight),
+            planned=self._batcher.held,
+            pack=max(1, self._batcher.pack),
             retries=dict(status.retries),
         )
 
     async def aclose(self) -> None:
-        """Ends everything here. :meth:`deliveries` does it when it ends."""
+        """End everything here; idempotent. :meth:`deliveries` does it when it ends."""
         if self._closed:
             return
         self._closed = True
-        self._publisher.close()
+        self._enqueuer.close()
         await cancel_and_wait(self._tasks)
-        await self._publisher.aclose()
+        await self._enqueuer.aclose()
         with contextlib.suppress(*REDIS_ERRORS, TimeoutError):
-            async with asyncio.timeout(2.0):
-                await self._inbox.acknowledge()
-                if not len(self._out) or not self._keep:
+            async with asyncio.timeout(_CLOSE_S):
+                await self._acknowledge()
+                if not len(self._in_flight) or not self._keep:
                     await self._ledger.clear()
         await close_redis_client(self._client)
 
-    # -- around it all -----------------------------------------------------------------------------------------------
+    async def _acknowledge(self) -> None:
+        """Trim what is written down from Redis. If Redis is unreachable, the next call does it."""
+        if self._deliveries.written != "0":
+            with contextlib.suppress(*REDIS_ERRORS):
+                await reraise_cancellation(lambda: self._ledger.forget(self._deliveries.written))
 
-    async def _feed(self, units: AsyncIterator[Unit] | Iterator[Unit]) -> None:
-        await self._intake.feed(units, self._inbox.refuse)
-        self._ending.end_if_done()
-
-    def _stop_by_itself(self, cause: str) -> None:
-        """The key or its budget was refused."""
-        self._ending.begin_stop(cause)
-        self._tasks.append(asyncio.create_task(self._guarded(self._ending.withdraw_unbegun())))
+    async def _feed(self, units: Units) -> None:
+        await self._intake.feed(units)
+        self._stop.end_if_done()
 
     async def _follow_limits(self) -> None:
-        """The limits in force, which an operator may change while it runs."""
+        """Use the limits in force, which an operator may change during the run."""
         while True:
             with contextlib.suppress(*REDIS_ERRORS):
                 if (limits := await reraise_cancellation(lambda: live_limits(self._client))) is not None:
-                    self._pace.limits = self._tuner.limits = limits
+                    self._slot_model.limits = self._sizer.limits = limits
             await asyncio.sleep(_LIMITS_S)
 
-    async def _guarded(self, work: Awaitable[None]) -> None:
+    async def _guarded(self, part: Awaitable[None]) -> None:
         """A fault in any part ends the deliveries and is raised there."""
         try:
-            await work
+            await part
         except Exception as error:
             self._fault = self._fault or error
-            self._ending.over.set()
+            self._deliveries.end()

@@ -1,49 +1,81 @@
-"""Shards into Celery's queues, from a thread of its own: publishing blocks, and its connection outlives outages."""
+"""Sends shards: first to the run's ledger, then to Celery's queues.
+
+The ledger therefore knows everything that is in a queue. If the submitter dies in between, the run's next submitter
+withdraws the shard and plans its lines again. While Redis is unreachable, shards wait here.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import threading
-from collections.abc import Sequence
+import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery import Celery
 from kombu.exceptions import OperationalError
 
+from brimful.dispatch.inflight import SHARD_BYTES, InFlight, Shard
+from brimful.dispatch.ledger import RunLedger
 from brimful.names import TASK_SHARD
-from brimful.state.redis_retry import REDIS_ERRORS, RetryPolicy
+from brimful.packing.units import manifest_message
+from brimful.state.redis_retry import REDIS_ERRORS, RetryPolicy, retry_until_available
 
+_SHARDS_AT_ONCE = 64
 _PAUSE_S = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class ShardMessage:
-    run: str
+class _Message(NamedTuple):
     shard: str
     queue: str
     requests: list[dict[str, Any]]
     """``{"id": …, "units": manifest, "request": fields}`` each."""
 
 
-class Publisher:
-    """One connection, several shards each time. Sending a shard twice is harmless: its id is its task's id."""
+class Enqueuer:
+    """Sends what :attr:`InFlight.unsent` holds. Publishing blocks, so it has a thread and a connection of its own."""
 
-    def __init__(self, app: Celery) -> None:
+    def __init__(self, run: str, ledger: RunLedger, app: Celery, in_flight: InFlight) -> None:
+        self._run = run
+        self._ledger = ledger
         self._app = app
+        self._in_flight = in_flight
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="brimful-publish")
         self._closing = threading.Event()
         self._connection: Any = None
         self._producer: Any = None
 
-    async def send(self, messages: Sequence[ShardMessage]) -> None:
-        """Returns when the queues have all of them, however long Redis is away; at once when closed meanwhile.
+    async def run(self) -> None:
+        """Never returns. Raises FleetError when Redis refuses."""
+        unsent = self._in_flight.unsent
+        while True:
+            shards = [await unsent.get()]
+            size = shards[0].size
+            while not unsent.empty() and len(shards) < _SHARDS_AT_ONCE and size < 4 * SHARD_BYTES:
+                shards.append(unsent.get_nowait())
+                size += shards[-1].size
+            await self.enqueue(shards)
 
-        Raises FleetError when Redis is there and refuses.
+    async def enqueue(self, shards: list[Shard]) -> None:
+        """Also for shards that were enqueued before: the shard's id is its task's id, so a second message is harmless.
+
+        Returns when the queues have all of them, however long Redis is unreachable; at once when closed meanwhile.
+        Raises FleetError when Redis refuses.
         """
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._send, list(messages))
+        rows = {
+            shard.id: {id: packed.manifest for id, packed in shard.requests.items()}
+            for shard in shards
+            if shard.requests
+        }
+        if rows:
+            await retry_until_available(lambda: self._ledger.record(rows))
+        if dropped := [id for id in rows if id not in self._in_flight.shards]:  # by a stop, during the wait for Redis
+            await retry_until_available(lambda: self._ledger.withdraw(dropped))
+        messages = [_message(shard) for shard in shards if shard.requests]
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._publish, messages)
+        for shard in shards:
+            shard.enqueued_at = time.monotonic()
 
     def close(self) -> None:
         """Give up what is being sent."""
@@ -54,11 +86,11 @@ class Publisher:
         await asyncio.get_running_loop().run_in_executor(self._thread, self._disconnect)
         self._thread.shutdown(wait=False)
 
-    def _send(self, messages: list[ShardMessage]) -> None:
+    def _publish(self, messages: list[_Message]) -> None:
         policy = RetryPolicy()
         while messages and not self._closing.is_set():
             try:
-                self._publish(messages[0])
+                self._send(messages[0])
             except (OperationalError, *REDIS_ERRORS) as error:
                 self._disconnect()
                 policy.check(error)
@@ -66,13 +98,13 @@ class Publisher:
             else:
                 messages.pop(0)
 
-    def _publish(self, message: ShardMessage) -> None:
+    def _send(self, message: _Message) -> None:
         if self._producer is None:
             self._connection = self._app.connection_for_write()
             self._producer = self._app.amqp.Producer(self._connection, auto_declare=False)
         self._app.send_task(
             TASK_SHARD,
-            args=[message.run, message.shard, message.requests],
+            args=[self._run, message.shard, message.requests],
             task_id=message.shard,
             queue=message.queue,
             ignore_result=True,
@@ -83,5 +115,13 @@ class Publisher:
     def _disconnect(self) -> None:
         connection, self._connection, self._producer = self._connection, None, None
         if connection is not None:
-            with contextlib.suppress(Exception):  # it is broken, or it is ours to throw away
+            with contextlib.suppress(Exception):  # it may be broken, and is thrown away
                 connection.release()
+
+
+def _message(shard: Shard) -> _Message:
+    requests = []
+    for id, packed in shard.requests.items():
+        fields = {**packed.request.as_message(), "workload": shard.queue}
+        requests.append({"id": id, "units": manifest_message(packed.manifest), "request": fields})
+    return _Message(shard.id, shard.queue, requests)

@@ -1,151 +1,142 @@
-"""The requests of a run that have no outcome yet, and the shards that carry them. Pure bookkeeping."""
+"""The requests of a run that have no outcome yet, and the shards that carry them. No I/O."""
 
 from __future__ import annotations
 
+import asyncio
+import time
 import uuid
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from brimful.dispatch.enqueue import ShardMessage
 from brimful.names import Workload
 from brimful.packing.pack_size import PackSizer
 from brimful.packing.packing import PackedRequest
 from brimful.packing.slot_model import SlotModel
-from brimful.packing.units import manifest_message
+from brimful.packing.units import DriveStatus
 
 SHARD_BYTES = 768 * 1024
 _SHARDS = 24
-"""Into about so many shards what is outstanding is divided, so that every worker gets its share; at least one request
-each, _SHARD_MOST at most."""
-_SHARD_MOST = 256
-_SHARDS_A_SECOND = 40
+"""About how many shards the requests in flight are divided into, so that every worker gets some. A shard has at least
+one request, and at most _SHARD_REQUESTS."""
+_SHARD_REQUESTS = 256
+_SHARDS_PER_S = 40
 
 
 @dataclass(eq=False)
 class Shard:
     id: str
     queue: str
+    """Celery's queue, which has the name of the requests' workload."""
     requests: dict[str, PackedRequest] = field(default_factory=dict)
-    """Those without an outcome."""
+    """Those without an outcome, by id."""
     enqueued_at: float = 0.0
-    """0 = not yet."""
-    missed: int = 0
-    """Looks in a row that found it nowhere."""
+    """``time.monotonic()``; 0 = not enqueued yet."""
+    times_missing: int = 0
+    """Consecutive looks that found it neither queued nor claimed."""
 
     @property
     def size(self) -> int:
+        """Approximate bytes of its prompts."""
         return sum(packed.size for packed in self.requests.values())
 
 
-class Outstanding:
-    """Every request is in exactly one shard, and a shard is here as long as it has one."""
+class InFlight:
+    """What one driver has handed out and awaits. Every request is in exactly one shard; an empty shard is removed."""
 
-    def __init__(
-        self, pace: SlotModel, tuner: PackSizer, workload: Workload | None, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, sizer: PackSizer, slot_model: SlotModel, workload: Workload | None) -> None:
         """``workload`` None: each request's own."""
-        self._pace = pace
-        self._tuner = tuner
-        self._workload = workload
-        self._clock = clock
-        self._where: dict[str, Shard] = {}
-        self._dropped: dict[str, PackedRequest] = {}
+        self.slot_model = slot_model
+        self.status = DriveStatus()
         self.shards: dict[str, Shard] = {}
-        self.unsent: deque[Shard] = deque()
-        self.foreign: set[str] = set()
-        """Requests of an earlier submitter: their lines' own requests are not known here."""
+        self.unsent: asyncio.Queue[Shard] = asyncio.Queue()
+        """Shards for the enqueuer."""
+        self.adopted: set[str] = set()
+        """Requests of an earlier submitter: the lines' own requests are not known here."""
         self.bytes = 0
+        self._sizer = sizer
+        self._workload = workload
+        self._shard_of: dict[str, Shard] = {}
+        self._dropped: dict[str, PackedRequest] = {}
 
     def __len__(self) -> int:
-        return len(self._where)
+        return len(self._shard_of)
 
     def __contains__(self, id: str) -> bool:
-        return id in self._where
+        return id in self._shard_of
 
     @property
-    def last(self) -> PackedRequest | None:
-        """One of those that were added last."""
-        shard = next(reversed(self._where.values()), None)
+    def newest(self) -> PackedRequest | None:
+        """A request of the shard that was filled last."""
+        shard = next(reversed(self._shard_of.values()), None)
         return next(iter(shard.requests.values()), None) if shard is not None else None
 
-    def announce(self, packed: PackedRequest) -> None:
-        """It will be added in a moment; what is planned meanwhile reckons with it."""
-        self._pace.enqueued(packed.id, partial(self._seconds, packed), self._clock())
+    def reserve(self, packed: PackedRequest) -> None:
+        """Count the request in the slot model, so that the rest of the same plan sees it; :meth:`add` follows."""
+        self.slot_model.enqueued(packed.id, partial(self._predicted_s, packed), time.monotonic())
 
-    def add(self, made: Iterable[PackedRequest]) -> None:
-        """Divides new (announced) requests into shards, which wait in ``unsent``."""
-        now = self._clock()
-        made = list(made)
-        limit = max(self._pace.limits.slots // _SHARDS, int(self._rate(made, now) / _SHARDS_A_SECOND), 1)
-        limit = min(limit, _SHARD_MOST)
-        current: dict[str, tuple[Shard, int]] = {}
+    def add(self, made: Sequence[PackedRequest]) -> None:
+        """Divide new requests, reserved before, into shards."""
+        limit = max(self.slot_model.limits.slots // _SHARDS, int(self._rate(made[0]) / _SHARDS_PER_S), 1)
+        limit = min(limit, _SHARD_REQUESTS)
+        open_shards: dict[str, tuple[Shard, int]] = {}
         for packed in made:
             queue = (self._workload or packed.pack_key.workload).value
-            shard, size = current.get(queue, (None, 0))
+            shard, size = open_shards.get(queue, (None, 0))
             if shard is None or len(shard.requests) >= limit or size + packed.size > SHARD_BYTES:
                 shard, size = Shard(uuid.uuid4().hex, queue), 0
                 self.shards[shard.id] = shard
-                self.unsent.append(shard)
+                self.unsent.put_nowait(shard)
             self._put(shard, packed)
-            current[queue] = (shard, size + packed.size)
+            open_shards[queue] = (shard, size + packed.size)
 
-    def adopt(self, shard: str, requests: Mapping[str, PackedRequest]) -> None:
-        """A shard that an earlier submitter enqueued."""
-        adopted = Shard(shard, (self._workload or Workload.BATCH).value, enqueued_at=self._clock())
-        self.shards[shard] = adopted
-        self.foreign.update(requests)
+    def adopt(self, id: str, requests: Mapping[str, PackedRequest]) -> None:
+        """Await a shard that an earlier submitter of the run enqueued."""
+        first = next(iter(requests.values()))
+        shard = Shard(id, (self._workload or first.pack_key.workload).value, enqueued_at=time.monotonic())
+        self.shards[id] = shard
+        self.adopted.update(requests)
         for packed in requests.values():
-            self.announce(packed)
-            self._put(adopted, packed)
+            self.reserve(packed)
+            self._put(shard, packed)
 
     def end(self, id: str) -> PackedRequest | None:
-        """The request has its outcome. None where it had it before, or was dropped by a stop long ago."""
+        """Remove a request that has its outcome. None: it is unknown, or its outcome came before."""
         return self._remove(id) or self._dropped.pop(id, None)
 
     def drop(self, shard: Shard) -> None:
-        """The shard was withdrawn: its outcomes are not waited for, yet welcome should one come."""
+        """Stop waiting for a withdrawn shard. Outcomes of it that come all the same are still accepted."""
         for id in list(shard.requests):
             if (packed := self._remove(id)) is not None:
                 self._dropped[id] = packed
         self.shards.pop(shard.id, None)
 
     def drop_unsent(self) -> None:
-        while self.unsent:
-            self.drop(self.unsent.pop())
+        while not self.unsent.empty():
+            self.drop(self.unsent.get_nowait())
 
-    def message(self, run: str, shard: Shard) -> ShardMessage:
-        requests = []
-        for id, packed in shard.requests.items():
-            fields = packed.request.as_message()
-            if self._workload is not None:
-                fields["workload"] = self._workload.value
-            requests.append({"id": id, "units": manifest_message(packed.manifest), "request": fields})
-        return ShardMessage(run, shard.id, shard.queue, requests)
-
-    def _rate(self, made: Sequence[PackedRequest], now: float) -> float:
-        """Requests a second: as they ended of late, or as the limits would allow. Shards that are too small for it cost
-        the workers so much that it is never reached."""
-        measured, seconds = self._pace.rate(now), self._seconds(made[0]) if made else 0.0
-        limits = self._pace.limits
+    def _rate(self, packed: PackedRequest) -> float:
+        """Requests a second, as measured lately or as the limits allow: with smaller shards, the workers' cost for each
+        shard would keep the rate from being reached."""
+        measured, seconds = self.slot_model.rate(time.monotonic()), self._predicted_s(packed)
+        limits = self.slot_model.limits
         return max(measured, min(limits.start_rate, limits.slots / seconds)) if seconds else measured
 
     def _put(self, shard: Shard, packed: PackedRequest) -> None:
         shard.requests[packed.id] = packed
-        self._where[packed.id] = shard
+        self._shard_of[packed.id] = shard
         self.bytes += packed.size
 
     def _remove(self, id: str) -> PackedRequest | None:
-        shard = self._where.pop(id, None)
+        shard = self._shard_of.pop(id, None)
         if shard is None:
             return None
         packed = shard.requests.pop(id)
         if not shard.requests:
             self.shards.pop(shard.id, None)
         self.bytes -= packed.size
-        self._pace.ended(id, self._clock())
+        self.slot_model.ended(id, time.monotonic())
         return packed
 
-    def _seconds(self, packed: PackedRequest) -> float:
-        return self._tuner.predicted_s(packed.pack_key, len(packed.slices))
+    def _predicted_s(self, packed: PackedRequest) -> float:
+        return self._sizer.predicted_s(packed.pack_key, len(packed.slices))

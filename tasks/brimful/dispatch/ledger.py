@@ -1,12 +1,12 @@
-"""A run's keys in Redis, as submitter and workers share them. Plain commands and MULTI only, no scripts.
+"""A run's keys in Redis, which its submitter and the workers share. Plain commands and MULTI only, no scripts.
 
 =========================  ======  ==============================================================================
 ``shards``                 ZSET    shard → when it was enqueued (Unix seconds)
-``shard:<S>``              HASH    request id → manifest JSON (no prompts) of what is still wanted
+``shard:<S>``              HASH    request id → manifest JSON (no prompts), of requests without an outcome
 ``results``                STREAM  ``id``, ``units`` (manifest JSON), ``outcome`` (JSON); trimmed when written down
-``claim:<S>``              STRING  token of the worker that runs the shard, with a TTL, renewed
+``claim:<S>``              STRING  token of the worker that runs the shard; expires unless renewed
 ``tries:<S>``              STRING  how often the shard was begun without being given back
-``drain``                  STRING  set while the submitter wants nothing new on the wire
+``drain``                  STRING  exists while the submitter wants nothing new on the wire
 =========================  ======  ==============================================================================
 
 A request is either in its shard's HASH or its outcome is in the stream: the worker changes both in one MULTI. Every
@@ -19,7 +19,7 @@ import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis.asyncio import Redis
 
@@ -30,9 +30,9 @@ from brimful.state.keys import run_key
 
 TTL_S = 7 * 24 * 3600
 CLAIM_TTL_S = 10.0
-"""A worker that has not renewed its claim for so long is taken for dead."""
+"""A worker that has not renewed its claim for this long counts as dead."""
 MAX_TRIES = 5
-"""A shard whose worker died so often is given up: its requests end with cause ``worker_lost``."""
+"""A shard whose worker died this often is given up: its requests end with cause ``worker_lost``."""
 _CHUNK = 500
 
 
@@ -44,6 +44,15 @@ class Result:
     id: str
     manifest: Manifest
     outcome: Outcome
+
+
+class ShardState(NamedTuple):
+    recorded: bool
+    """It has requests without an outcome, and was not withdrawn."""
+    claimed: bool
+    """A worker runs it."""
+    begun: bool
+    """A worker has run it, now or before."""
 
 
 class Keys:
@@ -66,15 +75,15 @@ class Keys:
 
 
 class RunLedger:
-    """The submitter's side. Raises redis.RedisError (callers retry: every method may be repeated)."""
+    """The submitter's side. Every method raises redis.RedisError and may be repeated."""
 
     def __init__(self, client: Redis, run: str) -> None:
-        self._client = client
+        self.client = client
         self.keys = Keys(run)
 
     async def record(self, shards: Mapping[str, Mapping[str, Manifest]]) -> None:
-        """Before the shards' messages are sent: what each of them stands for."""
-        async with self._client.pipeline(transaction=True) as pipe:
+        """Record shards, each with its requests' manifests by request id, before their messages are sent."""
+        async with self.client.pipeline(transaction=True) as pipe:
             now = time.time()
             for shard, requests in shards.items():
                 rows: dict[Any, Any] = {id: encode(manifest_message(manifest)) for id, manifest in requests.items()}
@@ -85,43 +94,40 @@ class RunLedger:
             await pipe.execute()
 
     async def withdraw(self, shards: Iterable[str]) -> None:
-        """Nobody shall begin these any more; workers that run them stop within about a second."""
+        """Forget shards: no worker begins them any more, and workers that run them stop within about a second."""
         for chunk in _chunks(list(shards)):
-            async with self._client.pipeline(transaction=True) as pipe:
+            async with self.client.pipeline(transaction=True) as pipe:
                 pipe.delete(*map(self.keys.shard, chunk), *map(self.keys.tries, chunk))
                 pipe.zrem(self.keys.shards, *chunk)
                 await pipe.execute()
 
     async def outstanding(self) -> dict[str, dict[str, Manifest]]:
-        """Every recorded shard with the requests that have not ended. Shards at their end may have none."""
+        """Every recorded shard, with the manifests of its requests without an outcome; there may be none."""
         shards = await self._recorded()
         found: dict[str, dict[str, Manifest]] = {}
         for chunk in _chunks(shards):
-            async with self._client.pipeline(transaction=False) as pipe:
+            async with self.client.pipeline(transaction=False) as pipe:
                 for shard in chunk:
                     pipe.hgetall(self.keys.shard(shard))
                 for shard, rows in zip(chunk, await pipe.execute(), strict=True):
                     found[shard] = {id: manifest_from(json.loads(raw)) for id, raw in rows.items()}
         return found
 
-    async def look(self, shards: Sequence[str]) -> dict[str, tuple[bool, bool, bool]]:
-        """For each shard: whether it is recorded, claimed, and was ever begun."""
-        seen: dict[str, tuple[bool, bool, bool]] = {}
+    async def look(self, shards: Sequence[str]) -> dict[str, ShardState]:
+        states: dict[str, ShardState] = {}
         for chunk in _chunks(shards):
-            async with self._client.pipeline(transaction=False) as pipe:
+            async with self.client.pipeline(transaction=False) as pipe:
                 for shard in chunk:
                     pipe.exists(self.keys.shard(shard))
                     pipe.exists(self.keys.claim(shard))
                     pipe.exists(self.keys.tries(shard))
-                answers = list(map(bool, await pipe.execute()))
-            for place, shard in enumerate(chunk):
-                recorded, claimed, begun = answers[3 * place : 3 * place + 3]
-                seen[shard] = (recorded, claimed, begun)
-        return seen
+                answers = map(bool, await pipe.execute())
+            states |= {shard: ShardState(next(answers), next(answers), next(answers)) for shard in chunk}
+        return states
 
     async def results(self, after: str, count: int, block_ms: int | None) -> list[Result]:
-        """Outcomes that came after entry ``after`` ("0" = from the first); waits for some where there are none."""
-        answer: Any = await self._client.xread({self.keys.results: after}, count=count, block=block_ms)
+        """Outcomes after the entry ``after`` ("0" = from the first). If there are none, waits up to ``block_ms``."""
+        answer: Any = await self.client.xread({self.keys.results: after}, count=count, block=block_ms)
         if not answer:
             return []
         streams = answer.items() if isinstance(answer, Mapping) else answer
@@ -133,32 +139,33 @@ class RunLedger:
         return [_result(entry, fields) for entry, fields in entries]
 
     async def forget(self, entry: str) -> None:
-        """Everything up to ``entry`` is written down: drop it from the stream."""
+        """Trim the stream: everything up to ``entry`` is written down."""
         milliseconds, _, sequence = entry.partition("-")
-        await self._client.xtrim(self.keys.results, minid=f"{milliseconds}-{int(sequence) + 1}", approximate=False)
+        await self.client.xtrim(self.keys.results, minid=f"{milliseconds}-{int(sequence) + 1}", approximate=False)
 
     async def touch(self, shards: Iterable[str]) -> None:
-        """Renew the TTLs of a run that goes on for long."""
-        async with self._client.pipeline(transaction=False) as pipe:
+        """Renew the keys' TTLs during a long run."""
+        async with self.client.pipeline(transaction=False) as pipe:
             for key in (self.keys.shards, self.keys.results, *map(self.keys.shard, shards)):
                 pipe.expire(key, TTL_S)
             await pipe.execute()
 
     async def drain(self, on: bool) -> None:
+        """``on``: workers put nothing new on the wire."""
         if on:
-            await self._client.set(self.keys.drain, "1", ex=24 * 3600)
+            await self.client.set(self.keys.drain, "1", ex=24 * 3600)
         else:
-            await self._client.delete(self.keys.drain)
+            await self.client.delete(self.keys.drain)
 
     async def clear(self) -> None:
-        """When nothing is outstanding: what is left of the run's keys, but not outcomes that nobody has collected."""
+        """Delete the run's keys and withdraw its shards, but keep outcomes that were not collected."""
         if shards := await self._recorded():
             await self.withdraw(shards)
-        collected = await self._client.xlen(self.keys.results) == 0
-        await self._client.delete(self.keys.shards, self.keys.drain, *([self.keys.results] if collected else []))
+        collected = await self.client.xlen(self.keys.results) == 0
+        await self.client.delete(self.keys.shards, self.keys.drain, *([self.keys.results] if collected else []))
 
     async def _recorded(self) -> list[str]:
-        return [str(shard) for shard in await self._client.zrange(self.keys.shards, 0, -1)]
+        return [str(shard) for shard in await self.client.zrange(self.keys.shards, 0, -1)]
 
 
 def result_fields(id: str, units: Any, outcome: Outcome) -> dict[str, str | bytes]:

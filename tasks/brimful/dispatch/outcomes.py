@@ -1,4 +1,4 @@
-"""What an outcome means for the lines that its request stood for, and for the requests to come. Pure."""
+"""What a request's outcome means: records for the lines it carried, figures, and requests to send again. No I/O."""
 
 from __future__ import annotations
 
@@ -9,17 +9,15 @@ from brimful.outcome import Cause, Failure, Outcome
 from brimful.packing.batcher import Batcher
 from brimful.packing.pack_size import PackSizer
 from brimful.packing.packing import PackedRequest, failed_lines, split_failed, unpack
-from brimful.packing.units import Delivered, DriveStatus, Failed, Unit
+from brimful.packing.units import Delivered, DriveStatus, Failed
 
 STOPS = (Cause.KEY_REFUSED, Cause.BUDGET)
-"""Failures after which nothing more is worth asking."""
+"""Failures after which no request of the run can succeed."""
 
 
 def attempts_since(outcome: Outcome, began: float) -> int:
-    """Its attempts that began after that Unix time, as far as an outcome tells: it knows when its first one began.
-
-    A request taken over from an earlier try had its first attempt, or all of them, in that try.
-    """
+    """The outcome's attempts that began after ``began`` (Unix seconds), as far as it tells: it knows only when its
+    first one began. A request taken over from an earlier submitter had that one, or all of them, before."""
     if outcome.started_at is None or outcome.started_at >= began:
         return outcome.attempts
     if outcome.ended_at is not None and outcome.ended_at < began:
@@ -28,17 +26,22 @@ def attempts_since(outcome: Outcome, began: float) -> int:
 
 
 class Outcomes:
-    """Keeps the status, teaches the tuner, and gives parts of failed packs back to the planner."""
+    """Keeps the status, teaches the sizer latencies, and gives parts of failed packs back to the batcher."""
 
-    def __init__(self, planner: Batcher, tuner: PackSizer, status: DriveStatus) -> None:
-        self._planner = planner
-        self._tuner = tuner
+    def __init__(self, batcher: Batcher, sizer: PackSizer, status: DriveStatus) -> None:
+        self._batcher = batcher
+        self._sizer = sizer
         self._status = status
         self._began = time.time()
 
-    def records(self, packed: PackedRequest, outcome: Outcome, *, known_lines: bool) -> list[Delivered | Failed]:
-        """Empty where it is asked anew, or was only stopped. ``known_lines``: the parts hold their lines' own
-        requests."""
+    @property
+    def pack(self) -> int:
+        """Prompts that a request carries at present."""
+        return max(1, self._batcher.pack)
+
+    def records(self, packed: PackedRequest, outcome: Outcome, *, adopted: bool = False) -> list[Delivered | Failed]:
+        """Empty where the request is sent again, or was only stopped. ``adopted``: it was made by an earlier submitter,
+        so that the lines' own requests are not known."""
         self._count(packed, outcome)
         failure = outcome.failure
         if failure is None:
@@ -51,40 +54,29 @@ class Outcomes:
                 self._learn(packed, outcome)
                 self._status.rollouts += sum(len(item.rollouts) for item in delivered)
                 return list(delivered)
-        if self._asked_anew(packed, failure):
+        if self._send_again(packed, failure):
             return []
         records = failed_lines(packed, outcome)
-        if not known_lines:
-            records = [replace(record, request=None) for record in records]
         self._status.failures += len(records)
-        return list(records)
+        return [replace(record, request=None) if adopted else record for record in records]
 
-    def refused(self, unit: Unit, message: str) -> Failed:
-        """A line of which no request can be made."""
-        wanted = unit.wanted or tuple(
-            (prompt, choice) for prompt in range(unit.request.prompt_count) for choice in range(unit.request.n)
-        )
-        failure = Failure(Cause.BAD_REQUEST, message, permanent=True)
-        self._status.failures += 1
-        return Failed(unit.line, unit.id, unit.request, wanted, failure, Outcome(unit.id, failure=failure))
-
-    def _asked_anew(self, packed: PackedRequest, failure: Failure) -> bool:
-        """Whether the failure is nobody's: withdrawn, or of a pack of which nobody knows who is to blame."""
+    def _send_again(self, packed: PackedRequest, failure: Failure) -> bool:
+        """Whether the failure ends no line: the request was withdrawn, or it is not known which prompt failed."""
         stopping = self._status.stopping is not None
         if failure.cause is Cause.CANCELLED:
             if not stopping:
-                self._planner.put_back(packed.pack_key, [packed.slices])
+                self._batcher.put_back(packed.pack_key, [packed.slices])
             return True
-        if failure.cause is Cause.TIMEOUT and len(packed.slices) > 1:
-            self._tuner.latency(packed.pack_key.model).timed_out(packed.pack_key.max_tokens, packed.choices)
+        if failure.cause is Cause.TIMEOUT:
+            self._note_timeout(packed)
         smaller = split_failed(packed, failure)
         if not smaller:
             return False
         self._status.split += 1
         if failure.cause is Cause.BUDGET:
-            self._tuner.max_prompts = max(1, len(packed.slices) // 2)
+            self._sizer.max_prompts = max(1, len(packed.slices) // 2)
         if not stopping:
-            self._planner.put_back(packed.pack_key, smaller)
+            self._batcher.put_back(packed.pack_key, smaller)
         return True
 
     def _count(self, packed: PackedRequest, outcome: Outcome) -> None:
@@ -100,8 +92,12 @@ class Outcomes:
             status.tokens += usage["total_tokens"]
 
     def _learn(self, packed: PackedRequest, outcome: Outcome) -> None:
-        latency = self._tuner.latency(packed.pack_key.model)
         if outcome.attempts == 1 and outcome.provider_s > 0:
+            latency = self._sizer.latency(packed.pack_key.model)
             latency.add(packed.pack_key.max_tokens, packed.choices, outcome.provider_s)
-        if outcome.retries.get(Cause.TIMEOUT) and len(packed.slices) > 1:
-            latency.timed_out(packed.pack_key.max_tokens, packed.choices)
+        if outcome.retries.get(Cause.TIMEOUT):
+            self._note_timeout(packed)
+
+    def _note_timeout(self, packed: PackedRequest) -> None:
+        if len(packed.slices) > 1:
+            self._sizer.latency(packed.pack_key.model).timed_out(packed.pack_key.max_tokens, packed.choices)

@@ -1,112 +1,106 @@
-"""Looks after what is outstanding: lost shards, packs that cannot come to their end, keys that would run out.
+"""Compares what is in flight with Redis: finds lost shards, replans packs that would time out, renews TTLs.
 
-A shard that is found nowhere is enqueued again; if it was not lost after all, whoever comes second finds nothing left
-to do.
+A message is lost when a worker dies between taking it and recording that it has it, or when Redis loses its last
+second. A shard whose worker died is redelivered by Celery, but late. A lost shard is enqueued again; if it was not lost
+after all, whoever comes second finds nothing left to do.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+import time
 
-from brimful.dispatch.inflight import Outstanding, Shard
+from brimful.dispatch.enqueue import Enqueuer
+from brimful.dispatch.inflight import InFlight, Shard
 from brimful.dispatch.intake import Intake
 from brimful.dispatch.ledger import RunLedger
-from brimful.dispatch.results import Inbox
-from brimful.dispatch.sender import Sender
-from brimful.dispatch.stop import Ending
-from brimful.dispatch.sweep import Sweep
-from brimful.packing.batcher import Batcher
-from brimful.packing.pack_size import PackSizer
-from brimful.packing.packing import split_evenly
-from brimful.packing.units import DriveStatus
+from brimful.dispatch.results import ResultsReader
+from brimful.dispatch.stop import Stop
+from brimful.state.broker_queues import find_shards
 from brimful.state.redis_retry import retry_until_available
 
 log = logging.getLogger(__name__)
 
+_LOOKS = 2
+"""Consecutive looks that must miss a shard: a message that is being delivered is nowhere for a moment."""
 _TOUCH_S = 3600.0
 
 
-class Caretaker:
-    """``look_after`` as a task. Raises FleetError when Redis refuses."""
+class Reconciler:
+    """``run`` as a task."""
 
     def __init__(
         self,
         ledger: RunLedger,
-        out: Outstanding,
-        sweep: Sweep,
-        tuner: PackSizer,
-        planner: Batcher,
+        in_flight: InFlight,
         intake: Intake,
-        sender: Sender,
-        inbox: Inbox,
-        ending: Ending,
-        status: DriveStatus,
+        enqueuer: Enqueuer,
+        results: ResultsReader,
+        stop: Stop,
         *,
-        auto: bool,
         sweep_s: float,
-        clock: Callable[[], float],
     ) -> None:
-        """``auto``: packs may turn out to be too large. ``sweep_s``: five looks take so long."""
+        """``sweep_s``: the age from which a shard that no worker has begun is searched for; a fifth of it is the
+        interval between looks."""
         self._ledger = ledger
-        self._out = out
-        self._sweep = sweep
-        self._tuner = tuner
-        self._planner = planner
+        self._in_flight = in_flight
         self._intake = intake
-        self._sender = sender
-        self._inbox = inbox
-        self._ending = ending
-        self._status = status
-        self._auto = auto
+        self._enqueuer = enqueuer
+        self._results = results
+        self._stop = stop
         self._sweep_s = sweep_s
-        self._clock = clock
 
-    async def look_after(self) -> None:
-        """Never ends by itself."""
-        touched = self._clock()
+    async def run(self) -> None:
+        """Never returns. Raises FleetError when Redis refuses."""
+        touched = time.monotonic()
         while True:
             await asyncio.sleep(self._sweep_s / 5)
-            if lost := await self._sweep.lost():
-                await self._find_or_enqueue(lost)
-            if self._auto and self._status.stopping is None:
-                await self._withdraw_doomed()
-            if self._clock() - touched > _TOUCH_S:
-                touched = self._clock()
-                await retry_until_available(lambda: self._ledger.touch(list(self._out.shards)))
+            if lost := await self._find_lost():
+                await self._enqueue_again(lost)
+            if self._in_flight.status.stopping is None and (slow := self._intake.slow_shards()):
+                log.info("%d shards would time out; sent again in smaller requests", len(slow))
+                await retry_until_available(lambda: self._ledger.withdraw([shard.id for shard in slow]))
+                self._intake.plan_again(slow)
+            if time.monotonic() - touched > _TOUCH_S:
+                touched = time.monotonic()
+                await retry_until_available(lambda: self._ledger.touch(list(self._in_flight.shards)))
 
-    async def _find_or_enqueue(self, lost: list[Shard]) -> None:
-        """Their outcomes may be in the stream though, if Redis went back in time; if not, they are asked again."""
-        entry = "0"
-        while results := await retry_until_available(lambda: self._ledger.results(entry, 64, None)):  # noqa: B023
-            entry = results[-1].entry
-            if missed := [result for result in results if result.id in self._out]:
-                self._inbox.take(missed)
-        again = [shard for shard in lost if shard.requests and shard.id in self._out.shards]
-        if self._status.stopping is not None:
-            await self._ending.withdraw([shard.id for shard in again])
+    async def _find_lost(self) -> list[Shard]:
+        """Shards that two looks in a row found neither queued, nor unacknowledged, nor claimed."""
+        now = time.monotonic()
+        shards = self._in_flight.shards.values()
+        old = [shard for shard in shards if 0 < shard.enqueued_at < now - self._sweep_s / 5]
+        if not old:
+            return []
+        states = await retry_until_available(lambda: self._ledger.look([shard.id for shard in old]))
+        suspects: list[Shard] = []
+        unbegun: list[str] = []
+        for shard in old:
+            state = states[shard.id]
+            if state.recorded and state.claimed:
+                shard.times_missing = 0
+            elif state.begun or not state.recorded:
+                suspects.append(shard)  # its worker is dead, or Redis has lost it
+            elif now - shard.enqueued_at >= self._sweep_s:
+                suspects.append(shard)
+                unbegun.append(shard.id)
+        client = self._ledger.client
+        messages = await retry_until_available(lambda: find_shards(client, unbegun)) if unbegun else {}
+        lost: list[Shard] = []
+        for shard in suspects:
+            shard.times_missing = 0 if shard.id in messages else shard.times_missing + 1
+            if shard.times_missing >= _LOOKS:
+                shard.times_missing = 0
+                lost.append(shard)
+        return lost
+
+    async def _enqueue_again(self, lost: list[Shard]) -> None:
+        await self._results.read_again()  # if Redis went back in time, their outcomes may be in the stream
+        again = [shard for shard in lost if shard.requests and shard.id in self._in_flight.shards]
+        if self._in_flight.status.stopping is not None:
+            await self._stop.withdraw([shard.id for shard in again])
         elif again:
-            log.info("%d shards were found nowhere; enqueued again", len(again))
-            self._status.redelivered += len(again)
-            await self._sender.enqueue(again)
-
-    async def _withdraw_doomed(self) -> None:
-        """Packs sent before anything was known, and now known to run into their timeout: asked anew, smaller."""
-        doomed = [
-            shard
-            for shard in self._out.shards.values()
-            if any(
-                self._tuner.exceeds_timeout(packed.pack_key, len(packed.slices)) for packed in shard.requests.values()
-            )
-        ]
-        if not doomed:
-            return
-        log.info("%d shards would run into their timeout; asked anew in smaller requests", len(doomed))
-        await retry_until_available(lambda: self._ledger.withdraw([shard.id for shard in doomed]))
-        for shard in doomed:
-            for packed in list(shard.requests.values()):
-                if self._out.end(packed.id) is not None:
-                    most = self._tuner.most_prompts(packed.pack_key)
-                    self._planner.put_back(packed.pack_key, split_evenly(packed.slices, most))
-        self._intake.plan()
+            log.info("%d shards were lost; enqueued again", len(again))
+            self._in_flight.status.redelivered += len(again)
+            await self._enqueuer.enqueue(again)

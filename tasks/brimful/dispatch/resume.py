@@ -1,50 +1,53 @@
-"""What an earlier submitter of a run left behind in Redis: outcomes nobody collected, and shards still under way."""
+"""Takes over what an earlier submitter of a run left in Redis: uncollected outcomes, and shards still in flight."""
 
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
-
-from redis.asyncio import Redis
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from brimful.dispatch.ledger import RunLedger
-from brimful.dispatch.rebuild import rebuilt
-from brimful.packing.packing import PackedRequest, unpack
-from brimful.packing.units import Delivered, Recovered
+from brimful.errors import BadRequest
+from brimful.names import Mode
+from brimful.packing.packing import PackedRequest, Slice, slices_of, unpack
+from brimful.packing.request_size import line_profile, prompt_bytes
+from brimful.packing.units import Delivered, Manifest, Recovered, Unit
 from brimful.profile import Profile
+from brimful.request import Request
 from brimful.state.broker_queues import find_shards
 from brimful.state.redis_retry import retry_until_available
 
 
-@dataclass(frozen=True, slots=True)
-class Left:
+class Left(NamedTuple):
     delivered: list[Delivered]
     shards: dict[str, dict[str, PackedRequest]]
-    """Shard → its requests without an outcome, as their message tells them."""
+    """Shard → its requests without an outcome, by id."""
     last: str
-    """The last entry of the stream that was read; "0" = none."""
+    """The last entry of the results stream that was read; "0" = none."""
 
     @property
     def recovered(self) -> Recovered:
         outstanding = frozenset(
-            (piece.line, piece.prompt_index, choice)
+            (entry.line, entry.prompt_index, choice)
             for requests in self.shards.values()
             for packed in requests.values()
-            for piece in packed.manifest
-            for choice in piece.choices
+            for entry in packed.manifest
+            for choice in entry.choices
         )
         return Recovered(self.delivered, outstanding)
 
 
-async def collect(client: Redis, ledger: RunLedger, profile: Profile) -> Left:
-    """Shards without a message, or with another than they should have, are withdrawn: their lines are planned anew.
+async def collect(ledger: RunLedger, profile: Profile) -> Left:
+    """Withdraws shards that have no message, or one that does not fit the ledger; their lines are then planned again.
 
-    Shards are read before outcomes: what ends in between is then in both, and counts as ended.
+    Reads shards before outcomes: a request that ends in between is in both, and counts as ended. Raises FleetError when
+    Redis refuses.
     """
     await retry_until_available(lambda: ledger.drain(False))
     recorded = await retry_until_available(ledger.outstanding)
     alive = {shard: rows for shard, rows in recorded.items() if rows}
-    messages = await retry_until_available(lambda: find_shards(client, alive)) if alive else {}
+    messages = await retry_until_available(lambda: find_shards(ledger.client, alive)) if alive else {}
     delivered: list[Delivered] = []
     ended: set[str] = set()
     last = "0"
@@ -59,9 +62,34 @@ async def collect(client: Redis, ledger: RunLedger, profile: Profile) -> Left:
     for shard, rows in alive.items():
         rows = {id: manifest for id, manifest in rows.items() if id not in ended}
         asked = {str(entry.get("id")): entry.get("request") for entry in messages.get(shard, [])}
-        requests = {id: packed for id in rows if (packed := rebuilt(id, rows[id], asked.get(id), profile)) is not None}
+        requests = {id: packed for id in rows if (packed := _rebuild(id, rows[id], asked.get(id), profile)) is not None}
         if rows and len(requests) == len(rows):
             shards[shard] = requests
     if forgotten := [shard for shard in recorded if shard not in shards]:
         await retry_until_available(lambda: ledger.withdraw(forgotten))
     return Left(delivered, shards, last)
+
+
+def _rebuild(id: str, manifest: Manifest, fields: Any, profile: Profile) -> PackedRequest | None:
+    """A request from the ledger's manifest and its message's fields; None where the two do not fit.
+
+    The units in it have one prompt each: the lines' own requests are not known.
+    """
+    if not isinstance(fields, Mapping) or not manifest:
+        return None
+    try:
+        request = Request.parse(fields, line_profile(profile))
+        pack_key, _ = next(slices_of(Unit(0, "", replace(request, id="")), profile))
+    except (BadRequest, StopIteration):
+        return None
+    prompts = request.prompts
+    if len(prompts) != len(manifest) or not request.n == pack_key.n == len(manifest[0].choices):
+        return None
+    name = "messages" if request.mode is Mode.CHAT else "prompt"
+    slices = []
+    for entry, prompt in zip(manifest, prompts, strict=True):
+        line = Request({**request.fields, name: prompt}, "", request.mode, request.workload)
+        wanted = tuple((entry.prompt_index, choice) for choice in entry.choices)
+        unit = Unit(entry.line, entry.id, line, wanted)
+        slices.append(Slice(unit, entry.prompt_index, entry.choices, prompt, prompt_bytes(prompt)))
+    return PackedRequest(id, pack_key, tuple(slices))

@@ -1,4 +1,4 @@
-"""How a run's driver comes to its end: by itself when nothing is left, or by a stop, which withdraws what it can.
+"""The end of a run's driver: by itself when nothing is left, or by a stop, which withdraws what no worker has begun.
 
 A stop waits for Redis for seconds only. What could not be withdrawn in that time stays queued, and the run's next
 submitter finds it.
@@ -10,72 +10,85 @@ import asyncio
 import contextlib
 import logging
 
-from brimful.dispatch.inflight import Outstanding
+from brimful.dispatch.deliveries import Deliveries
+from brimful.dispatch.inflight import InFlight
 from brimful.dispatch.intake import Intake
 from brimful.dispatch.ledger import RunLedger
 from brimful.errors import FleetError
-from brimful.packing.units import DriveStatus
+from brimful.outcome import Cause
 from brimful.state.redis_retry import REDIS_ERRORS, recent_refusal, retry_until_available
 
 log = logging.getLogger(__name__)
 
 _DRAIN_S = 15.0
-"""Redis may take so long to hear that the run stops; what is on the wire may then take what it needs."""
-_AT_ONCE_S = 1.0
+"""How long Redis may take to record that the run stops. Requests on the wire may then take as long as they need."""
+_NOW_S = 1.0
 
 
-class Ending:
-    """``over`` is set when nothing more will come."""
-
-    def __init__(self, ledger: RunLedger, out: Outstanding, intake: Intake, status: DriveStatus) -> None:
+class Stop:
+    def __init__(self, ledger: RunLedger, in_flight: InFlight, intake: Intake, deliveries: Deliveries) -> None:
         self._ledger = ledger
-        self._out = out
+        self._in_flight = in_flight
         self._intake = intake
-        self._status = status
-        self.over = asyncio.Event()
+        self._deliveries = deliveries
+        self._status = in_flight.status
+        self._refused = asyncio.Event()
+
+    async def run(self) -> None:
+        """Once an outcome has stopped the run, withdraw what no worker has begun. Raises FleetError."""
+        await self._refused.wait()
+        await self._withdraw_unbegun()
 
     def end_if_done(self) -> None:
-        stopping = self._status.stopping is not None
-        if not len(self._out) and (stopping or self._intake.done):
-            self.over.set()
+        if not len(self._in_flight) and (self._status.stopping is not None or self._intake.done):
+            self._deliveries.end()
 
-    def begin_stop(self, why: str) -> None:
-        """Nothing new is planned from now on, and what was planned is not sent."""
-        if self._status.stopping in (None, "drain"):
-            self._status.stopping = why
-        self._intake.wake()
-        self._out.drop_unsent()
-        self.end_if_done()
+    def begin_by(self, cause: Cause) -> None:
+        """An outcome says that the key, or its budget, takes no more requests."""
+        if self._status.stopping is None:
+            self._begin(cause.value)
+            self._refused.set()
 
-    async def stop(self, *, drain: bool) -> None:
-        """``drain``: over when what is on the wire has ended. Else at once."""
-        self.begin_stop("drain" if drain else "stop")
-        if drain and self.over.is_set():
-            return  # nothing is outstanding
-        if drain:
-            try:
-                async with asyncio.timeout(_DRAIN_S):
-                    await self.withdraw_unbegun()
-            except (TimeoutError, FleetError) as error:
-                why = str(recent_refusal() or error) or "Redis does not answer"
-                log.warning("brimful: stopped without waiting for what is on the wire: %s", why)
-                self.over.set()
-        else:
-            self.over.set()
-            with contextlib.suppress(*REDIS_ERRORS, TimeoutError):
-                async with asyncio.timeout(_AT_ONCE_S):
-                    await self._ledger.withdraw(list(self._out.shards))
+    async def drain(self) -> None:
+        """Send nothing more; end when the requests on the wire have ended."""
+        self._begin("drain")
+        if not len(self._in_flight):
+            return
+        try:
+            async with asyncio.timeout(_DRAIN_S):
+                await self._withdraw_unbegun()
+        except (TimeoutError, FleetError) as error:
+            why = str(recent_refusal() or error) or "Redis does not answer"
+            log.warning("brimful: stopped without waiting for what is on the wire: %s", why)
+            self._deliveries.end()
 
-    async def withdraw_unbegun(self) -> None:
-        """Shards that no worker has begun; workers hold back what of theirs is not on the wire."""
-        await retry_until_available(lambda: self._ledger.drain(True))
-        seen = await retry_until_available(lambda: self._ledger.look(list(self._out.shards)))
-        await self.withdraw([id for id, (_, claimed, _) in seen.items() if not claimed])
+    async def now(self) -> None:
+        """Withdraw everything, and end at once."""
+        self._begin("stop")
+        self._deliveries.end()
+        with contextlib.suppress(*REDIS_ERRORS, TimeoutError):
+            async with asyncio.timeout(_NOW_S):
+                await self._ledger.withdraw(list(self._in_flight.shards))
 
     async def withdraw(self, shards: list[str]) -> None:
+        """Raises FleetError when Redis refuses."""
         if shards:
             await retry_until_available(lambda: self._ledger.withdraw(shards))
             for id in shards:
-                if (shard := self._out.shards.get(id)) is not None:
-                    self._out.drop(shard)
+                if (shard := self._in_flight.shards.get(id)) is not None:
+                    self._in_flight.drop(shard)
         self.end_if_done()
+
+    def _begin(self, why: str) -> None:
+        """Plan nothing from now on, and send nothing that was planned."""
+        if self._status.stopping in (None, "drain"):
+            self._status.stopping = why
+        self._intake.wake()
+        self._in_flight.drop_unsent()
+        self.end_if_done()
+
+    async def _withdraw_unbegun(self) -> None:
+        """Shards that no worker has begun. Workers hold back what of theirs is not on the wire."""
+        await retry_until_available(lambda: self._ledger.drain(True))
+        states = await retry_until_available(lambda: self._ledger.look(list(self._in_flight.shards)))
+        await self.withdraw([id for id, state in states.items() if not state.claimed])
