@@ -188,7 +188,7 @@ async def test_sentinel_promotes_the_replica(tmp_path: Path) -> None:
         replica = redis.Redis.from_url(second.url)
         replica.replicaof("127.0.0.1", first.port)
         await wait_until_async(lambda: replica.info("replication")["master_link_status"] == "up", "it replicates")
-        with sentinel(tmp_path, first.port) as port, redis.Redis(port=port) as watcher:
+        with sentinel(tmp_path, first.port) as port, redis.Redis(port=port, decode_responses=True) as watcher:
             await wait_until_async(lambda: watcher.sentinel_slaves("mymaster"), "Sentinel knows the replica")
             async with admissions(f"sentinel://127.0.0.1:{port}/0?master=mymaster", 2, lease_s=3) as (one, two):
                 held = [await hold(one), await hold(two)]

@@ -281,7 +281,7 @@ async def test_outcomes_wait_for_redis(valkey: Valkey, ledger: RunLedger, tmp_pa
 
 
 async def test_the_connections_to_a_sentinel_are_closed_too(valkey: Valkey, tmp_path: Path) -> None:
-    with sentinel(tmp_path, valkey.port) as port, redis.Redis(port=port) as watcher:
+    with sentinel(tmp_path, valkey.port) as port, redis.Redis(port=port, decode_responses=True) as watcher:
         before = len(watcher.client_list())
         runner = ShardRunner(HeldSampler(), f"sentinel://127.0.0.1:{port}/0?master=mymaster", "w", asyncio.Event())
         async with runner:
