@@ -185,7 +185,7 @@ async def test_sentinel_promotes_the_replica(tmp_path: Path) -> None:
     quick = ("repl-diskless-sync-delay 0",)
     with Valkey(tmp_path / "first", options=quick) as first, Valkey(tmp_path / "second") as second:
         marked_clean(first)
-        replica = redis.Redis.from_url(second.url)
+        replica = redis.Redis.from_url(second.url, decode_responses=True)
         replica.replicaof("127.0.0.1", first.port)
         await wait_until_async(lambda: replica.info("replication")["master_link_status"] == "up", "it replicates")
         with sentinel(tmp_path, first.port) as port, redis.Redis(port=port, decode_responses=True) as watcher:
