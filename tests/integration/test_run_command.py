@@ -156,7 +156,7 @@ def test_a_spoilt_record_is_named(command: Command, tmp_path: Path, field: str, 
     write_lines(out, [record, {**record, field: ["spoilt"]}])
     done = command("report", out) if told_by == "report" else command("run", path, "-o", out)
     assert done.returncode == 2, done.stderr
-    assert f"{out}:2: is no record of a run" in done.stderr
+    assert f"{out}:2: is not a record of a run" in done.stderr
 
 
 @pytest.mark.parametrize("spoilt", [{"limits": 5}, {"bad_lines": [[1]]}, {"tries": [1]}, {"run": None}, {"more": 1}])

@@ -14,9 +14,10 @@ from brimful.outcome import Cause, Failure
 from brimful.run.display.terminal import Terminal
 from brimful.run.launch import Showing, run_to_end
 from brimful.run.prepare import Prepared
+from brimful.state.status import Status
 from brimful_worker.local.server.valkey import Valkey
 from support.fake_driver import FakeDriver
-from support.runs import options, records, write_lines
+from support.runs import fleet, options, records, write_lines
 
 Driver = Callable[[str, Prepared], FakeDriver]
 
@@ -108,12 +109,11 @@ async def test_the_live_display_draws_itself() -> None:
 
     from rich.console import Console
 
-    from brimful.run.display.display import Progress
-    from brimful.run.display.gauges import Gauges
+    from brimful.run.display.progress import Progress
     from brimful.run.display.summary import Summary
 
-    async def gauges() -> Gauges:
-        return Gauges(16, 16, 583, 600, waiting=3)
+    async def gauges() -> Status:
+        return fleet(waiting=3)
 
     console = Console(file=io.StringIO(), force_terminal=True, width=120, color_system=None)
     live = Terminal(gauges, console=console)

@@ -1,9 +1,10 @@
-"""A run against a driver of one's own, without a fleet."""
+"""A run with a fake driver, without a fleet; and the files and figures that tests of runs need."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,21 @@ from brimful.run.input.sources import Source
 from brimful.run.options import RunOptions
 from brimful.run.prepare import prepare
 from brimful.run.session import Session
+from brimful.state.status import Status, WorkerStatus
 from support.fake_driver import FakeDriver, Killed
 
 PROFILE = Settings.load().profile
+_WORKER = WorkerStatus("p", "w1@here", "here", 1, held=16, interactive=0, batch=0, heard_s=0.1)
+_STATUS = Status(
+    tag="tag", epoch="e", rebuilding=False, slots=16, slots_used=16, cooling=0, starts=600, starts_used=583,
+    window_s=60.0, tokens=None, tokens_used=0, budget=None, budget_spent=0, waiting={"interactive": 0, "batch": 0},
+    pause_s=0.0, pause_reason=None, circuit_breaker="closed", failures=0, limits={}, overridden=(), workers=(_WORKER,),
+)  # fmt: skip
+
+
+def fleet(*, waiting: int = 0, **figures: Any) -> Status:
+    """The figures of a fleet of one worker: 16 of 16 slots used, 583 of 600 starts."""
+    return replace(_STATUS, waiting={"interactive": 0, "batch": waiting}, **figures)
 
 
 def options(*inputs: Path | str, out: Path | str, read: dict[str, Any] | None = None, **more: Any) -> RunOptions:
@@ -26,7 +39,7 @@ def options(*inputs: Path | str, out: Path | str, read: dict[str, Any] | None = 
 
 
 def run(asked: RunOptions, driver: FakeDriver | None = None) -> Summary | None:
-    """The summary; None when the driver 'died'."""
+    """The run's summary; None if the driver raised :class:`Killed`."""
     prepared = prepare(asked, PROFILE)
     try:
         session = Session(prepared, Quiet(table=False))
@@ -43,7 +56,7 @@ def records(path: Path) -> list[dict[str, Any]]:
 
 
 def write_lines(path: Path, lines: list[Any]) -> Path:
-    """Objects as JSON, strings as they are, bytes as they are."""
+    """Objects as JSON; strings and bytes as they are."""
     with path.open("wb") as file:
         for line in lines:
             data = line if isinstance(line, bytes) else (line if isinstance(line, str) else json.dumps(line)).encode()

@@ -19,8 +19,7 @@ from brimful.outcome import Outcome
 from brimful.packing.units import DriveStatus
 from brimful.profile import get_profile
 from brimful.request import Request
-from brimful.run.display.display import Progress
-from brimful.run.display.gauges import Gauges
+from brimful.run.display.progress import Progress
 from brimful.run.display.summary import Summary
 from brimful.run.display.terminal import Terminal
 from brimful.runtime.port import bind
@@ -84,7 +83,7 @@ def test_a_redis_url_of_another_kind_is_named() -> None:
 
 
 async def test_no_colour_is_no_bold_either(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def gauges() -> Gauges | None:
+    async def gauges() -> None:
         return None
 
     monkeypatch.setenv("NO_COLOR", "1")
@@ -94,7 +93,7 @@ async def test_no_colour_is_no_bold_either(monkeypatch: pytest.MonkeyPatch) -> N
     terminal.console.file = out = io.StringIO()
     progress = Progress(
         seconds=1, requests=2, total=4, succeeded=1, failed=1, rollouts=1, new_rollouts=1, tokens=1, budget=None,
-        retries={}, rate_limited=0, drive=DriveStatus(), stopping=True,
+        retries={}, drive=DriveStatus(), stopping=True,
     )  # fmt: skip
     terminal.say("a word")
     await terminal.show(progress)

@@ -10,12 +10,11 @@ import pytest
 
 from brimful.outcome import Cause, Failure
 from brimful.packing.units import DriveStatus
-from brimful.run.display.display import Progress, Rate, plain_line
-from brimful.run.display.gauges import Gauges
+from brimful.run.display.progress import Progress, Rate, plain_line
 from brimful.run.display.stats import Histogram, Recent
 from brimful.run.display.summary import Summary, duration
 from support.fake_driver import FakeDriver
-from support.runs import options, run, write_lines
+from support.runs import fleet, options, run, write_lines
 
 
 def test_percentiles() -> None:
@@ -34,13 +33,12 @@ def test_recent_forgets() -> None:
     assert [recent.add(word) for word in "abacba"] == [True, True, False, True, False, True]
 
 
-def test_the_plain_line_tells_what_matters() -> None:
+def test_the_plain_line_leaves_out_what_is_zero() -> None:
     progress = Progress(
         seconds=20, requests=100, total=100, succeeded=40, failed=2, rollouts=80, new_rollouts=80, tokens=1234,
         retries={"timeout": 3}, drive=DriveStatus(queued=9, pack=25),
     )  # fmt: skip
-    gauges = Gauges(16, 16, 583, 600, waiting=12, paused_s=3.4, pause_reason="429")
-    line = plain_line(progress, gauges, 240.0, 30.0)
+    line = plain_line(progress, fleet(waiting=12, pause_s=3.4, pause_reason="429"), 240.0, 30.0)
     assert line == (
         "42/100 requests, 80 rollouts, 240/min, slots 16/16, window 583/600, waiting 12, queued 9, pack 25, "
         "retries timeout 3, paused 3 s (429), failed 2, tokens 1,234, about 30 s to go"
@@ -57,21 +55,21 @@ def test_the_rate_is_of_the_last_half_minute() -> None:
     assert duration(3725) == "1 h 2 min"
 
 
-def test_a_full_window_is_told_and_reckoned_with() -> None:
+def test_a_full_window_decides_the_time_left() -> None:
     rate = Rate()
     rate.update(Progress(10, 2000, 2000, 600, 0, 600, 600, 0))
     now = Progress(50, 2000, 2000, 600, 0, 600, 600, 0)
-    gauges = Gauges(0, 16, 600, 600, waiting=40, paused_s=0.2, window_s=60.0, next_start_s=12.4)
-    per_minute, to_go = rate.update(now, gauges)
+    full = fleet(slots_used=0, starts_used=600, waiting=40, pause_s=0.2, next_start_s=12.4)
+    per_minute, to_go = rate.update(now, full)
     assert (per_minute, to_go) == (0.0, 12.4 + 2 * 60)  # 600 in 12 s, 600 a window later, and the last 200
-    line = plain_line(now, gauges, per_minute, to_go)
+    line = plain_line(now, full, per_minute, to_go)
     assert "600 rollouts, next start in about 12 s, slots 0/16" in line
     assert "/min" not in line
     assert "paused" not in line
     assert line.endswith("about 2 min 12 s to go")
     packed = replace(now, drive=DriveStatus(pack=100))
-    assert rate.update(packed, gauges)[1] == 12.4
-    assert rate.update(now, replace(gauges, starts_used=0, next_start_s=0.0))[1] == 2 * 60
+    assert rate.update(packed, full)[1] == 12.4
+    assert rate.update(now, replace(full, starts_used=0, next_start_s=0.0))[1] == 2 * 60
 
 
 def test_the_end_table_leaves_out_what_did_not_happen() -> None:

@@ -21,10 +21,12 @@ Feed = Callable[..., Path]
 def pipe(tmp_path: Path) -> Iterator[Feed]:
     """A pipe that somebody writes lines to."""
     path = tmp_path / "pipe"
-    os.mkfifo(path)
     writers: list[threading.Thread] = []
 
     def feed(*lines: str) -> Path:
+        path.unlink(missing_ok=True)  # a run that died may still hold the one before open
+        os.mkfifo(path)
+
         def write() -> None:
             try:
                 with path.open("w") as file:

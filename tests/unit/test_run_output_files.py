@@ -160,7 +160,7 @@ def test_input_order(tmp_path: Path) -> None:
 def test_a_foreign_output_is_not_added_to(tmp_path: Path) -> None:
     out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 4)
     out.write_text('{"hello": "world"}\n')
-    with pytest.raises(InputError, match=r"out.jsonl:1: is no record of a run"):
+    with pytest.raises(InputError, match=r"out.jsonl:1: is not a record of a run"):
         run(options(source, out=out))
     assert out.read_text() == '{"hello": "world"}\n'
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl"]

@@ -12,7 +12,8 @@ from brimful.errors import InputError, UsageError
 from brimful.outcome import Cause, Failure
 from brimful.packing.units import Unit
 from brimful.run.output.paths import OutputFormat
-from brimful.run.report.figures import read_run, write_report
+from brimful.run.report.figures import read_run
+from brimful.run.report.page import write_report
 from support.fake_driver import FakeDriver
 from support.runs import options, records, run, write_lines
 
@@ -89,10 +90,10 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no such file"):
         read_run(tmp_path / "nothing.jsonl")
     path = write_lines(tmp_path / "prompts.jsonl", [{"prompt": "a"}])
-    with pytest.raises(InputError, match=r"prompts.jsonl:1: is no record of a run"):
+    with pytest.raises(InputError, match=r"prompts.jsonl:1: is not a record of a run"):
         read_run(path)
     write_lines(path, ["not JSON", json.dumps({"a": 1})])
-    with pytest.raises(InputError, match=r"prompts.jsonl:1: is no record of a run"):
+    with pytest.raises(InputError, match=r"prompts.jsonl:1: is not a record of a run"):
         read_run(path)
     path.write_text("")
     with pytest.raises(InputError, match="holds no rollouts yet"):

@@ -50,7 +50,7 @@ def test_attempts_of_packs_that_were_parted_count(tmp_path: Path) -> None:
     assert (summary.attempts, summary.starts, summary.retries, summary.parted) == (5, 5, {"bad_request": 3}, 3)
     assert dict(summary.rows())["attempts"] == (
         "5 requests on the wire, 3 failed (bad_request 3), 3 carried several lines, "
-        "3 of those failed and were asked anew in smaller ones"
+        "3 of those failed and were split into smaller ones"
     )
 
 

@@ -15,7 +15,7 @@ def report(
     page: Annotated[Path | None, typer.Option("--page", "-p", help="Where to write it; else OUT.report.html.")] = None,
 ) -> None:
     """Make one self-contained HTML page of a run: it works offline and shows what was sampled, when, and how well."""
-    from brimful.run.report.figures import write_report
+    from brimful.run.report.page import write_report
 
     with unwinding():
         made = write_report(output, page)

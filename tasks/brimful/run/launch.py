@@ -16,8 +16,7 @@ from functools import partial
 from brimful.config import Settings
 from brimful.errors import BrimfulError, ExitCode, UsageError
 from brimful.run.display.display import Display, Quiet, make_display
-from brimful.run.display.fleet_gauges import FleetGauges
-from brimful.run.display.gauges import GaugeReader, Gauges
+from brimful.run.display.gauges import GaugeReader
 from brimful.run.display.summary import Summary
 from brimful.run.options import RunOptions
 from brimful.run.prepare import Prepared, prepare
@@ -68,11 +67,10 @@ class _Launch:
         self._settings = settings
         self._showing = showing
         self._make_driver = make_driver
-        self._gauges = GaugeReader(self._read_gauges)
-        self._display: Display = make_display(progress=showing.progress, table=not showing.json, gauges=self._gauges)
+        self._gauges = GaugeReader()
+        self._display: Display = make_display(progress=showing.progress, table=not showing.json, fleet=self._gauges)
         self._session: Session | None = None
         self._fleet: LocalFleet | None = None
-        self._fleet_gauges: FleetGauges | None = None
         self._fleet_stopping = False
         self._interrupted = False
         self.signals = Signals(self._interrupt, self._kill_workers)
@@ -124,7 +122,7 @@ class _Launch:
         driver = None
         if settings is not None:
             assert settings.redis_url is not None
-            self._fleet_gauges = FleetGauges(settings)
+            self._gauges.connect(settings)
             driver = self._make_driver(settings.redis_url, self._prepared)
         try:
             await session.run(driver)
@@ -136,8 +134,7 @@ class _Launch:
                     print(json.dumps(summary.as_json()), flush=True)
             if driver is not None and (close := getattr(driver, "aclose", None)) is not None:
                 await close()
-            if self._fleet_gauges is not None:
-                await self._fleet_gauges.aclose()
+            await self._gauges.aclose()
         assert summary is not None
         return ExitCode(summary.exit_code)
 
@@ -172,9 +169,6 @@ class _Launch:
         if summary.failed_passing:
             return shlex.join([*words, *([] if "--retry-errors" in words else ["--retry-errors"])])
         return None
-
-    async def _read_gauges(self) -> Gauges | None:
-        return await self._fleet_gauges.read() if self._fleet_gauges is not None else None
 
     def _say_when_no_worker_answers(self) -> None:
         """A fleet elsewhere may have no workers yet: said once, while the run waits for them."""

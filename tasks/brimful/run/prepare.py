@@ -231,7 +231,7 @@ def _scan(ledger: Path, tally: Tally, counts: Counts, notes: list[str]) -> None:
             counts.add(record)
         except (AttributeError, KeyError, TypeError, ValueError):
             raise InputError(
-                f"{ledger}:{number}: is no record of a run, nothing is added to it; name another output with -o"
+                f"{ledger}:{number}: is not a record of a run, nothing is added to it; name another output with -o"
             ) from None
         twice += not new
     if twice:

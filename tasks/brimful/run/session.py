@@ -9,7 +9,8 @@ from typing import Any, Protocol
 
 from brimful.errors import BrimfulError, FleetError
 from brimful.packing.units import Delivered, DriveStatus, Failed, Recovered, Unit
-from brimful.run.display.display import Display, Progress
+from brimful.run.display.display import Display
+from brimful.run.display.progress import Progress
 from brimful.run.display.summary import Summary, exit_code_of
 from brimful.run.output.collect import Collector
 from brimful.run.output.convert import convert
@@ -293,7 +294,6 @@ class Session:
             tokens=counts.tokens,
             budget=prepared.options.budget_tokens,
             retries=self._retries(self._snapshot()),
-            rate_limited=self._collector.rate_limited,
             drive=self._snapshot(),
             stopping=self._interrupts > 0,
         )

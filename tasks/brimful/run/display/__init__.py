@@ -1,4 +1,4 @@
-"""What a run shows in the terminal: live progress, and the summary at the end.
+"""What a run shows on stderr: live progress, and the summary at the end.
 
-Imported by the top files of ``run``.
+Imported by the top files of ``run``, and ``stats`` by ``output`` and ``report``.
 """

@@ -1,52 +1,54 @@
-"""The fleet's own figures for a run's display: slots, window, what waits. Read at most once a second."""
+"""The fleet's figures for a run's display, read from Redis at most once a second."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+
+from redis.asyncio import Redis
+
+from brimful.config import Settings
+from brimful.errors import SettingError
+from brimful.state.redis_url import close_redis_client, redis_client
+from brimful.state.status import Status, read_status_async, tag_in_use
 
 _EVERY_S = 0.9
-_PATIENCE_S = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Gauges:
-    slots_used: int
-    slots: int
-    starts_used: int
-    starts: int | None
-    """None: no such limit."""
-    waiting: int
-    paused_s: float = 0.0
-    pause_reason: str = ""
-    workers: int | None = None
-    window_s: float = 0.0
-    next_start_s: float = 0.0
-    """Until the full window has room again; 0 = it has."""
-
-    @property
-    def window_full(self) -> bool:
-        return self.starts is not None and self.starts > 0 and self.starts_used >= 0.95 * self.starts
+_TIMEOUT_S = 2.0
 
 
 class GaugeReader:
-    """Call it for the newest figures: None while there are none. A Redis that is away leaves the last ones."""
+    """Call it for the newest figures: None before :meth:`connect` and before the first worker.
 
-    def __init__(
-        self, read: Callable[[], Awaitable[Gauges | None]], clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._read = read
-        self._clock = clock
-        self._last: Gauges | None = None
+    Keeps the last figures while Redis does not answer. Without an API key in ``settings`` it reads the figures of the
+    only key whose workers run.
+    """
+
+    def __init__(self) -> None:
+        self._client: Redis | None = None
+        self._tag: str | None = None
+        self._last: Status | None = None
         self._due = 0.0
 
-    async def __call__(self) -> Gauges | None:
-        if self._clock() >= self._due:
-            self._due = self._clock() + _EVERY_S
-            with contextlib.suppress(Exception):  # figures are no reason to stop a run
-                async with asyncio.timeout(_PATIENCE_S):
-                    self._last = await self._read()
+    def connect(self, settings: Settings) -> None:
+        assert settings.redis_url is not None
+        self._client = redis_client(settings.redis_url)
+        with contextlib.suppress(SettingError):
+            self._tag = settings.key_tag
+
+    async def __call__(self) -> Status | None:
+        if self._client is not None and time.monotonic() >= self._due:
+            self._due = time.monotonic() + _EVERY_S
+            with contextlib.suppress(Exception):  # a display must not stop a run
+                async with asyncio.timeout(_TIMEOUT_S):
+                    self._last = await self._read(self._client)
         return self._last
+
+    async def _read(self, client: Redis) -> Status | None:
+        tag = self._tag or await tag_in_use(client)
+        status = await read_status_async(client, tag) if tag is not None else None
+        return None if status is None or status.slots is None else status
+
+    async def aclose(self) -> None:
+        if self._client is not None:
+            await close_redis_client(self._client)

@@ -1,4 +1,4 @@
-"""Figures in flat memory: counts of a ledger's records, and percentiles from a histogram of narrow buckets."""
+"""Statistics in constant memory: counts of output records, percentiles, and a set of recent strings."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-_RATIO = math.log(1.02)  # a bucket is 2 % wide
+_RATIO = math.log(1.02)
 _FLOOR = 0.001
 
 
 class Histogram:
-    """Of seconds. Percentiles are right to 1 %; what is below a millisecond counts as none."""
+    """Durations in seconds, in buckets 2 % wide: percentiles are right to 1 %. Below a millisecond counts as 0."""
 
     def __init__(self) -> None:
         self.buckets: dict[int, int] = {}
@@ -23,7 +23,7 @@ class Histogram:
 
     @staticmethod
     def seconds(bucket: float) -> float:
-        """Where a bucket begins."""
+        """The lower bound of a bucket."""
         return 0.0 if bucket < 0 else _FLOOR * math.exp(bucket * _RATIO)
 
     def add(self, seconds: float) -> None:
@@ -32,7 +32,7 @@ class Histogram:
         self.count += 1
 
     def percentile(self, share: float) -> float | None:
-        """None when empty. ``share`` 0.5 is the median."""
+        """None if empty. ``share`` 0.5 is the median."""
         if not self.count:
             return None
         rank = max(1, math.ceil(share * self.count))
@@ -44,11 +44,12 @@ class Histogram:
 
     def summary(self) -> dict[str, float | None]:
         """``{"p50": …, "p95": …}``"""
-        return {name: _rounded(self.percentile(share)) for name, share in (("p50", 0.5), ("p95", 0.95))}
+        shares = {"p50": self.percentile(0.5), "p95": self.percentile(0.95)}
+        return {name: None if value is None else round(value, 3) for name, value in shares.items()}
 
 
 class Counts:
-    """What a ledger holds, record by record."""
+    """Counts of an output's records."""
 
     def __init__(self) -> None:
         self.rollouts = 0
@@ -57,7 +58,7 @@ class Counts:
         self.filtered = 0
         """``finish_reason`` content_filter"""
         self.empty = 0
-        """No text, or only white space."""
+        """Without text, or with white space only."""
         self.prompt_tokens = 0
         self.completion_tokens = 0
 
@@ -77,21 +78,17 @@ class Counts:
 
 
 class Recent:
-    """A set of the last ``size`` strings: tells whether one came lately, in flat memory."""
+    """A set of the last ``size`` strings added."""
 
     def __init__(self, size: int = 4096) -> None:
         self._size = size
         self._seen: dict[str, None] = {}
 
     def add(self, word: str) -> bool:
-        """False when it is there already."""
+        """Returns False if ``word`` is in the set already."""
         if word in self._seen:
             return False
         self._seen[word] = None
         if len(self._seen) > self._size:
             del self._seen[next(iter(self._seen))]
         return True
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 3)

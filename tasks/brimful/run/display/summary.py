@@ -1,4 +1,4 @@
-"""What a run came to: one object for ``--json``, and a table for people. It equals a recount of the files."""
+"""A run's result: one object for ``--json``, and the end table. It equals a recount of the files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from brimful.errors import ExitCode
 
 @dataclass
 class Summary:
-    """Counts of requests (input lines) and rollouts are of the whole run, all tries; the others of this try alone."""
+    """Requests (input lines), rollouts and tokens are counted over all tries of the run, the rest over this try.
+
+    Durations are in seconds.
+    """
 
     requests: int = 0
     """Lines that are not blank, up to ``--limit``."""
@@ -22,17 +25,17 @@ class Summary:
     failed: int = 0
     """Requests with a record in the errors file."""
     left: int | None = 0
-    """Requests neither succeeded nor failed: not asked yet; None where the input's end was not seen."""
+    """Requests neither succeeded nor failed; None if the input's end was not seen."""
     resumed: int = 0
-    """Rollouts that were in the output, or finished and uncollected, when this try began."""
+    """Rollouts that were in the output, or finished but not collected, when this try began."""
     truncated: int = 0
     filtered: int = 0
     empty: int = 0
     failed_by_cause: dict[str, int] = field(default_factory=dict)
     failure_messages: dict[str, str] = field(default_factory=dict)
-    """By cause: what was said most often."""
+    """The most frequent message, by cause."""
     failed_passing: int = 0
-    """Requests that failed of what may pass: worth asking again as they are."""
+    """Failed requests that may succeed when retried unchanged."""
     tokens: int = 0
     """Prompt and completion tokens of the records in the output."""
     prompt_tokens: int = 0
@@ -40,7 +43,7 @@ class Summary:
     starts: int = 0
     """Requests that reached the provider in this try."""
     attempts: int = 0
-    """The same: several per request where some were tried again, those of parted packs too."""
+    """The same; a retried request counts several times."""
     rate_limited: int = 0
     """429s."""
     retries: dict[str, int] = field(default_factory=dict)
@@ -48,37 +51,36 @@ class Summary:
     packed_requests: int = 0
     """Requests that carried more than one line."""
     parted: int = 0
-    """Those of them that failed and were asked anew in smaller ones."""
+    """Those of them that failed and were split into smaller ones."""
     seconds: float = 0.0
     waiting_s: dict[str, float | None] = field(default_factory=dict)
-    """p50 and p95 per request: waiting for a slot and a start, …"""
+    """p50 and p95 of the time that a request waited for a slot and a start; …"""
     provider_s: dict[str, float | None] = field(default_factory=dict)
-    """… with the provider, …"""
+    """… spent at the provider; …"""
     retrying_s: dict[str, float | None] = field(default_factory=dict)
-    """… and between attempts."""
+    """… spent between attempts."""
     achieved: dict[str, float | None] = field(default_factory=dict)
-    """starts, slots (mean in use), rollouts_per_minute; of this try."""
+    """starts, slots (mean in use), rollouts_per_minute."""
     allowed: dict[str, float | None] = field(default_factory=dict)
-    """starts (at most, in that time), starts_per_window, window_s, slots."""
+    """starts (the most in that time), starts_per_window, window_s, slots."""
     output: str = ""
     errors: str | None = None
-    """The errors file, where there is one."""
+    """The errors file, if there is one."""
     exit_code: int = 0
     ended: str = "done"
     """done, interrupted, budget, key_refused, error."""
     next: str | None = None
-    """A command that goes on from here."""
+    """A command that resumes the run."""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
 
     def rows(self) -> list[tuple[str, str]]:
-        """For the end table: label and value, the uninteresting ones left out."""
+        """The end table: label and value; leaves out what did not happen."""
         rows = [("requests", self._requests()), ("rollouts", self._rollouts())]
         if self.failed:
             causes = sorted(self.failed_by_cause.items(), key=lambda pair: (-pair[1], pair[0]))
-            told = [f"{cause} {count:,}{self._why(cause)}" for cause, count in causes]
-            first, *rest = told or [""]
+            first, *rest = [f"{cause} {count:,}{self._why(cause)}" for cause, count in causes] or [""]
             rows.append(("failed", f"{self.failed:,}: {first}"))
             rows += [("", f"{' ' * len(f'{self.failed:,}')}  {line}") for line in rest]
         odd = [(self.truncated, "truncated"), (self.filtered, "filtered"), (self.empty, "empty")]
@@ -120,7 +122,7 @@ class Summary:
         if self.packed_requests:
             words.append(f"{self.packed_requests:,} carried several lines")
         if self.parted:
-            words.append(f"{self.parted:,} of those failed and were asked anew in smaller ones")
+            words.append(f"{self.parted:,} of those failed and were split into smaller ones")
         return ", ".join(words)
 
     def _percentiles(self) -> str:
@@ -138,7 +140,7 @@ class Summary:
 
 
 def exit_code_of(ended: str, failed: int) -> ExitCode:
-    """DESIGN's exit codes."""
+    """The exit code for :attr:`Summary.ended` and a number of failed requests."""
     codes = {
         "interrupted": ExitCode.INTERRUPTED,
         "budget": ExitCode.BUDGET,

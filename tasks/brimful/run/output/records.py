@@ -30,7 +30,7 @@ def load_line(data: bytes, where: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         record = None
     if not isinstance(record, dict):
-        raise InputError(f"{where}: is no record of a run; mend or remove that line, or name another output with -o")
+        raise InputError(f"{where}: is not a record of a run; mend or remove that line, or name another output with -o")
     return record
 
 

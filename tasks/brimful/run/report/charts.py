@@ -1,4 +1,4 @@
-"""Small SVG charts for a run's page: no script, no font, no file from elsewhere; colours come from the page's CSS."""
+"""SVG charts for a run's page, without scripts, fonts or external files. Colours come from the page's CSS."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from html import escape
 
 _HEIGHT = 190
 FULL, HALF = 720, 480
-"""Widths, in the units of the words' size: of a chart across the page, and of one beside another."""
+"""Widths of a chart across the page and of one of two side by side, in SVG units (a font is 11 high)."""
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 12, 14, 26
 
 
 @dataclass(frozen=True)
 class Series:
-    """Equally spaced values; ``limit`` is drawn as a line of its own."""
+    """Equally spaced values, and a limit drawn as a dashed line."""
 
     values: Sequence[float]
     labels: Sequence[str]
-    """One a value, for its tip."""
+    """One for each value, shown in its tooltip."""
     unit: str
     limit: float | None = None
     limit_name: str = ""
     marks: Sequence[int] = ()
-    """Places before which time was left out."""
+    """Indexes of values before which an idle gap was left out."""
 
 
 def area_chart(series: Series, wide: int = HALF) -> str:
@@ -64,7 +64,7 @@ def area_chart(series: Series, wide: int = HALF) -> str:
 def histogram_chart(
     bars: Sequence[tuple[str, int]], marks: Sequence[tuple[float, str]], unit: str, wide: int = HALF
 ) -> str:
-    """``bars``: label and count. ``marks``: a place among the bars (0 to their number) and its name."""
+    """``bars``: label and count. ``marks``: a position among the bars (0 to their number) and its name."""
     top = _ceiling(max((count for _, count in bars), default=1))
     width = (wide - _LEFT - _RIGHT) / max(1, len(bars))
     y = _scale(top)
@@ -87,7 +87,7 @@ def histogram_chart(
 
 
 def bar_list(items: Sequence[tuple[str, int]], style: str = "") -> str:
-    """Horizontal bars, each as long as its share of all, with their counts, as HTML."""
+    """HTML with a horizontal bar for each item, as long as its share of the total, and its count."""
     whole = sum(count for _, count in items) or 1
     return "".join(
         f'<div class="row"><span class="name">{escape(name)}</span><span class="track"><span class="fill {style}" '
@@ -126,7 +126,7 @@ def _svg(inner: str, wide: int) -> str:
 
 
 def _ceiling(value: float) -> float:
-    """The next number that reads well: 1, 2, 2.5, 4, 5, 6, 8 times a power of ten."""
+    """The next round number for an axis: 1 to 8 times a power of ten."""
     power = 1.0
     while power * 10 <= value:
         power *= 10

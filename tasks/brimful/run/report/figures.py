@@ -1,4 +1,4 @@
-"""``brimful report OUT``: the figures of a run, read from its files in flat memory, for a page of their own."""
+"""The figures of a run for its report, read from the run's files in constant memory."""
 
 from __future__ import annotations
 
@@ -15,24 +15,23 @@ from brimful.run.display.stats import Counts, Histogram, Recent
 from brimful.run.output.paths import OutputFormat, RunPaths
 from brimful.run.output.records import load_line
 from brimful.run.output.sidecar import Sidecar
-from brimful.runtime.atomic import atomic_write
 
-_READ = 8  # longest and slowest rollouts that are shown
-_FAILURES = 50  # failures that are shown
-_KINDS = 30  # finish reasons, models and causes told apart
+_TOP = 8  # longest and slowest rollouts shown
+_FAILURES = 50  # failures shown
+_KINDS = 30  # finish reasons and causes counted apart
 
 
 @dataclass
 class Timeline:
-    """By whole second (Unix time): what ended, what started, and how many requests were on the wire, on average."""
+    """By whole second (Unix time): rollouts that ended, requests that started, and the mean number of running ones."""
 
     ended: Counter[int] = field(default_factory=Counter)
     started: Counter[int] = field(default_factory=Counter)
     busy: Counter[int] = field(default_factory=Counter)
-    """Seconds of requests within the second, in thousandths."""
+    """Milliseconds that requests ran within the second, summed."""
 
     def add_request(self, started: float, seconds: float) -> None:
-        """``seconds`` on the wire from its first start; a request tried again counts as if it had gone on."""
+        """A request that ran for ``seconds`` from ``started``; the pauses between its attempts are not known."""
         self.started[int(started)] += 1
         end = started + min(seconds, 24 * 3600.0)
         second = int(started)
@@ -43,7 +42,7 @@ class Timeline:
 
 @dataclass
 class RunFigures:
-    """What the page shows."""
+    """All that the page shows."""
 
     name: str
     counts: Counts = field(default_factory=Counts)
@@ -52,12 +51,11 @@ class RunFigures:
     provider: Histogram = field(default_factory=Histogram)
     retrying: Histogram = field(default_factory=Histogram)
     requests: int = 0
-    """Calls to the provider that ended well."""
+    """Successful requests to the provider."""
     attempts: int = 0
     rate_limited: int = 0
     packed: int = 0
     finish_reasons: Counter[str] = field(default_factory=Counter)
-    models: Counter[str] = field(default_factory=Counter)
     causes: Counter[str] = field(default_factory=Counter)
     failures: list[dict[str, Any]] = field(default_factory=list)
     longest: list[dict[str, Any]] = field(default_factory=list)
@@ -66,7 +64,7 @@ class RunFigures:
 
 
 def read_run(output: Path) -> RunFigures:
-    """Raises UsageError when ``output`` is of no run, InputError where a line of it is no record."""
+    """Raises UsageError if ``output`` is not a run's, InputError naming a line that is not a record of one."""
     sidecar = Sidecar.load(RunPaths(output).sidecar)
     form = OutputFormat.ROLLOUTS
     if sidecar is not None and sidecar.parameters.get("format") == OutputFormat.OPENAI_BATCH:
@@ -84,7 +82,7 @@ def read_run(output: Path) -> RunFigures:
             longest.add(len(record["text"]), number, record)
             slowest.add(float(record["provider_s"] or 0), number, record)
         except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
-            raise InputError(f"{paths.ledger}:{number}: is no record of a run; name the output of one") from None
+            raise InputError(f"{paths.ledger}:{number}: is not a record of a run; name the output of one") from None
     for record in _records(paths.error_ledger):
         _count(figures.causes, str(record.get("cause")))
         if len(figures.failures) < _FAILURES:
@@ -95,26 +93,14 @@ def read_run(output: Path) -> RunFigures:
     return figures
 
 
-def write_report(output: Path, page: Path | None = None) -> Path:
-    """Make the page; returns where it is. Raises UsageError, InputError, FleetError."""
-    from brimful.run.report.page import render
-
-    page = page or RunPaths(output).report
-    text = render(read_run(output))
-    with atomic_write(page) as file:
-        # Lone surrogates of a text are shown by their escapes.
-        file.write(text.encode("utf-8", "backslashreplace"))
-    return page
-
-
 class _Top:
-    """The records with the greatest keys, a few of them."""
+    """The few records with the greatest keys."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, dict[str, Any]]] = []
 
     def add(self, key: float, number: int, record: dict[str, Any]) -> None:
-        if len(self._heap) < _READ:
+        if len(self._heap) < _TOP:
             heapq.heappush(self._heap, (key, -number, record))
         elif key > self._heap[0][0]:
             heapq.heapreplace(self._heap, (key, -number, record))
@@ -129,7 +115,6 @@ def _add(figures: RunFigures, record: dict[str, Any], requests: Recent) -> None:
         raise TypeError("text")
     figures.counts.add(record)
     _count(figures.finish_reasons, str(record["finish_reason"]))
-    _count(figures.models, str(record["model"]))
     if record["ended_at"] is not None:
         figures.timeline.ended[int(record["ended_at"])] += 1
     if not requests.add(str(record["request_id"])):
@@ -150,7 +135,7 @@ def _count(counter: Counter[str], word: str) -> None:
 
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:
-    """All but a torn last line: the run may be going on."""
+    """All records but an incomplete last line: the run may still write it."""
     if not path.exists():
         return
     with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""A run's figures as one HTML page that needs nothing else: no script, no network; light and dark."""
+"""``brimful report OUT``: a run's figures as one self-contained HTML page, without scripts or network access."""
 
 from __future__ import annotations
 
@@ -7,22 +7,37 @@ import time
 from collections import Counter
 from html import escape
 from importlib import resources
+from pathlib import Path
 from string import Template
 from typing import Any
 
 from brimful.run.display.stats import Histogram
 from brimful.run.display.summary import duration
+from brimful.run.output.paths import RunPaths
 from brimful.run.report.charts import FULL, Series, area_chart, bar_list, histogram_chart
-from brimful.run.report.figures import RunFigures, Timeline
+from brimful.run.report.figures import RunFigures, Timeline, read_run
+from brimful.runtime.atomic import atomic_write
 
 _BINS = 240
-_GAP_S = 60  # of nothing on the wire: left out of the charts
-_TEXT = 4000  # characters of a rollout that are shown
+_GAP_S = 60  # without a request: left out of the charts
+_TEXT = 4000  # characters of a rollout shown
 _HISTOGRAM_BARS = 48
 
 
+def write_report(output: Path, page: Path | None = None) -> Path:
+    """Write the page of a run, to OUT.report.html by default; returns its path.
+
+    Raises UsageError, InputError, and FleetError if the page cannot be written.
+    """
+    page = page or RunPaths(output).report
+    text = render(read_run(output))
+    with atomic_write(page) as file:
+        file.write(text.encode("utf-8", "backslashreplace"))  # lone surrogates as their escapes
+    return page
+
+
 def render(figures: RunFigures) -> str:
-    """The page. Whatever a model or a provider said is escaped."""
+    """The page. All text of models and providers is escaped."""
     axis = _Axis(figures.timeline)
     limits = figures.sidecar.limits if figures.sidecar else {}
     template = resources.files("brimful.run.report").joinpath("report.html").read_text("utf-8")
@@ -49,7 +64,7 @@ def render(figures: RunFigures) -> str:
 
 
 class _Axis:
-    """Seconds of the run, idle gaps left out, dealt into bins."""
+    """The run's seconds, without idle gaps, grouped into bins of equal length."""
 
     def __init__(self, timeline: Timeline) -> None:
         seconds = sorted(timeline.busy.keys() | timeline.ended.keys() | timeline.started.keys())
@@ -76,7 +91,7 @@ class _Axis:
     def series(
         self, counts: Counter[int], *, per_s: float, unit: str, limit: float | None = None, name: str = ""
     ) -> Series:
-        """The mean of each bin; a count of one in a second is ``per_s``."""
+        """The mean of each bin. One count in one second is ``per_s``."""
         values, labels = [], []
         for start in range(0, len(self.seconds), self.bin_s):
             inside = self.seconds[start : start + self.bin_s]
@@ -90,7 +105,7 @@ class _Axis:
 
 
 def _window(timeline: Timeline, axis: _Axis, limits: dict[str, Any]) -> Series:
-    """The most starts within any window that ends in a bin."""
+    """For each bin, the most starts in any window that ends in it."""
     span = max(1, math.ceil(float(limits.get("window_s") or 60)))
     inside: dict[int, int] = {}
     running, oldest = 0, 0
@@ -128,7 +143,7 @@ def _tiles(figures: RunFigures, axis: _Axis) -> str:
 
 
 def _latency(histogram: Histogram) -> str:
-    """Logarithmic bars of the time that requests took."""
+    """A histogram with logarithmic buckets of the time that requests took."""
     buckets = sorted(bucket for bucket in histogram.buckets if bucket >= 0)
     if not buckets:
         return "<p class=none>no times recorded</p>"
@@ -185,13 +200,13 @@ def _parameters(figures: RunFigures) -> str:
     limits = {name: value for name, value in figures.sidecar.limits.items() if value is not None}
     tries = len(figures.sidecar.tries)
     rows = "".join(
-        f"<tr><th>{escape(str(name))}</th><td>{escape(_said(value)[:300])}</td></tr>"
+        f"<tr><th>{escape(str(name))}</th><td>{escape(_text(value)[:300])}</td></tr>"
         for name, value in {**stated, **limits, "tries": tries, "run": figures.sidecar.run}.items()
     )
     return f"<table>{rows}</table>"
 
 
-def _said(value: Any) -> str:
+def _text(value: Any) -> str:
     return ("no", "yes")[value] if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
 
 
