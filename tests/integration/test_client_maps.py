@@ -53,6 +53,29 @@ def test_as_completed_gives_everything_once_and_is_read_as_needed(valkey: Valkey
         wait_until(lambda: sampler.active == 0, "leaving the loop cancels the rest")
 
 
+@pytest.mark.parametrize("name", ["map", "as_completed"])
+async def test_requests_that_are_all_refused_come_out_as_they_are_read(valkey: Valkey, name: str) -> None:
+    read = 0
+
+    async def prompts() -> AsyncIterator[dict[str, Any]]:
+        nonlocal read
+        while True:
+            read += 1
+            yield {"prompt": f"p{read}"} | ({"max_tokens": 8} if read % 25_000 == 0 else {})
+
+    taken = 0
+    async with stub_fleet(valkey.url, StubSampler()), AsyncFleet(valkey.url) as fleet, asyncio.timeout(60):
+        async for one in getattr(fleet, name)(prompts(), n=4):  # which needs max_tokens
+            taken += 1
+            if one.ok:
+                assert one.texts[3] == f"p{one.index + 1}#3"
+            else:
+                assert one.failure.cause is Cause.BAD_REQUEST
+            assert read - taken < 20_000 + 2 * 4096
+            if taken == 50_000:
+                break
+
+
 def test_two_maps_at_once(valkey: Valkey) -> None:
     with Background(valkey.url, StubSampler()), Fleet(valkey.url) as fleet:
         pairs = list(

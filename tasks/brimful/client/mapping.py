@@ -1,58 +1,61 @@
-"""Many requests through the fleet from one process: what :class:`brimful.client.fleet.Fleet` maps with.
+"""Maps many requests through the fleet from one process: :class:`Sampled`, and the driver behind ``Fleet.map``.
 
-Requests go the way of a run: packed, in shards, bounded, each exactly once; nothing is held but what is under way.
+Requests go to the workers as a run's do: packed, in shards, bounded, each exactly once.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
 import uuid
-from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sized
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
-
-from redis import RedisError
 
 from brimful.config import Settings
 from brimful.dispatch.driver import Driver
-from brimful.errors import BadRequest, RedisUnreachable
+from brimful.errors import BadRequest
 from brimful.names import Workload
-from brimful.outcome import Cause, Failure, Rollout
+from brimful.outcome import Cause, Failure, Outcome, Rollout
 from brimful.packing.request_size import check_line, line_profile
 from brimful.packing.units import Delivered, Failed, PackOption, Unit
 from brimful.request import Request
 from brimful.runtime.aio import OwnedAsyncGenerator
 from brimful.runtime.threads import read_in_thread
-from brimful.state.redis_retry import RetryPolicy
-from brimful.state.redis_url import close_redis_client, redis_client, required, without_password
+from brimful.state.probes import unreachable
+from brimful.state.redis_retry import retry_until_available
+from brimful.state.redis_url import close_redis_client, redis_client, required
 
 Asked = Request | Mapping[str, Any] | str | list[Any]
-"""A request, a mapping of its fields, or just a prompt."""
+"""A Request, a mapping of its fields, or a prompt: ``str``, ``list[str]``, ``list[int]`` or ``list[list[int]]``."""
 
-_WINDOW = 20_000
-"""Requests that may be ahead of the one that an ordered map waits for."""
 REACH_S = 15.0
-"""A Redis that was never reached is given up after it; one that was is waited for."""
-_PAUSE_S = 0.5
+"""How long a map waits for Redis at its start; a Redis that was reached once is waited for without end."""
+_WINDOW = 20_000
+"""How far an ordered map reads ahead of the request that it waits for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """What became of one request of a map. Where it failed, ``texts`` and ``text`` raise what ``failure`` says."""
+    """What became of one request of a map: all its rollouts, or a failure.
+
+    ``for one in fleet.map(prompts, max_tokens=8): print(one.text if one.ok else one.failure.message)``
+    """
 
     index: int
     """Its place among the requests, from 0."""
     id: str
     """Its ``id`` field, else its index."""
     rollouts: list[Rollout] = field(default_factory=list)
-    """By prompt, then choice. Complete where ``failure`` is None; what came all the same otherwise."""
+    """prompts x n of them, by prompt, then choice. Where the request failed, those that succeeded."""
     model: str = ""
+    """As the provider names it."""
     usage: dict[str, Any] | None = None
-    """Its share of the tokens; see :func:`brimful.packing.usage.share_usage`."""
+    """The provider's ``usage``: ``prompt_tokens``, ``completion_tokens``, ``total_tokens``. Where requests shared a
+    call to the provider, this one's share, by its number of rollouts."""
     failure: Failure | None = None
+    """``cause``, ``message``, the HTTP ``status`` (if there was one), and whether it is ``permanent``."""
     attempts: int = 0
+    """Calls to the provider, failed ones included."""
 
     @property
     def ok(self) -> bool:
@@ -60,37 +63,25 @@ class Sampled:
 
     @property
     def texts(self) -> list[str]:
-        """The rollouts' texts. Raises the failure's SampleError where the request failed (``ok`` is False); what came
-        all the same is in ``rollouts``."""
+        """The rollouts' texts, prompts x n of them. Raises as :meth:`check`."""
         self.check()
         return [rollout.text for rollout in self.rollouts]
 
     @property
     def text(self) -> str:
-        """The text of a request for one rollout. Raises as :attr:`texts`."""
+        """The only rollout's text. Raises as :meth:`check`, and ValueError where there are several rollouts."""
         [text] = self.texts
         return text
 
     def check(self) -> Sampled:
-        """Itself. Raises brimful.errors.SampleError where it failed."""
+        """Itself. Raises the failure as a brimful.errors.SampleError where the request failed."""
         if self.failure is not None:
             raise self.failure.error()
         return self
 
 
-@dataclass(slots=True)
-class _Open:
-    id: str
-    missing: int
-    rollouts: list[Rollout] = field(default_factory=list)
-    model: str = ""
-    usage: dict[str, Any] | None = None
-    failure: Failure | None = None
-    attempts: int = 0
-
-
 class MapRun:
-    """One map under way."""
+    """One map in progress."""
 
     def __init__(
         self,
@@ -105,9 +96,8 @@ class MapRun:
         self._requests = requests
         self._profile = settings.profile
         self._line_profile = line_profile(settings.profile)
-        self._workload = workload
         self._ordered = ordered
-        self._fields = dict(fields)
+        self._fields = {**fields, "workload": workload.value}
         self._url = required(settings.redis_url)
         self._driver = Driver(
             self._url,
@@ -118,14 +108,15 @@ class MapRun:
             timeout_s=settings.timeout_s,
             keep=False,
         )
-        self._open: dict[int, _Open] = {}
-        self._ready: deque[Sampled] = deque()
-        self._held: dict[int, Sampled] = {}
+        self._open: dict[int, tuple[Sampled, int]] = {}
+        """By index: what came of a request so far, and how many of its rollouts are missing."""
+        self._ended: dict[int, Sampled] = {}
+        """By index, in the order in which they ended."""
         self._next = 0
         self._moved = asyncio.Event()
 
     async def batches(self) -> AsyncIterator[list[Sampled]]:
-        """Ends everything of it when closed. Raises RedisUnreachable where nothing answers from the beginning."""
+        """Withdraws what is in flight when closed. Raises RedisUnreachable where Redis does not answer at the start."""
         total = len(self._requests) if isinstance(self._requests, Sized) else None
         deliveries = OwnedAsyncGenerator(self._driver.deliveries(self._units(), total=total))
         try:
@@ -133,15 +124,15 @@ class MapRun:
             async for batch in deliveries:
                 for item in batch:
                     self._take(item)
-                if ready := self._flush():
+                if ready := self._ready():
                     yield ready
-            if ready := self._flush():
-                yield ready
+            if unsent := self._unsent():
+                yield unsent
         finally:
             await deliveries.aclose()
-            await self._driver.aclose()  # where it was not begun
+            await self._driver.aclose()  # also if the deliveries were never begun
 
-    async def _units(self) -> AsyncIterator[Unit]:
+    async def _units(self) -> AsyncIterator[Unit | Failed]:
         source = self._requests
         asked = aiter(source) if isinstance(source, AsyncIterable) else read_in_thread(source)
         index = -1
@@ -156,82 +147,66 @@ class MapRun:
                 id = request.id or id
                 check_line(request, self._profile)
             except BadRequest as error:
-                self._end(index, Sampled(index, id, failure=Failure(Cause.BAD_REQUEST, str(error), permanent=True)))
-                continue
-            self._open[index] = _Open(id, request.choices)
-            yield Unit(index + 1, id, request)
+                failure = Failure(Cause.BAD_REQUEST, str(error), permanent=True)
+                self._open[index] = Sampled(index, id), 0
+                yield Failed(index + 1, id, None, (), failure, Outcome(id, failure=failure))
+            else:
+                self._open[index] = Sampled(index, id), request.choices
+                yield Unit(index + 1, id, request)
 
     def _request(self, one: Asked) -> Request:
         if isinstance(one, Request):
             one = one.as_message()
-        raw = dict(one) if isinstance(one, Mapping) else {"prompt": one}
-        return Request.parse({**self._fields, "workload": self._workload.value, **raw}, self._line_profile)
+        raw = one if isinstance(one, Mapping) else {"prompt": one}
+        return Request.parse({**self._fields, **raw}, self._line_profile)
 
     def _take(self, item: Delivered | Failed) -> None:
         index = item.line - 1
-        whole = self._open.get(index)
-        if whole is None:
+        if index not in self._open:
             return
-        whole.attempts += item.outcome.attempts
+        one, missing = self._open[index]
+        one = replace(one, attempts=one.attempts + item.outcome.attempts)
         if isinstance(item, Failed):
-            whole.failure = whole.failure or item.failure
-            whole.missing -= len(item.wanted)
+            one = replace(one, failure=one.failure or item.failure)
+            missing -= len(item.wanted)
         else:
-            whole.rollouts += item.rollouts
-            whole.model = item.model
-            whole.usage = _sum(whole.usage, item.usage)
-            whole.missing -= len(item.rollouts)
-        if whole.missing <= 0:
+            one.rollouts.extend(item.rollouts)
+            one = replace(one, model=item.model, usage=_sum(one.usage, item.usage))
+            missing -= len(item.rollouts)
+        if missing > 0:
+            self._open[index] = one, missing
+        else:
             del self._open[index]
-            whole.rollouts.sort(key=lambda rollout: (rollout.prompt_index, rollout.choice_index))
-            ended = Sampled(index, whole.id, whole.rollouts, whole.model, whole.usage, whole.failure, whole.attempts)
-            self._end(index, ended)
+            one.rollouts.sort(key=lambda rollout: (rollout.prompt_index, rollout.choice_index))
+            self._ended[index] = one
 
-    def _end(self, index: int, ended: Sampled) -> None:
-        if self._ordered:
-            self._held[index] = ended
-        else:
-            self._ready.append(ended)
-
-    def _flush(self) -> list[Sampled]:
-        while self._ordered and self._next in self._held:
-            self._ready.append(self._held.pop(self._next))
+    def _ready(self) -> list[Sampled]:
+        if not self._ordered:
+            ready = list(self._ended.values())
+            self._ended.clear()
+            return ready
+        ready = []
+        while self._next in self._ended:
+            ready.append(self._ended.pop(self._next))
             self._next += 1
         self._moved.set()
-        ready = list(self._ready)
-        self._ready.clear()
-        if not ready and self._driver.snapshot().stopping and not self._driver.snapshot().queued:
-            return self._abandoned()
         return ready
 
-    def _abandoned(self) -> list[Sampled]:
-        """The key or its budget was refused: what was not sent is said to be cancelled."""
-        why = self._driver.snapshot().stopping
-        failure = Failure(Cause.CANCELLED, f"not sent: the run ended with {why}")
-        rest = [Sampled(index, whole.id, whole.rollouts, failure=failure) for index, whole in self._open.items()]
-        rest += self._held.values()
-        self._open.clear()
-        self._held.clear()
+    def _unsent(self) -> list[Sampled]:
+        """What the driver left when it stopped because the key or its budget was refused: not sent, so cancelled."""
+        failure = Failure(Cause.CANCELLED, f"not sent: the run ended with {self._driver.snapshot().stopping}")
+        rest = [replace(one, failure=failure) for one, _ in self._open.values()] + list(self._ended.values())
         return sorted(rest, key=lambda one: one.index)
 
 
 async def _reach(url: str) -> None:
-    """Raises RedisUnreachable after :data:`REACH_S`, or at once where this user is refused."""
+    """Raises RedisUnreachable after :data:`REACH_S`, or at once where Redis refuses this user."""
     client = redis_client(url, socket_connect_timeout=3, socket_timeout=3)
-    policy, end = RetryPolicy(), time.monotonic() + REACH_S
     try:
-        while True:
-            try:
-                await client.ping()
-                return
-            except (RedisError, OSError) as error:
-                if time.monotonic() > end:
-                    raise RedisUnreachable(
-                        f"no Redis at {without_password(url)}, tried for {REACH_S:g} s ({type(error).__name__}): check "
-                        "BRIMFUL_REDIS_URL, and that the server runs"
-                    ) from None
-                policy.check(error)
-            await asyncio.sleep(_PAUSE_S)
+        async with asyncio.timeout(REACH_S):
+            await retry_until_available(client.ping)
+    except TimeoutError:
+        raise unreachable(url, TimeoutError(f"no answer in {REACH_S:g} s")) from None
     finally:
         await close_redis_client(client)
 
