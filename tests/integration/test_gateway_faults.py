@@ -1,4 +1,4 @@
-"""Every fault, as a client meets it."""
+"""Every fault as the client sees it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from brimful_worker.gateway import FAULTS, Fault, Gateway, Rule, Wire
-from brimful_worker.gateway.wire import json_response
+from brimful_worker.gateway import FAULTS, Fault, FaultContext, Gateway, Rule
+from brimful_worker.gateway.responses import json_response
 from support.gateways import gateway_process, running_gateway
 from support.waiting import wait_until_async
 
@@ -91,15 +91,15 @@ async def test_fault(fault: str) -> None:
     name = fault.partition("=")[0]
     async with running_gateway(faults=f"{fault}:x1") as gateway:
         check(fault, *(await call(gateway.url))[:2])
-        await wait_until_async(lambda: gateway.slots.active == 0, "the slot's freedom")
-        assert gateway.ledger.faults == {name: 1}
-        assert gateway.ledger.sampled_total == (4 if name in WHOLE else 0)
+        await wait_until_async(lambda: gateway.slots.active == 0, "the slot to be free")
+        assert gateway.request_log.faults == {name: 1}
+        assert gateway.request_log.sampled_total == (4 if name in WHOLE else 0)
         status, body, _ = await call(gateway.url)
         assert (status, len(json.loads(body)["choices"])) == (200, 4)
 
 
 def test_every_fault_on_uvloop() -> None:
-    """The process form runs on another loop, whose transports are its own."""
+    """The gateway process runs on uvloop, whose transports differ from asyncio's."""
 
     async def meet(url: str, fault: str) -> None:
         check(fault, *(await call(url))[:2])
@@ -117,7 +117,7 @@ async def one(gateway: Gateway, faults: str) -> tuple[Any, dict[str, str]]:
     return json.loads(body), headers
 
 
-async def test_spoiled_answers_in_detail() -> None:
+async def test_what_damaged_answers_contain() -> None:
     async with running_gateway() as gateway:
         assert (await one(gateway, "nullchoices"))[0]["choices"] is None
         assert [c["index"] for c in (await one(gateway, "short=3"))[0]["choices"]] == [0]
@@ -127,24 +127,24 @@ async def test_spoiled_answers_in_detail() -> None:
         assert (await one(gateway, "gzip"))[1]["Content-Encoding"] == "gzip"
         assert (await one(gateway, "429=7"))[1]["Retry-After"] == "7"
         assert "Retry-After" not in (await one(gateway, "429bare"))[1]
-        assert gateway.ledger.spoiled == 5
+        assert gateway.request_log.spoiled == 5
         gateway.set(faults="badutf8")
         with pytest.raises(UnicodeDecodeError):
             (await call(gateway.url))[1].decode()
 
 
-async def test_hang_keeps_its_slot_until_the_client_goes() -> None:
+async def test_hang_keeps_its_slot_until_the_client_disconnects() -> None:
     async with running_gateway(faults="hang:x1", slots=1) as gateway:
         waiting = asyncio.create_task(call(gateway.url))
         await wait_until_async(lambda: gateway.slots.active == 1, "the hanging request")
         waiting.cancel()
-        await wait_until_async(lambda: gateway.slots.active == 0, "the slot's freedom")
-        assert [arrival.status for arrival in gateway.ledger.arrivals] == [-1]
+        await wait_until_async(lambda: gateway.slots.active == 0, "the slot to be free")
+        assert [arrival.status for arrival in gateway.request_log.arrivals] == [-1]
 
 
-async def test_a_fault_of_ones_own() -> None:
-    async def teapot(wire: Wire) -> Any:
-        return json_response({"choices": len(wire.answer()["choices"])}, 418)
+async def test_a_custom_fault_and_rule() -> None:
+    async def teapot(context: FaultContext) -> Any:
+        return json_response({"choices": len(context.answer()["choices"])}, 418)
 
     rule = Rule(Fault("teapot", teapot), prompt=lambda prompt: prompt == "c d", count=None)
     async with running_gateway(faults=[rule]) as gateway:

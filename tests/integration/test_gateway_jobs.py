@@ -1,4 +1,4 @@
-"""Jobs, from submission to the result's expiry."""
+"""Jobs of the mock gateway, from submission to the expiry of the result."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Client:
             found = (await self.ask("GET", gateway.root + job["status_url"]))[1]
             return found if found["finished_at"] else None
 
-        return await wait_until_async(poll, "the Job's end")
+        return await wait_until_async(poll, "the Job to end")
 
     async def result(self, gateway: Gateway, job: Any) -> tuple[int, Any]:
         return await self.ask("GET", gateway.root + job["result_url"])
@@ -63,8 +63,8 @@ async def test_the_documented_job(client: Client) -> None:
         status, result = await client.result(gateway, job)
         assert (status, [choice["index"] for choice in result["choices"]]) == (200, [0, 1, 2, 3])
         assert result["usage"] == {"prompt_tokens": 8, "completion_tokens": 8, "total_tokens": 16}
-        assert gateway.ledger.times_sampled("The grass is") == [1, 1]
-        assert (gateway.ledger.total, gateway.ledger.kinds["submit"]) == (1, 1)
+        assert gateway.request_log.times_sampled("The grass is") == [1, 1]
+        assert (gateway.request_log.total, gateway.request_log.kinds["submit"]) == (1, 1)
 
 
 async def test_one_job_per_idempotency_key(client: Client) -> None:
@@ -79,7 +79,7 @@ async def test_one_job_per_idempotency_key(client: Client) -> None:
         assert (jobs["created"], jobs["keys"]["k"], jobs["submits"]) == (3, first["id"], {"k": 3, "l": 1})
 
 
-async def test_a_lost_answer_leaves_a_job_that_the_key_finds(client: Client) -> None:
+async def test_after_a_lost_answer_the_key_finds_the_job(client: Client) -> None:
     async with running_gateway(faults="submit/reset:x1") as gateway:
         with pytest.raises(aiohttp.ClientError):
             await client.submit(gateway, "k")
@@ -105,7 +105,7 @@ async def test_cancel_while_running_and_while_queued(client: Client, way: str) -
             assert (await client.ended(gateway, job))["status"] == "cancelled"
             status, found = await client.result(gateway, job)
             assert (status, found["error"]["code"]) == (409, "job_cancelled")
-        await wait_until_async(lambda: gateway.slots.active == 0, "the slot's freedom")
+        await wait_until_async(lambda: gateway.slots.active == 0, "the slot to be free")
         assert gateway.snapshot()["jobs"]["by_status"] == {"cancelled": 2}
 
 
@@ -115,7 +115,7 @@ async def test_a_failed_job_has_the_error_with_its_own_status(client: Client) ->
             job = await client.ended(gateway, await client.submit(gateway))
             found = await client.result(gateway, job)
             assert (job["status"], found[0], found[1]["error"]["code"]) == ("failed", status, code)
-        assert gateway.ledger.sampled_total == 0
+        assert gateway.request_log.sampled_total == 0
 
 
 async def test_a_job_holds_its_tokens_when_it_runs(client: Client) -> None:
@@ -152,7 +152,7 @@ async def test_polls_and_their_faults(client: Client) -> None:
             await client.result(gateway, job)
         assert (await client.result(gateway, job))[0] == 200
         assert (await client.ask("GET", f"{gateway.url}/completion-jobs/none"))[0] == 404
-        assert (gateway.ledger.total, gateway.ledger.faults) == (1, {"503": 1, "trunc": 1})
+        assert (gateway.request_log.total, gateway.request_log.faults) == (1, {"503": 1, "trunc": 1})
 
 
 async def test_a_hanging_job_ends_with_the_gateway(client: Client) -> None:

@@ -1,4 +1,4 @@
-"""The public openai client takes the stand-in for the provider."""
+"""The public openai client works with the mock gateway."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def test_completions_chat_and_models() -> None:
         chat = await api.chat.completions.create(model="gpt-5.5", messages=messages, max_completion_tokens=3)
         assert chat.choices[0].message.content
         assert [model.id async for model in api.models.list()]
-        assert gateway.ledger.workloads == {"batch": 2}
+        assert gateway.request_log.workloads == {"batch": 2}
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ async def test_errors(faults: str, error: type[openai.APIError]) -> None:
             await api.completions.create(model="llama-8b", prompt="a", max_tokens=3)
         if faults == "filter":
             assert (raised.value.code, raised.value.type) == ("content_filter", "invalid_request_error")
-        assert gateway.ledger.total == 1
+        assert gateway.request_log.total == 1
 
 
 async def test_its_retries_and_retry_after() -> None:
@@ -58,4 +58,4 @@ async def test_its_retries_and_retry_after() -> None:
         async with client(gateway, max_retries=2) as api:
             found = await api.completions.create(model="llama-8b", prompt="a", max_tokens=3)
         assert found.choices[0].text
-        assert (gateway.ledger.attempts("a"), gateway.ledger.statuses) == (3, {429: 1, 503: 1, 200: 1})
+        assert (gateway.request_log.attempts("a"), gateway.request_log.statuses) == (3, {429: 1, 503: 1, 200: 1})

@@ -72,9 +72,9 @@ async def test_a_fleet_keeps_slots_and_window_exactly(
         outcomes = await sample_all(samplers, 150)
     seen = gateway.snapshot()
     assert [outcome.retries for outcome in outcomes] == [{}] * 150
-    assert dict(gateway.ledger.statuses) == {200: 150}
+    assert dict(gateway.request_log.statuses) == {200: 150}
     assert seen["peak_active"] == 4
-    assert gateway.ledger.window.peak <= 60
+    assert gateway.request_log.window.peak <= 60
 
 
 async def test_one_retry_after_stops_the_fleet_and_it_comes_back_spread_out(
@@ -85,8 +85,8 @@ async def test_one_retry_after_stops_the_fleet_and_it_comes_back_spread_out(
         outcomes = await sample_all(samplers, 200)
     assert sum(outcome.rate_limited for outcome in outcomes) == 1
     assert all(outcome.ok for outcome in outcomes)
-    arrivals = [arrival.at for arrival in gateway.ledger.arrivals]
-    (told,) = [arrival.ended for arrival in gateway.ledger.arrivals if arrival.status == 429]
+    arrivals = [arrival.at for arrival in gateway.request_log.arrivals]
+    (told,) = [arrival.ended for arrival in gateway.request_log.arrivals if arrival.status == 429]
     before = [at - told for at in arrivals if 0 < at - told < 1.0]
     assert all(late < 0.5 for late in before), "only what was under way when it was told"
     back = sorted(at - told for at in arrivals if at - told >= 1.0)[:16]

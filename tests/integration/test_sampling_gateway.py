@@ -48,7 +48,7 @@ async def test_connections_are_kept_and_not_one_a_request(gateway: Gateway, monk
     async with bench(monkeypatch, gateway.url, FakeAdmission(8)) as it:
         outcomes = await asyncio.gather(*(it.sample(f"prompt {number}") for number in range(200)))
     assert all(outcome.ok for outcome in outcomes)
-    assert gateway.ledger.connections <= 8
+    assert gateway.request_log.connections <= 8
 
 
 async def test_mixed_faults_2000_of_2000(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,8 +56,8 @@ async def test_mixed_faults_2000_of_2000(gateway: Gateway, monkeypatch: pytest.M
     async with bench(monkeypatch, gateway.url, FakeAdmission(64), timeout_s=0.5, attempts=12) as it:
         outcomes = await asyncio.gather(*(it.sample(f"prompt {number}", id=str(number)) for number in range(2000)))
     assert [outcome.id for outcome in outcomes if not outcome.ok] == []
-    assert sum(outcome.attempts for outcome in outcomes) == sum(gateway.ledger.kinds.values()) == it.admission.sent
-    assert gateway.ledger.attempts_max <= 12
+    assert sum(outcome.attempts for outcome in outcomes) == sum(gateway.request_log.kinds.values()) == it.admission.sent
+    assert gateway.request_log.attempts_max <= 12
 
 
 async def test_attempts_at_the_gateway_never_exceed_the_setting(
@@ -67,7 +67,7 @@ async def test_attempts_at_the_gateway_never_exceed_the_setting(
     async with bench(monkeypatch, gateway.url, attempts=5) as it:
         outcomes = await asyncio.gather(*(it.sample(f"prompt {number}") for number in range(20)))
     assert {outcome.attempts for outcome in outcomes} == {5}
-    assert gateway.ledger.attempts_max == 5
+    assert gateway.request_log.attempts_max == 5
     assert all(
         outcome.failure and outcome.failure.cause in (Cause.SERVER_ERROR, Cause.CONNECTION) for outcome in outcomes
     )
@@ -103,7 +103,7 @@ async def test_a_stale_grant_costs_nothing_and_its_connection_is_kept(
         assert outcome.ok
         assert outcome.attempts == 1
         assert (len(it.admission.grants), it.admission.sent) == (4, 1)
-    assert sum(gateway.ledger.kinds.values()) == 1
+    assert sum(gateway.request_log.kinds.values()) == 1
 
 
 async def test_cancelling_drops_the_connection_at_once(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,9 +111,9 @@ async def test_cancelling_drops_the_connection_at_once(gateway: Gateway, monkeyp
     async with bench(monkeypatch, gateway.url) as it:
         task = asyncio.create_task(it.sample())
         await wait_until_async(lambda: it.admission.sent == 1, "the request to be on the wire")
-        await wait_until_async(lambda: gateway.ledger.kinds["completions"] == 1, "the gateway to see it")
+        await wait_until_async(lambda: gateway.request_log.kinds["completions"] == 1, "the gateway to see it")
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await wait_until_async(lambda: gateway.ledger.connections_open == 0, "the connection to be gone")
+        await wait_until_async(lambda: gateway.request_log.connections_open == 0, "the connection to be gone")
         assert it.admission.active == 0

@@ -115,7 +115,7 @@ async def test_revoked_while_it_is_being_submitted(gateway: Gateway, monkeypatch
     async with bench(monkeypatch, gateway.url) as it:
         task = job(it)
         await wait_until_async(lambda: it.admission.sent == 1, "the submission to be on the wire")
-        await wait_until_async(lambda: gateway.ledger.kinds["submit"] == 1, "the gateway to see it")
+        await wait_until_async(lambda: gateway.request_log.kinds["submit"] == 1, "the gateway to see it")
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

@@ -60,7 +60,7 @@ async def test_nobody_starts_during_a_pause(gateway: Gateway, monkeypatch: pytes
     gateway.set(faults="429=0.5:x1", retry_after="fraction")
     async with bench(monkeypatch, gateway.url, FakeAdmission(1, obey_pauses=True)) as it:
         await asyncio.gather(*(it.sample(f"prompt {number}") for number in range(5)))
-    first, second = sorted(arrival.at for arrival in gateway.ledger.arrivals)[:2]
+    first, second = sorted(arrival.at for arrival in gateway.request_log.arrivals)[:2]
     assert second - first >= 0.5
 
 
@@ -175,7 +175,7 @@ async def test_a_short_answer_is_topped_up(gateway: Gateway, monkeypatch: pytest
     assert outcome.completion is not None
     assert [choice["index"] for choice in outcome.completion["choices"]] == list(range(8))
     assert outcome.retries == {"bad_answer": 1}
-    arrivals = list(gateway.ledger.arrivals)
+    arrivals = list(gateway.request_log.arrivals)
     assert (arrivals[0].prompts, arrivals[0].n) == (2, 4)
     assert sum(arrival.prompts * arrival.n for arrival in arrivals[1:]) == (3 if fault == "short=3" else 1)
 
@@ -195,9 +195,10 @@ async def test_kept_connections_that_the_server_has_closed(gateway: Gateway, mon
         for number in range(6):
             assert (await it.sample(f"prompt {number}")).ok
             await wait_until_async(
-                lambda number=number: gateway.ledger.connections_open == (0 if number < 3 else 1), "the server to close"
+                lambda number=number: gateway.request_log.connections_open == (0 if number < 3 else 1),
+                "the server to close",
             )
-    assert gateway.ledger.connections == 4
+    assert gateway.request_log.connections == 4
 
 
 async def test_nobody_at_home(monkeypatch: pytest.MonkeyPatch) -> None:

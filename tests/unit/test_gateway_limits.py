@@ -1,14 +1,15 @@
+"""The mock gateway's limits, latency and options."""
+
 from __future__ import annotations
 
 import asyncio
 
 import pytest
 
-from brimful_worker.gateway.jobs.holds import Budget
-from brimful_worker.gateway.latency import latency_s
-from brimful_worker.gateway.limits import QueueFull, Slots, Window
-from brimful_worker.gateway.options import GatewayOptions, OptionError
-from brimful_worker.gateway.refusal import retry_headers
+from brimful.errors import SettingError
+from brimful_worker.gateway.limits import Budget, Slots, Window
+from brimful_worker.gateway.options import GatewayOptions
+from brimful_worker.gateway.responses import Refusal, retry_headers
 
 
 class Clock:
@@ -18,7 +19,7 @@ class Clock:
         return self.now
 
 
-async def test_slots_are_handed_on_in_order() -> None:
+async def test_slots_are_handed_over_in_order() -> None:
     slots = Slots(1, 2, Clock())
     order: list[str] = []
 
@@ -29,7 +30,7 @@ async def test_slots_are_handed_on_in_order() -> None:
     await slots.take()
     waiting = [asyncio.create_task(visit(name)) for name in "ab"]
     await asyncio.sleep(0)
-    with pytest.raises(QueueFull):
+    with pytest.raises(Refusal, match="2 requests wait"):
         await slots.take()
     slots.give()
     await waiting[0]
@@ -41,7 +42,7 @@ async def test_slots_are_handed_on_in_order() -> None:
     assert (slots.peak_active, slots.peak_waiting, slots.peak_present) == (1, 2, 3)
 
 
-async def test_a_waiter_that_leaves_is_passed_over() -> None:
+async def test_a_cancelled_waiter_is_skipped() -> None:
     slots = Slots(1, 8, Clock())
     await slots.take()
     first, second = (asyncio.create_task(slots.take()) for _ in range(2))
@@ -54,7 +55,7 @@ async def test_a_waiter_that_leaves_is_passed_over() -> None:
     assert (slots.active, slots.waiting) == (1, 0)
 
 
-async def test_a_waiter_cancelled_as_its_turn_comes_gives_the_slot_back() -> None:
+async def test_a_waiter_cancelled_when_it_gets_its_slot_gives_it_back() -> None:
     slots = Slots(1, 8, Clock())
     await slots.take()
     waiter = asyncio.create_task(slots.take())
@@ -77,7 +78,7 @@ async def test_jobs_wait_without_counting_among_the_waiters() -> None:
     assert slots.active == 1
 
 
-async def test_more_slots_wake_the_waiters() -> None:
+async def test_raising_the_limit_wakes_the_waiters() -> None:
     slots = Slots(1, 8, Clock())
     await slots.take()
     waiters = [asyncio.create_task(slots.take()) for _ in range(3)]
@@ -109,13 +110,6 @@ def test_the_window_is_exact() -> None:
     assert window.peak == 2
 
 
-def test_refused_ones_can_count_too() -> None:
-    window = Window(60)
-    window.admit(0, 1)
-    assert window.admit(30, 1, count_refused=True) == 30
-    assert window.admit(61, 1) == 29
-
-
 def test_budget_holds_and_settles() -> None:
     budget = Budget(100)
     assert budget.hold(60)
@@ -129,22 +123,22 @@ def test_budget_holds_and_settles() -> None:
 
 def test_latency() -> None:
     options = GatewayOptions(latency_s=0.2, per_token_s=0.01, batch_factor=0.02)
-    assert latency_s(options, max_tokens=32, choices=1) == pytest.approx(0.52)
-    assert latency_s(options, max_tokens=32, choices=51) == pytest.approx(0.2 + 0.32 * 2)
+    assert options.seconds(max_tokens=32, choices=1) == pytest.approx(0.52)
+    assert options.seconds(max_tokens=32, choices=51) == pytest.approx(0.2 + 0.32 * 2)
     options.proportional = True
-    assert latency_s(options, max_tokens=32, choices=10) == pytest.approx(5.2)
+    assert options.seconds(max_tokens=32, choices=10) == pytest.approx(5.2)
     options.jitter = 0.5
-    assert latency_s(options, max_tokens=32, choices=1, random=0.0) == pytest.approx(0.26)
+    assert options.seconds(max_tokens=32, choices=1, random=0.0) == pytest.approx(0.26)
 
 
 def test_options_change_all_or_nothing() -> None:
     options = GatewayOptions()
-    with pytest.raises(OptionError, match="waiters"):
+    with pytest.raises(SettingError, match="waiters"):
         options.change({"slots": 3, "waiters": -1})
     assert options.slots == 16
-    with pytest.raises(OptionError, match="retry_after"):
+    with pytest.raises(SettingError, match="retry_after"):
         options.change({"retry_after": "soon"})
-    with pytest.raises(OptionError, match="no such option"):
+    with pytest.raises(SettingError, match="no such option"):
         options.change({"slot": 3})
     options.change({"slots": None, "models": ["m"]})
     assert (options.slots, options.models) == (None, ("m",))

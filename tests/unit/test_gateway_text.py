@@ -1,3 +1,5 @@
+"""The mock model's texts, token counts and prompt digests."""
+
 from __future__ import annotations
 
 import json
@@ -22,13 +24,13 @@ def test_same_identity_same_text() -> None:
     assert len({first, *others}) == 5
 
 
-def test_greedy_says_one_thing() -> None:
+def test_temperature_0_gives_one_text() -> None:
     digest = prompt_digest("The sky is")
     texts = {sample_text(digest, choice, max_tokens=20, seed=choice, greedy=True) for choice in range(4)}
     assert len(texts) == 1
 
 
-def test_a_thousand_prompts_say_a_thousand_things() -> None:
+def test_a_thousand_prompts_give_a_thousand_texts() -> None:
     texts = {sample_text(prompt_digest(f"question {number}"), 0, max_tokens=12)[0] for number in range(1000)}
     assert len(texts) == 1000
 
@@ -41,7 +43,7 @@ def test_finish_reason_tells_whether_it_was_cut(prompt: str, max_tokens: int) ->
     assert tokens <= 400
 
 
-def test_odd_texts_survive_json() -> None:
+def test_unicode_texts_survive_json() -> None:
     texts = [sample_text(prompt_digest(str(n)), 0, max_tokens=60, odd=True)[0] for n in range(50)]
     assert json.loads(encode(texts)) == texts
     assert any("\ud800" in text for text in texts)

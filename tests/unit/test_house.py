@@ -17,9 +17,6 @@ from support import house
 ROOT = Path(__file__).parents[2]
 MOST_MODULES = 14
 MOST_LINES = 300
-PENDING = {  # still to be mended; goes when it is empty
-    "brimful_worker.gateway.app",
-}  # fmt: skip
 
 
 def _run(code: str) -> str:
@@ -63,7 +60,7 @@ def test_the_client_never_imports_the_worker_and_the_worker_little_of_the_client
         if source == "brimful_worker" and target == "brimful":
             room = house.room_of(each.target)
             fits = room.startswith(allowed) or each.target in house.DISPATCH_MAY_USE
-            if not fits and each.module not in PENDING:
+            if not fits:
                 wrong.append(str(each))
     assert not wrong, "\n".join(wrong)
 
@@ -84,13 +81,13 @@ def test_run_s_inner_rooms_do_not_import_its_top_files() -> None:
     wrong = []
     for each in house.imports():
         upwards = each.target.startswith("brimful.run.") and not each.target.startswith(inner)
-        if each.module.startswith(inner) and upwards and each.module not in PENDING:
+        if each.module.startswith(inner) and upwards:
             wrong.append(str(each))
     assert not wrong, "\n".join(wrong)
 
 
 def test_no_circles() -> None:
-    assert not [circle for circle in house.circles() if not PENDING & set(circle)]
+    assert not house.circles()
 
 
 def test_every_module_lies_in_a_room() -> None:

@@ -1,3 +1,5 @@
+"""Every form of ``Retry-After``."""
+
 from __future__ import annotations
 
 import pytest
@@ -36,5 +38,5 @@ NOW = 1_700_000_000.0  # Tue, 14 Nov 2023 22:13:20 GMT
         ({"retry-after": "Tue, 14 Nov 2023 22:13:50 GMT", "date": "yesterday"}, 30.0),
     ],
 )
-def test_every_form(headers: dict[str, str], seconds: float | None) -> None:
+def test_seconds_milliseconds_and_dates(headers: dict[str, str], seconds: float | None) -> None:
     assert retry_after(headers, now=NOW) == seconds

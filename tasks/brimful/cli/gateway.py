@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from brimful.errors import SettingError
 from brimful.runtime.extras import worker_module
 
 
@@ -64,12 +63,8 @@ def gateway(
         disconnect=disconnect,
         text=text,
     )
-    try:
-        built = local.Gateway(options)
-    except (local.OptionError, local.FaultError) as error:
-        raise SettingError(f"brimful gateway: {error}") from None
     process = worker_module("gateway.process", "the mock gateway")
-    process.serve(built, host=host, port=port, ready=_tell)
+    process.serve(local.Gateway(options), host=host, port=port, ready=_tell)
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The gateway's two limits: slots with a FIFO queue before them, and an exact sliding window of starts."""
+"""The mock gateway's limits: slots with a FIFO queue, an exact sliding window of starts, and a token budget."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-
-class QueueFull(Exception):
-    """All slots are taken and as many requests wait as may."""
+from brimful_worker.gateway.responses import Refusal
 
 
 class Slots:
-    """Active requests, at most ``limit``; further ones wait in order, at most ``waiters``. It keeps its own peaks."""
+    """Active requests, at most ``limit``; at most ``waiters`` more wait in order. It records its own peaks."""
 
     def __init__(self, limit: int | None, waiters: int, clock: Callable[[], float]) -> None:
         self._limit = limit
@@ -26,37 +24,38 @@ class Slots:
         self.peak_waiting = 0
         self.peak_present = 0
         self._busy_s = 0.0
-        self._changed = clock()
+        self._changed_at = clock()
 
     async def take(self, *, background: bool = False) -> None:
-        """Returns with a slot taken. A ``background`` request (a Job's) waits without counting among the waiters.
+        """Wait for a slot and take it. A ``background`` request (a Job) does not count among the waiters.
 
-        Raises QueueFull at once where no slot is free and no more may wait.
+        Raises Refusal (429 ``queue_full``) at once if no slot is free and no more requests may wait.
         """
         if self._queued == 0 and self._free():
             self._enter()
             return
         if not background and self.waiting >= self.waiters:
-            raise QueueFull
+            message = f"All slots are in use and {self.waiters} requests wait for one."
+            raise Refusal(429, "queue_full", message, retry_s=1.0)
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queue.append((turn, background))
         self._queued += 1
         if not background:
             self.waiting += 1
-            self._note()
+            self._record_peaks()
         try:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self.give()  # its turn came while its client went away
+                self.give()  # the slot was handed over while the client disconnected
             else:
                 turn.cancel()
                 self._leave_queue(background)
             raise
 
     def give(self) -> None:
-        """The slot goes to the next waiter, or becomes free."""
-        self._account()
+        """Hand the slot to the next waiter, or free it."""
+        self._add_busy_time()
         self.active -= 1
         self._wake()
 
@@ -67,11 +66,11 @@ class Slots:
     @property
     def slot_seconds(self) -> float:
         """The integral of active requests over time, up to now."""
-        return self._busy_s + self.active * (self._clock() - self._changed)
+        return self._busy_s + self.active * (self._clock() - self._changed_at)
 
     def reset(self) -> None:
-        """Peaks and slot-seconds begin anew from what is active now."""
-        self._busy_s, self._changed = 0.0, self._clock()
+        """Restart the peaks and slot-seconds from the current state."""
+        self._busy_s, self._changed_at = 0.0, self._clock()
         self.peak_active, self.peak_waiting = self.active, self.waiting
         self.peak_present = self.active + self.waiting
 
@@ -92,42 +91,36 @@ class Slots:
             self.waiting -= 1
 
     def _enter(self) -> None:
-        self._account()
+        self._add_busy_time()
         self.active += 1
-        self._note()
+        self._record_peaks()
 
-    def _account(self) -> None:
+    def _add_busy_time(self) -> None:
         now = self._clock()
-        self._busy_s += self.active * (now - self._changed)
-        self._changed = now
+        self._busy_s += self.active * (now - self._changed_at)
+        self._changed_at = now
 
-    def _note(self) -> None:
+    def _record_peaks(self) -> None:
         self.peak_active = max(self.peak_active, self.active)
         self.peak_waiting = max(self.peak_waiting, self.waiting)
         self.peak_present = max(self.peak_present, self.active + self.waiting)
 
 
 class Window:
-    """An exact log of the last ``window_s`` seconds. Of two events exactly a window apart the first has left it."""
+    """An exact log of the last ``window_s`` seconds. Of two events exactly a window apart, the first has left it."""
 
     def __init__(self, window_s: float) -> None:
         self.window_s = window_s
         self.peak = 0
         self._log: deque[float] = deque()
 
-    def admit(self, now: float, limit: int | None, *, count_refused: bool = False) -> float | None:
-        """None, and the event is logged; or the seconds until there is room for one more.
-
-        ``count_refused`` logs a refused one too, so that who keeps knocking stays out.
-        """
-        held = self.count(now)
-        if limit is not None and held >= limit:
-            wait = self._log[held - limit] + self.window_s - now
-            if count_refused:
-                self._log.append(now)
-            return max(wait, 0.001)
+    def admit(self, now: float, limit: int | None) -> float | None:
+        """Log the event and return None; or, if the window is full, return the seconds until it has room."""
+        count = self.count(now)
+        if limit is not None and count >= limit:
+            return max(self._log[count - limit] + self.window_s - now, 0.001)
         self._log.append(now)
-        self.peak = max(self.peak, held + 1)
+        self.peak = max(self.peak, count + 1)
         return None
 
     def count(self, now: float) -> int:
@@ -139,3 +132,34 @@ class Window:
 
     def reset_peak(self, now: float) -> None:
         self.peak = self.count(now)
+
+
+class Budget:
+    """The key's tokens. A running request holds all it may use; when it ends, only what it used is subtracted."""
+
+    def __init__(self, total: int | None) -> None:
+        """``total`` None is unlimited."""
+        self.total = total
+        self.used = 0
+        self.held = 0
+        self.peak_held = 0
+        self.refused = 0
+
+    @property
+    def left(self) -> int | None:
+        """Tokens that are neither used nor held."""
+        return None if self.total is None else self.total - self.used - self.held
+
+    def hold(self, tokens: int) -> bool:
+        """Hold ``tokens``; False, and nothing is held, if more than are left."""
+        if self.left is not None and tokens > self.left:
+            self.refused += 1
+            return False
+        self.held += tokens
+        self.peak_held = max(self.peak_held, self.held)
+        return True
+
+    def settle(self, held: int, used: int) -> None:
+        """End a hold of ``held`` tokens, ``used`` of which were used."""
+        self.held -= held
+        self.used += used

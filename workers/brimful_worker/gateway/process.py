@@ -1,4 +1,4 @@
-"""The gateway as a process of its own: one loop, uvloop's, until a signal ends it."""
+"""Runs the mock gateway as a process of its own, on one uvloop event loop, until a signal ends it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from brimful_worker.gateway.app import Gateway
 
 
 def serve(gateway: Gateway, *, host: str, port: int, ready: Callable[[Gateway], None]) -> None:
-    """Serves until SIGINT or SIGTERM; calls ``ready`` once it listens. Raises UsageError where it cannot listen."""
-    _raise_nofile()
+    """Serve until SIGINT or SIGTERM; ``ready`` is called when it listens. Raises UsageError if it cannot listen."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # each connection needs a file descriptor
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(gateway, host, port, ready))
 
@@ -36,10 +38,3 @@ async def _serve(gateway: Gateway, host: str, port: int, ready: Callable[[Gatewa
         await stop.wait()
     finally:
         await gateway.stop()
-
-
-def _raise_nofile() -> None:
-    """A file descriptor per connection: as many as the system lets us have."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -1,25 +1,25 @@
-"""What the gateway saw: the witness that tests and rehearsals interrogate.
+"""The request log: what reached the mock gateway. Tests and rehearsals measure a fleet by it.
 
-An *arrival* is a request to completions, chat completions or Job submission that reached the gateway, whatever became
-of it; ``most_arrivals`` counts all of them, refused ones too. A *start* is an arrival that took a place in the
-gateway's own window. All times are seconds of one monotonic clock, taken when the request's headers are there.
+An *arrival* is a request to completions, chat completions or Job submission, whatever its outcome; ``most_arrivals``
+also counts refused ones. A *start* is an arrival that the gateway's own window admitted. All times are
+``time.monotonic()`` of the gateway, taken when the request's headers have arrived.
 """
 
 from __future__ import annotations
 
+import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from brimful_worker.gateway.ask import Ask
 from brimful_worker.gateway.limits import Window
+from brimful_worker.gateway.sample_request import SampleRequest
 from brimful_worker.gateway.text import prompt_digest
 
 
 @dataclass(slots=True)
 class Arrival:
-    """One request. ``status`` is 0 while it is here and -1 if its client went away or its connection was cut."""
+    """One request. ``status`` is 0 while it is served, and -1 if its connection ended first."""
 
     at: float
     kind: str
@@ -34,10 +34,9 @@ class Arrival:
 
 
 class RequestLog:
-    """Counts of one gateway since its start or the last reset. ``snapshot`` is what ``GET /ledger`` answers."""
+    """Counts of one gateway since its start or the last reset."""
 
-    def __init__(self, clock: Callable[[], float], *, window_s: float, keep: int, track_prompts: bool) -> None:
-        self._clock = clock
+    def __init__(self, *, window_s: float, keep: int, track_prompts: bool) -> None:
         self._keep = keep
         self._track = track_prompts
         self.window = Window(window_s)
@@ -54,9 +53,12 @@ class RequestLog:
         self.first_at: float | None = None
         self.last_at: float | None = None
         self.gone = 0
+        """Clients that disconnected, without a fault."""
         self.spoiled = 0
+        """Requests whose work was done but whose answer a fault damaged or lost."""
         self.sampled_total = self.sampled_distinct = 0
         self.attempts_max = 0
+        """The most arrivals of one prompt."""
         self.prompt_tokens = self.generated_tokens = 0
         self.connections = 0
         self.connections_peak = self.connections_open
@@ -64,14 +66,14 @@ class RequestLog:
         self._prompts: dict[bytes, list[int]] = {}
 
     def reset(self) -> None:
-        """Forgets all but what is here now; the window's peak begins from the window as it is."""
+        """Clear all counts; the window's peak restarts from the window's current count."""
         self._clear()
-        self.window.reset_peak(self._clock())
+        self.window.reset_peak(time.monotonic())
 
-    # -- what the gateway tells ---------------------------------------------------------------------------------
+    # -- written by the gateway ---------------------------------------------------------------------------------
 
     def arrive(self, kind: str, workload: str) -> Arrival:
-        now = self._clock()
+        now = time.monotonic()
         self.window.admit(now, None)
         self.first_at = now if self.first_at is None else self.first_at
         self.last_at = now
@@ -81,40 +83,37 @@ class RequestLog:
         self.arrivals.append(arrival)
         return arrival
 
-    def asked(self, arrival: Arrival, ask: Ask) -> None:
-        """The arrival asks for this: an attempt at each of its prompts."""
-        arrival.prompts, arrival.n, arrival.max_tokens = len(ask.prompts), ask.n, ask.max_tokens
+    def asked(self, arrival: Arrival, request: SampleRequest) -> None:
+        """The arrival's body is valid: an attempt at each of its prompts."""
+        arrival.prompts, arrival.n, arrival.max_tokens = len(request.prompts), request.n, request.max_tokens
         if self._track:
-            for digest in ask.digests:
+            for digest in request.digests:
                 counts = self._prompts.setdefault(digest, [0])
                 counts[0] += 1
                 self.attempts_max = max(self.attempts_max, counts[0])
 
-    def sampled(self, ask: Ask, generated: int) -> None:
-        """All choices of it were generated and are being delivered whole."""
-        self.prompt_tokens += ask.prompt_tokens
+    def sampled(self, request: SampleRequest, generated: int) -> None:
+        """All choices were generated, ``generated`` tokens, and will arrive complete."""
+        self.prompt_tokens += request.prompt_tokens
         self.generated_tokens += generated
-        self.sampled_total += ask.choices
-        if not self._track:
-            return
-        for digest in ask.digests:
+        self.sampled_total += request.choices
+        for digest in request.digests if self._track else ():
             counts = self._prompts.setdefault(digest, [0])
-            counts.extend([0] * (1 + ask.n - len(counts)))
-            for choice in range(1, ask.n + 1):
+            counts.extend([0] * (1 + request.n - len(counts)))
+            for choice in range(1, request.n + 1):
                 self.sampled_distinct += not counts[choice]
                 counts[choice] += 1
 
     def ended(self, arrival: Arrival, status: int, code: str = "") -> None:
-        arrival.ended, arrival.status, arrival.code = self._clock(), status, code
+        arrival.ended, arrival.status, arrival.code = time.monotonic(), status, code
         self.statuses[status] += 1
         if code:
             self.codes[code] += 1
 
-    def went(self, arrival: Arrival) -> None:
-        """Its client went away, or a fault cut its connection."""
-        arrival.ended, arrival.status = self._clock(), -1
-        if not arrival.fault:
-            self.gone += 1
+    def disconnected_early(self, arrival: Arrival) -> None:
+        """Its client disconnected before the answer, or a fault closed the connection."""
+        arrival.ended, arrival.status = time.monotonic(), -1
+        self.gone += not arrival.fault
 
     def faulted(self, arrival: Arrival | None, name: str) -> None:
         self.faults[name] += 1
@@ -129,7 +128,7 @@ class RequestLog:
     def disconnected(self) -> None:
         self.connections_open -= 1
 
-    # -- what tests ask -----------------------------------------------------------------------------------------
+    # -- read by tests ------------------------------------------------------------------------------------------
 
     @property
     def total(self) -> int:
@@ -137,33 +136,25 @@ class RequestLog:
         return self.kinds["completions"] + self.kinds["chat"] + self.kinds["submit"]
 
     @property
-    def rate_limited(self) -> int:
-        """Answers of status 429, whatever their code."""
-        return self.statuses[429]
-
-    @property
     def most_arrivals(self) -> int:
-        """Most arrivals in any window, exact: (t - window_s, t]."""
+        """The most arrivals in any window (t - window_s, t], exactly."""
         return self.window.peak
 
     @property
     def sampled_repeated(self) -> int:
-        """Samplings of a (prompt, choice) beyond its first. 0 too where prompts are not tracked."""
+        """How often a (prompt, choice) was sampled after its first time; 0 if prompts are not tracked."""
         return self.sampled_total - self.sampled_distinct if self._track else 0
 
     def times_sampled(self, prompt: Any) -> list[int]:
-        """How often each choice of the prompt was sampled: choice i at place i."""
+        """How often each choice of the prompt was sampled, by choice."""
         return self._prompts.get(prompt_digest(prompt), [0])[1:]
 
     def attempts(self, prompt: Any) -> int:
-        """Arrivals that asked for the prompt."""
+        """Arrivals with this prompt."""
         return self._prompts.get(prompt_digest(prompt), [0])[0]
 
-    def prompts(self, prompts: Sequence[Any]) -> list[dict[str, Any]]:
-        return [{"attempts": self.attempts(prompt), "sampled": self.times_sampled(prompt)} for prompt in prompts]
-
     def snapshot(self, *, arrivals: bool = False) -> dict[str, Any]:
-        """JSON-ready; with ``arrivals`` the latest ones, one by one."""
+        """All counts as JSON-ready values."""
         found: dict[str, Any] = {
             "arrivals": self.total,
             "most_arrivals_in_window": self.most_arrivals,
@@ -171,7 +162,7 @@ class RequestLog:
             "kinds": dict(self.kinds),
             "statuses": {str(status): count for status, count in sorted(self.statuses.items())},
             "codes": dict(self.codes),
-            "rate_limited": self.rate_limited,
+            "rate_limited": self.statuses[429],
             "faults": dict(self.faults),
             "gone": self.gone,
             "spoiled": self.spoiled,

@@ -1,4 +1,4 @@
-"""Faults of the answer: one that is spoiled, and the true one told in an unusual way."""
+"""Faults of the answer: damaged ones, and the true answer in an unusual form."""
 
 from __future__ import annotations
 
@@ -10,33 +10,32 @@ from typing import Any
 
 from aiohttp import web
 
-from brimful_worker.gateway.refusal import error_body
-from brimful_worker.gateway.wire import Strike, Wire, fault, json_response, raw_response, whole_response
+from brimful_worker.gateway.faults.fault import FaultContext, fault
+from brimful_worker.gateway.responses import error_body, json_response, raw_response
 
 
-def _spoiled(name: str, about: str, spoil: Callable[[dict[str, Any], str | None], Any]) -> None:
-    @fault(name, about, done=True)
-    def build(parameter: str | None) -> Strike:
-        async def strike(wire: Wire) -> web.StreamResponse:
-            answer = wire.answer()
-            found = spoil(answer, parameter)
-            return json_response(answer if found is None else found)
+def _damaged(name: str, about: str, damage: Callable[[dict[str, Any], int], Any]) -> None:
+    """``damage`` changes the answer in place or returns another one."""
 
-        return strike
+    @fault(name, about, int, 1, after_work=True)
+    async def inject(context: FaultContext, parameter: int) -> web.StreamResponse:
+        answer = context.answer()
+        replaced = damage(answer, parameter)
+        return json_response(answer if replaced is None else replaced)
 
 
-def _short(answer: dict[str, Any], parameter: str | None) -> None:
+def _remove_choices(answer: dict[str, Any], count: int) -> None:
     choices = answer.get("choices", [])
-    del choices[max(0, len(choices) - int(parameter or 1)) :]
+    del choices[max(0, len(choices) - count) :]
 
 
-def _long(answer: dict[str, Any], parameter: str | None) -> None:
+def _add_choices(answer: dict[str, Any], count: int) -> None:
     choices = answer.get("choices", [])
-    for _ in range(int(parameter or 1)):
+    for _ in range(count):
         choices.append({**choices[-1], "index": len(choices)})
 
 
-def _nulltext(answer: dict[str, Any], parameter: str | None) -> None:
+def _null_first_text(answer: dict[str, Any], _: int) -> None:
     first = answer["choices"][0]
     if "message" in first:
         first["message"]["content"] = None
@@ -44,100 +43,72 @@ def _nulltext(answer: dict[str, Any], parameter: str | None) -> None:
         first["text"] = None
 
 
-_spoiled("nullchoices", "choices is null", lambda answer, _: {**answer, "choices": None})
-_spoiled("short", "the last choice (=N: the last N) missing", _short)
-_spoiled("long", "one choice (=N: N) too many", _long)
-_spoiled("nulltext", "the first choice's text is null", _nulltext)
-_spoiled("nousage", "usage is null", lambda answer, _: {**answer, "usage": None})
-_spoiled("array", "a JSON array in place of the object", lambda answer, _: [answer])
+_damaged("nullchoices", "choices is null", lambda answer, _: {**answer, "choices": None})
+_damaged("short", "the last choice (=N: the last N) missing", _remove_choices)
+_damaged("long", "one choice (=N: N) too many", _add_choices)
+_damaged("nulltext", "the first choice's text is null", _null_first_text)
+_damaged("nousage", "usage is null", lambda answer, _: {**answer, "usage": None})
+_damaged("array", "a JSON array in place of the object", lambda answer, _: [answer])
 
 
-@fault("badutf8", "JSON with bytes that are no UTF-8", done=True)
-def _badutf8(parameter: str | None) -> Strike:
-    async def strike(wire: Wire) -> web.StreamResponse:
-        body = wire.body()
-        return raw_response(body.replace(b'": "', b'":"').replace(b'":"', b'":"\xff\xfe'))
-
-    return strike
+@fault("badutf8", "JSON with bytes that are not UTF-8", after_work=True)
+async def _bad_utf8(context: FaultContext, parameter: str) -> web.StreamResponse:
+    body = context.body()
+    return raw_response(body.replace(b'": "', b'":"').replace(b'":"', b'":"\xff\xfe'))
 
 
-@fault("400completion", "a whole Completion under status 400", done=True)
-def _400completion(parameter: str | None) -> Strike:
-    async def strike(wire: Wire) -> web.StreamResponse:
-        return json_response(wire.answer(), 400)
-
-    return strike
+@fault("400completion", "a whole Completion under status 400", after_work=True)
+async def _completion_under_400(context: FaultContext, parameter: str) -> web.StreamResponse:
+    return json_response(context.answer(), 400)
 
 
-# -- the true answer, in an unusual way -----------------------------------------------------------------------------
+# -- the true answer in an unusual form -----------------------------------------------------------------------------
 
 
-@fault("slow", "=seconds (default 2) more before the answer", done=True)
-def _slow(parameter: str | None) -> Strike:
-    seconds = float(parameter or 2)
-
-    async def strike(wire: Wire) -> web.StreamResponse:
-        await asyncio.sleep(seconds)
-        return whole_response(wire)
-
-    return strike
+@fault("slow", "=seconds (default 2) more before the answer", float, 2.0, after_work=True)
+async def _slow(context: FaultContext, parameter: float) -> web.StreamResponse:
+    await asyncio.sleep(parameter)
+    return context.whole_response()
 
 
-@fault("drip", "the body in ten pieces over =seconds (default 2)", done=True, wired=True)
-def _drip(parameter: str | None) -> Strike:
-    seconds = float(parameter or 2)
-
-    async def strike(wire: Wire) -> web.StreamResponse:
-        body = wire.body()
-        response = web.StreamResponse(headers={"Content-Type": "application/json"})
-        response.content_length = len(body)
-        await response.prepare(wire.request)
-        step = -(-len(body) // 10)
-        for start in range(0, len(body), step):
-            await asyncio.sleep(seconds / 10)
-            if start + step >= len(body):
-                wire.release()
-                wire.delivered()
-            await response.write(body[start : start + step])
-        await response.write_eof()
-        return response
-
-    return strike
+@fault("drip", "the body in ten pieces over =seconds (default 2)", float, 2.0, after_work=True, needs_connection=True)
+async def _drip(context: FaultContext, parameter: float) -> web.StreamResponse:
+    body = context.body()
+    response = web.StreamResponse(headers={"Content-Type": "application/json"})
+    response.content_length = len(body)
+    await response.prepare(context.request)
+    step = -(-len(body) // 10)
+    for start in range(0, len(body), step):
+        await asyncio.sleep(parameter / 10)
+        if start + step >= len(body):
+            context.free_slot()
+            context.deliver()
+        await response.write(body[start : start + step])
+    await response.write_eof()
+    return response
 
 
-@fault("gzip", "the answer gzipped", done=True)
-def _gzip(parameter: str | None) -> Strike:
-    async def strike(wire: Wire) -> web.StreamResponse:
-        response = whole_response(wire)
-        response.body = gzip.compress(wire.body(), 1)
-        response.headers["Content-Encoding"] = "gzip"
-        return response
-
-    return strike
+@fault("gzip", "the answer gzipped", after_work=True)
+async def _gzip(context: FaultContext, parameter: str) -> web.StreamResponse:
+    response = context.whole_response()
+    response.body = gzip.compress(context.body(), 1)
+    response.headers["Content-Encoding"] = "gzip"
+    return response
 
 
-@fault("spaced", "the answer as JSON with white space, escapes and a byte order mark", done=True)
-def _spaced(parameter: str | None) -> Strike:
-    async def strike(wire: Wire) -> web.StreamResponse:
-        wire.delivered()
-        return raw_response(b"\xef\xbb\xbf\n " + json.dumps(wire.answer(), indent=2).encode())
-
-    return strike
+@fault("spaced", "the answer as JSON with white space, escapes and a byte order mark", after_work=True)
+async def _spaced(context: FaultContext, parameter: str) -> web.StreamResponse:
+    context.deliver()
+    return raw_response(b"\xef\xbb\xbf\n " + json.dumps(context.answer(), indent=2).encode())
 
 
-@fault("stale", "the answer, and then the kept-alive connection closed without a word", done=True, wired=True)
-def _stale(parameter: str | None) -> Strike:
-    async def strike(wire: Wire) -> web.StreamResponse:
-        if (transport := wire.request.transport) is not None:
-            asyncio.get_running_loop().call_later(0.02, transport.close)
-        return whole_response(wire)
-
-    return strike
+@fault("stale", "the answer; then the idle connection is closed", after_work=True, needs_connection=True)
+async def _stale(context: FaultContext, parameter: str) -> web.StreamResponse:
+    if (transport := context.request.transport) is not None:
+        asyncio.get_running_loop().call_later(0.02, transport.close)
+    return context.whole_response()
 
 
 @fault("jobfail", "the Job fails: its result is a 500 error object")
-def _jobfail(parameter: str | None) -> Strike:
-    async def strike(wire: Wire) -> web.StreamResponse:  # a Job's run has no wire: jobs.py asks only whether it fails
-        return json_response(error_body(500, "job_failed", "The Job failed."), 500)
-
-    return strike
+async def _job_fails(context: FaultContext, parameter: str) -> web.StreamResponse:
+    return json_response(error_body(500, "job_failed", "The Job failed."), 500)

@@ -1,4 +1,4 @@
-"""Faults of the connection: resets, closes and bodies that end too soon. The work was done all the same."""
+"""Faults of the connection after the work was done: resets, closes and truncated bodies."""
 
 from __future__ import annotations
 
@@ -6,63 +6,46 @@ import asyncio
 
 from aiohttp import web
 
-from brimful_worker.gateway.wire import Strike, Wire, fault, raw_response
+from brimful_worker.gateway.faults.fault import FaultContext, fault
+from brimful_worker.gateway.responses import raw_response
 
 
-@fault("reset", "the connection reset before the headers", done=True, wired=True)
-def _reset(parameter: str | None) -> Strike:
-    async def strike(wire: Wire) -> web.StreamResponse:
-        return await wire.reset()
-
-    return strike
+@fault("reset", "the connection reset before the headers", after_work=True, needs_connection=True)
+async def _reset(context: FaultContext, parameter: str) -> web.StreamResponse:
+    return await context.reset()
 
 
-@fault("close", "the connection closed in good order before the headers", done=True, wired=True)
-def _close(parameter: str | None) -> Strike:
-    async def strike(wire: Wire) -> web.StreamResponse:
-        return await wire.send_and_close(b"")
-
-    return strike
+@fault("close", "the connection closed normally before the headers", after_work=True, needs_connection=True)
+async def _close(context: FaultContext, parameter: str) -> web.StreamResponse:
+    return await context.send_and_close(b"")
 
 
-@fault("resetmid", "the connection reset in the middle of the body", done=True, wired=True)
-def _resetmid(parameter: str | None) -> Strike:
-    async def strike(wire: Wire) -> web.StreamResponse:
-        body, transport = wire.body(), wire.request.transport
-        if transport is not None:
-            transport.write(_head(len(body)) + body[: len(body) // 2])
-        await asyncio.sleep(0.02)  # a reset at once could overtake the headers
-        return await wire.reset()
-
-    return strike
+@fault("resetmid", "the connection reset in the middle of the body", after_work=True, needs_connection=True)
+async def _reset_in_body(context: FaultContext, parameter: str) -> web.StreamResponse:
+    body, transport = context.body(), context.request.transport
+    if transport is not None:
+        transport.write(_head(len(body)) + body[: len(body) // 2])
+    await asyncio.sleep(0.02)  # an immediate reset could overtake the headers
+    return await context.reset()
 
 
-@fault("trunc", "a body shorter than its Content-Length", done=True, wired=True)
-def _trunc(parameter: str | None) -> Strike:
-    async def strike(wire: Wire) -> web.StreamResponse:
-        body = wire.body()
-        return await wire.send_and_close(_head(len(body)) + body[: len(body) // 2])
-
-    return strike
+@fault("trunc", "a body shorter than its Content-Length", after_work=True, needs_connection=True)
+async def _truncated(context: FaultContext, parameter: str) -> web.StreamResponse:
+    body = context.body()
+    return await context.send_and_close(_head(len(body)) + body[: len(body) // 2])
 
 
-@fault("chunkcut", "a chunked body without its end", done=True, wired=True)
-def _chunkcut(parameter: str | None) -> Strike:
-    async def strike(wire: Wire) -> web.StreamResponse:
-        body = wire.body()
-        half = body[: len(body) // 2]
-        return await wire.send_and_close(_head(None) + b"%x\r\n%b\r\n" % (len(half), half))
-
-    return strike
+@fault("chunkcut", "a chunked body without its end", after_work=True, needs_connection=True)
+async def _chunks_cut(context: FaultContext, parameter: str) -> web.StreamResponse:
+    body = context.body()
+    half = body[: len(body) // 2]
+    return await context.send_and_close(_head(None) + b"%x\r\n%b\r\n" % (len(half), half))
 
 
-@fault("cutjson", "half a JSON document, as HTTP in good order", done=True)
-def _cutjson(parameter: str | None) -> Strike:
-    async def strike(wire: Wire) -> web.StreamResponse:
-        body = wire.body()
-        return raw_response(body[: len(body) // 2])
-
-    return strike
+@fault("cutjson", "half a JSON document in a valid HTTP response", after_work=True)
+async def _json_cut(context: FaultContext, parameter: str) -> web.StreamResponse:
+    body = context.body()
+    return raw_response(body[: len(body) // 2])
 
 
 def _head(length: int | None) -> bytes:

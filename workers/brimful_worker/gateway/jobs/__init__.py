@@ -1,4 +1,4 @@
-"""The mock gateway's Jobs API: submitted work that runs in the background and keeps its result.
+"""The mock gateway's Jobs API: submitted requests that run in the background and keep their results.
 
 Imported by the gateway only.
 """

@@ -1,94 +1,78 @@
-"""The Jobs' routes: to submit one, to look at it, to fetch its result, to cancel it. Their state is in ``jobs.py``."""
+"""HTTP routes of Jobs: submit, poll, fetch the result, cancel. The Jobs themselves are in ``jobs.py``."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 from aiohttp import web
 
 from brimful.runtime import json_bytes
-from brimful_worker.gateway.ask import Ask
-from brimful_worker.gateway.control import Handler
+from brimful_worker.gateway.core import GatewayCore
+from brimful_worker.gateway.faults.fault import Fault, FaultContext
+from brimful_worker.gateway.generation import run_job
 from brimful_worker.gateway.jobs.jobs import Result
-from brimful_worker.gateway.refusal import Refusal
-from brimful_worker.gateway.wire import Fault, json_response
-
-if TYPE_CHECKING:
-    from brimful_worker.gateway.app import Gateway
+from brimful_worker.gateway.responses import Refusal, json_response
+from brimful_worker.gateway.sample_request import SampleRequest
 
 
 class JobRoutes:
-    """A submission is work that arrives; the other routes take no slot, and a start only where polls count."""
+    """A submission is an arrival, like a completion; the other routes take no slot, and a start only if polls count."""
 
     PREFIX = "/completion-jobs/"
-    """Of the routes of one Job."""
+    """The path of one Job's routes."""
 
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
+    def __init__(self, core: GatewayCore) -> None:
+        self._core = core
 
-    @property
-    def routes(self) -> dict[tuple[str, str], Handler]:
-        return {("POST", "/completion-jobs"): self._submit}
+    async def submit(self, http: web.BaseRequest) -> web.StreamResponse:
+        return await self._core.receive(http, "submit", self._create)
 
-    async def handle(self, request: web.BaseRequest, path: str) -> web.StreamResponse:
-        """``path``: what follows PREFIX. Raises Refusal (404) where no route is, and what the route refuses."""
-        match (request.method, path.split("/")):
-            case ("GET", [id]):
-                return await self._poll(request, id)
-            case ("GET", [id, "result"]):
-                return await self._result(request, id)
+    async def handle(self, http: web.BaseRequest, path: str) -> web.StreamResponse:
+        """``path`` is what follows PREFIX. Raises Refusal."""
+        jobs = self._core.jobs
+        match http.method, path.split("/"):
+            case "GET", [id]:
+                return await self._respond(http, "poll", lambda: (200, jobs.view(jobs.get(id))))
+            case "GET", [id, "result"]:
+                return await self._respond(http, "result", lambda: jobs.result(id))
             case ("POST", [id, "cancel"]) | ("DELETE", [id]):
-                return await self._cancel(request, id)
+                return await self._respond(http, "cancel", lambda: (200, jobs.view(jobs.cancel(id))))
             case _:
-                raise Refusal(404, "not_found", f"Unknown request URL: {request.method} {request.path}.")
+                raise Refusal(404, "not_found", f"Unknown request URL: {http.method} {http.path}.")
 
-    async def _submit(self, request: web.BaseRequest) -> web.StreamResponse:
-        return await self._gateway.arrive(request, "submit", self._accept)
-
-    async def _poll(self, request: web.BaseRequest, id: str) -> web.StreamResponse:
-        jobs = self._gateway.jobs
-        return await self._tell(request, "poll", lambda: (200, jobs.view(jobs.get(id))))
-
-    async def _result(self, request: web.BaseRequest, id: str) -> web.StreamResponse:
-        return await self._tell(request, "result", lambda: self._gateway.jobs.result(id))
-
-    async def _cancel(self, request: web.BaseRequest, id: str) -> web.StreamResponse:
-        jobs = self._gateway.jobs
-        return await self._tell(request, "cancel", lambda: (200, jobs.view(jobs.cancel(id))))
-
-    async def _accept(
-        self, request: web.BaseRequest, ask: Ask, fields: dict[str, Any], fault: Fault | None
+    async def _create(
+        self, http: web.BaseRequest, request: SampleRequest, fields: dict[str, Any], fault: Fault | None
     ) -> web.StreamResponse:
-        """Makes the Job, or finds the one that this key made. Raises Refusal (409) as ``Jobs.submit`` does."""
-        gateway = self._gateway
-        if fault is not None and not fault.done:
-            return await fault.strike(gateway.wire(request))
-        job = gateway.jobs.submit(ask, request.headers.get("Idempotency-Key"), json_bytes.encode(fields, sort=True))
-        view = gateway.jobs.view(job)
+        """Make the Job, or find the one of the same key. Raises Refusal (409) as ``Jobs.submit`` does."""
+        core = self._core
+        if fault is not None and not fault.after_work:
+            return await fault.inject(FaultContext(http, core.retry_after))
+        key, body = http.headers.get("Idempotency-Key"), json_bytes.encode(fields, sort=True)
+        view = core.jobs.view(core.jobs.submit(request, key, body, partial(run_job, core)))
         if fault is not None:
-            return await fault.strike(gateway.wire(request, lambda: view))
+            return await fault.inject(FaultContext(http, core.retry_after, lambda: view))
         return json_response(view, 202)
 
-    async def _tell(self, request: web.BaseRequest, kind: str, find: Callable[[], Result]) -> web.StreamResponse:
-        """Key, window, fault; then what ``find`` says. A fault without ``done`` strikes before it is asked.
+    async def _respond(self, http: web.BaseRequest, kind: str, find: Callable[[], Result]) -> web.StreamResponse:
+        """Check the key, the window and the faults, then answer with ``find()``.
 
-        Raises Refusal: 401; 429 where polls count; and what ``find`` refuses.
+        A fault without ``after_work`` is injected before it is called. Raises Refusal: 401, 429 if polls count, and
+        those of ``find``.
         """
-        gateway = self._gateway
-        gateway.check_key(request)
-        gateway.ledger.kinds[kind] += 1
-        if gateway.options.polls_count:
-            wait_s = gateway.window.admit(time.monotonic(), gateway.options.starts)
-            if wait_s is not None:
-                raise gateway.limited(wait_s)
-        fault = gateway.faults.choose(kind)
-        if fault is not None and not fault.done:
-            gateway.ledger.faulted(None, fault.name)
-            return await fault.strike(gateway.wire(request))
-        status, answer = find()
+        core = self._core
+        core.check_key(http)
+        core.request_log.kinds[kind] += 1
+        if core.options.polls_count and (refusal := core.take_start(time.monotonic())) is not None:
+            raise refusal
+        fault = core.faults.choose(kind)
+        if fault is not None and not fault.after_work:
+            core.request_log.faulted(None, fault.name)
+            return await fault.inject(FaultContext(http, core.retry_after))
+        status, body = find()
         if fault is not None:
-            gateway.ledger.faulted(None, fault.name)
-            return await fault.strike(gateway.wire(request, lambda: answer))
-        return json_response(answer, status)
+            core.request_log.faulted(None, fault.name)
+            return await fault.inject(FaultContext(http, core.retry_after, lambda: body))
+        return json_response(body, status)

@@ -6,7 +6,6 @@ import json
 import os
 import select
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +27,7 @@ class MockGateway:
         self, settings: Settings, options: GatewayOptions | Mapping[str, Any] | None, logs: Path, lifeline: Lifeline
     ) -> None:
         profile = settings.profile
-        own: Mapping[str, Any] = options if isinstance(options, Mapping) else asdict(options) if options else {}
+        own: Mapping[str, Any] = options if isinstance(options, Mapping) else vars(options) if options else {}
         fields = {
             "slots": profile.slots,
             "starts": profile.starts,
@@ -64,10 +63,7 @@ def serve(options: str) -> int:
     from brimful_worker.gateway import Gateway, GatewayOptions
     from brimful_worker.gateway.process import serve as serve_gateway
 
-    fields = json.loads(options)
-    # JSON knows no tuples.
-    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
-    serve_gateway(Gateway(GatewayOptions(**fields)), host="127.0.0.1", port=0, ready=_tell)
+    serve_gateway(Gateway(GatewayOptions(**json.loads(options))), host="127.0.0.1", port=0, ready=_tell)
     return 0
 
 

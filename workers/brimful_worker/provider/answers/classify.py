@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
-from email.message import Message
 from typing import Any
 
 import orjson
@@ -19,6 +19,9 @@ from brimful_worker.provider.answers.refusal import (
     one_line,
     visible_text,
 )
+
+_CHARSET = re.compile(r"charset\s*=\s*[\"']?(?!utf-?8)([\w.:-]+)", re.IGNORECASE)
+"""A declared charset other than UTF-8."""
 
 
 def classify_answer(answer: Answer | TransportError, *, expected: int, prompts: int = 1, now: float) -> Classification:
@@ -85,21 +88,11 @@ def parse_json(answer: Answer) -> Any:
         return orjson.loads(answer.body)
     except orjson.JSONDecodeError:
         pass
-    charset = _charset(answer.headers)
+    charset = _CHARSET.search(answer.headers.get("content-type", ""))
     try:
-        return json.loads(answer.body.decode(charset) if charset else answer.body)
+        return json.loads(answer.body.decode(charset[1]) if charset else answer.body)
     except (ValueError, LookupError, RecursionError):
         return None
-
-
-def _charset(headers: Mapping[str, str]) -> str | None:
-    content_type = headers.get("content-type", "")
-    if "charset" not in content_type.lower():
-        return None
-    message = Message()
-    message["content-type"] = content_type
-    charset = message.get_content_charset()
-    return None if charset in (None, "utf-8", "utf8") else charset
 
 
 def _any_error(document: Any) -> Mapping[str, Any] | None:

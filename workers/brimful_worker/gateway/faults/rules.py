@@ -1,15 +1,15 @@
-"""Which requests meet which fault: rules, their text form, and the choosing.
+"""Rules for which requests meet which fault, their text form, and the choice of a fault for a request.
 
     500:0.05            the fault 500 with probability 0.05
     reset:x2            the next 2 requests
-    503:#5              the 5th request (from the moment the rule is set)
+    503:#5              the 5th request (counted from when the rule is set)
     504:%10             every 10th request
     filter:@forbidden   requests with a prompt that contains "forbidden"
     hang=30:0.01        a parameter: hang for 30 s, then answer
     poll/500:x3         only requests of that kind: completions, chat, submit, job, poll, result, cancel, any
 
-Rules are separated by commas and tried in order; probabilities are of disjoint events, so that they add up. Without a
-kind a rule meets completions, chat completions and Job submissions. ``job`` is the Job's own run at the gateway.
+Rules are separated by commas and tried in order; the probabilities of several rules add up. A rule without a kind
+applies to completions, chat completions and Job submissions. ``job`` is the Job's own run at the gateway.
 """
 
 from __future__ import annotations
@@ -19,20 +19,17 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from brimful_worker.gateway.faults import answers, breaks, refusals  # noqa: F401 (they register)
-from brimful_worker.gateway.wire import FAULTS, Fault
+from brimful.errors import SettingError
+from brimful_worker.gateway.faults import answers, breaks, refusals  # noqa: F401 (they register their faults)
+from brimful_worker.gateway.faults.fault import FAULTS, Fault
 
 WORK = frozenset({"completions", "chat", "submit"})
 KINDS = WORK | {"job", "poll", "result", "cancel"}
 
 
-class FaultError(ValueError):
-    """A fault's text is not understood; the message says what is known."""
-
-
 @dataclass(slots=True)
 class Rule:
-    """A fault and when it happens. One of the last five says when; with none it is every request."""
+    """A fault and its condition, one of ``probability`` … ``prompt``; without one, it applies to every request."""
 
     fault: Fault
     kinds: frozenset[str] = WORK
@@ -41,51 +38,51 @@ class Rule:
     nth: int | None = None
     every: int | None = None
     prompt: Callable[[Any], bool] | None = None
-    """True for a prompt (string, token ids or messages) that meets it."""
+    """True for a prompt (string, token ids or messages) that meets the fault."""
     happened: int = 0
-    met: int = field(default=0, repr=False)
+    seen: int = field(default=0, repr=False)
 
-    def happens(self, prompts: Sequence[Any], draw: float) -> bool:
-        """Whether it happens to this request; ``draw`` is already lessened by earlier rules' probabilities."""
-        self.met += 1
+    def applies(self, prompts: Sequence[Any], draw: float) -> bool:
+        """Whether this request meets the fault; ``draw`` in [0, 1) is reduced by the probabilities of earlier rules."""
+        self.seen += 1
         if self.count is not None:
-            happens = self.happened < self.count
+            applies = self.happened < self.count
         elif self.nth is not None:
-            happens = self.met == self.nth
+            applies = self.seen == self.nth
         elif self.every is not None:
-            happens = self.met % self.every == 0
+            applies = self.seen % self.every == 0
         elif self.prompt is not None:
-            happens = any(map(self.prompt, prompts))
+            applies = any(map(self.prompt, prompts))
         else:
-            happens = self.probability is None or 0 <= draw < self.probability
-        self.happened += happens
-        return happens
+            applies = self.probability is None or 0 <= draw < self.probability
+        self.happened += applies
+        return applies
 
 
 class Faults:
-    """The rules in force, and their randomness."""
+    """The rules in force, with their random generator."""
 
     def __init__(self, rules: str | Iterable[Rule], seed: int) -> None:
-        """Raises FaultError."""
+        """Raises SettingError."""
         self.rules = parse_faults(rules) if isinstance(rules, str) else list(rules)
         self._random = random.Random(seed)
 
     def choose(self, kind: str, prompts: Sequence[Any] = ()) -> Fault | None:
-        """The fault of this request, if any. Draws one random number, so that a seed fixes what happens."""
+        """The fault of this request, if any. Draws one random number, so that the seed determines what happens."""
         if not self.rules:
             return None
         draw = self._random.random()
         for rule in self.rules:
             if kind not in rule.kinds:
                 continue
-            if rule.happens(prompts, draw):
+            if rule.applies(prompts, draw):
                 return rule.fault
             draw -= rule.probability or 0.0
         return None
 
 
 def parse_faults(text: str) -> list[Rule]:
-    """Rules from their text form. Raises FaultError naming the part."""
+    """Rules from their text form. Raises SettingError naming the rule."""
     return [_parse(part.strip()) for part in text.split(",") if part.strip()]
 
 
@@ -96,49 +93,41 @@ def _parse(text: str) -> Rule:
         kinds, name = "", what
     name, _, parameter = name.partition("=")
     if name not in FAULTS:
-        raise FaultError(f"fault {text!r}: no fault is called {name!r}; there are {', '.join(sorted(FAULTS))}")
+        raise SettingError(f"fault {text!r}: unknown fault {name!r}; known are {', '.join(sorted(FAULTS))}")
     try:
-        rule = Rule(FAULTS[name].make(parameter or None))
+        rule = Rule(FAULTS[name].make(parameter))
     except ValueError:
-        raise FaultError(f"fault {text!r}: {parameter!r} is no parameter for {name}") from None
+        raise SettingError(f"fault {text!r}: invalid parameter {parameter!r} for {name}") from None
     if kinds:
         if kinds != "any" and kinds not in KINDS:
-            raise FaultError(f"fault {text!r}: {kinds!r} is none of any, {', '.join(sorted(KINDS))}")
+            raise SettingError(f"fault {text!r}: unknown kind {kinds!r}; known are any, {', '.join(sorted(KINDS))}")
         rule.kinds = KINDS if kinds == "any" else frozenset({kinds})
-        if kinds == "job" and rule.fault.wired:
-            raise FaultError(f"fault {text!r}: a Job's own run has no connection to break; use submit, poll or result")
-        if rule.fault.wired:
+        if kinds == "job" and rule.fault.needs_connection:
+            raise SettingError(f"fault {text!r}: a Job's own run has no connection; use submit, poll or result")
+        if rule.fault.needs_connection:
             rule.kinds -= {"job"}
     elif name == "jobfail":
         rule.kinds = frozenset({"job"})
     try:
-        _set_when(rule, when.strip())
+        _set_condition(rule, when.strip())
     except ValueError:
-        raise FaultError(
+        raise SettingError(
             f"fault {text!r}: {when!r} must be a probability (0.05), xN (the next N), #N (the Nth), %N (every Nth) "
             "or @TEXT (prompts that contain TEXT)"
         ) from None
     return rule
 
 
-def _set_when(rule: Rule, when: str) -> None:
+def _set_condition(rule: Rule, when: str) -> None:
     if when.startswith("@") and len(when) > 1:
         needle = when[1:]
         rule.prompt = lambda prompt: needle in (prompt if isinstance(prompt, str) else repr(prompt))
-    elif when.startswith("x"):
-        rule.count = _whole(when[1:])
-    elif when.startswith("#"):
-        rule.nth = _whole(when[1:])
-    elif when.startswith("%"):
-        rule.every = _whole(when[1:])
+    elif when[:1] in ("x", "#", "%"):
+        number = int(when[1:])
+        if number < 1:
+            raise ValueError(when)
+        setattr(rule, {"x": "count", "#": "nth", "%": "every"}[when[0]], number)
     elif when:
         rule.probability = float(when)
         if not 0 <= rule.probability <= 1:
             raise ValueError(when)
-
-
-def _whole(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise ValueError(text)
-    return value

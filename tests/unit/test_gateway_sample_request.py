@@ -1,4 +1,4 @@
-"""What the gateway takes, and what it refuses, and how."""
+"""Which request bodies the mock gateway accepts, and with which error it refuses the others."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from brimful_worker.gateway.ask import read_ask, read_json
 from brimful_worker.gateway.options import GatewayOptions
-from brimful_worker.gateway.refusal import Refusal
+from brimful_worker.gateway.responses import Refusal
+from brimful_worker.gateway.sample_request import parse_request, read_json
 
 GOOD: dict[str, Any] = {"model": "llama-8b", "prompt": "The sky is", "max_tokens": 2}
 
@@ -17,10 +17,10 @@ GOOD: dict[str, Any] = {"model": "llama-8b", "prompt": "The sky is", "max_tokens
     ("prompt", "count"),
     [("a", 1), ("", 1), (["a", "b"], 2), ([1, 2, 3], 1), ([[1, 2], [3]], 2), (["\ud800"], 1)],
 )
-def test_prompts(prompt: Any, count: int) -> None:
-    ask = read_ask({**GOOD, "prompt": prompt, "n": 3}, GatewayOptions(), chat=False)
-    assert (len(ask.prompts), ask.choices) == (count, 3 * count)
-    assert ask.hold == ask.prompt_tokens + 6 * count
+def test_every_form_of_prompt_is_accepted(prompt: Any, count: int) -> None:
+    request = parse_request({**GOOD, "prompt": prompt, "n": 3}, GatewayOptions(), chat=False)
+    assert (len(request.prompts), request.choices) == (count, 3 * count)
+    assert request.hold == request.prompt_tokens + 6 * count
 
 
 @pytest.mark.parametrize(
@@ -50,28 +50,29 @@ def test_prompts(prompt: Any, count: int) -> None:
         ({"stream": True}, 400, "unsupported_value", "stream"),
     ],
 )
-def test_refused(change: dict[str, Any], status: int, code: str, param: str) -> None:
+def test_an_invalid_field_is_refused_by_name(change: dict[str, Any], status: int, code: str, param: str) -> None:
     with pytest.raises(Refusal) as refused:
-        read_ask({**GOOD, **change}, GatewayOptions(), chat=False)
-    assert (refused.value.status, refused.value.code, refused.value.param) == (status, code, param)
-    assert set(refused.value.body()["error"]) == {"message", "type", "code", "param"}
+        parse_request({**GOOD, **change}, GatewayOptions(), chat=False)
+    error = refused.value.body["error"]
+    assert (refused.value.status, error["code"], error["param"]) == (status, code, param)
+    assert set(error) == {"message", "type", "code", "param"}
 
 
-def test_the_bound_itself_is_taken() -> None:
-    ask = read_ask({**GOOD, "prompt": ["a"] * 100, "n": 10, "max_tokens": 32}, GatewayOptions(), chat=False)
-    assert ask.choices * ask.max_tokens == 32_000
+def test_a_request_at_the_limit_is_accepted() -> None:
+    request = parse_request({**GOOD, "prompt": ["a"] * 100, "n": 10, "max_tokens": 32}, GatewayOptions(), chat=False)
+    assert request.choices * request.max_tokens == 32_000
 
 
-def test_chat() -> None:
+def test_chat_messages() -> None:
     fields = {"model": "gpt-5.5", "messages": [{"role": "user", "content": "Hi"}], "max_completion_tokens": 7, "n": 2}
-    ask = read_ask(fields, GatewayOptions(), chat=True)
-    assert (ask.max_tokens, ask.choices) == (7, 2)
+    request = parse_request(fields, GatewayOptions(), chat=True)
+    assert (request.max_tokens, request.choices) == (7, 2)
     for messages in (None, [], "Hi", [{"content": "Hi"}], [{"role": "user", "content": 1}]):
         with pytest.raises(Refusal):
-            read_ask({**fields, "messages": messages}, GatewayOptions(), chat=True)
+            parse_request({**fields, "messages": messages}, GatewayOptions(), chat=True)
 
 
-def test_json() -> None:
+def test_the_body_is_a_json_object() -> None:
     assert read_json(b'{"a": "\\ud800"}') == {"a": "\ud800"}
     for body in (b"", b"{", b"[1]", b'"a"', b"\xff"):
         with pytest.raises(Refusal) as refused:

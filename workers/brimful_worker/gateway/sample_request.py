@@ -1,4 +1,4 @@
-"""Reading a request body as the provider does: what it asks, or the 400 or 404 that it deserves."""
+"""Parses a request body as the provider does: a checked :class:`SampleRequest`, or a 400 or 404."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from typing import Any
 import orjson
 
 from brimful_worker.gateway.options import GatewayOptions
-from brimful_worker.gateway.refusal import Refusal
+from brimful_worker.gateway.responses import Refusal
 from brimful_worker.gateway.text import count_tokens, prompt_digest
+
+_DEFAULT_MAX_TOKENS = 16  # our choice
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class SampleRequest:
     """A valid request."""
 
     chat: bool
@@ -29,7 +31,7 @@ class Ask:
     greedy: bool
     stop: tuple[str, ...]
     prompt_tokens: int
-    """Each prompt once, whatever n is."""
+    """Counts each prompt once, whatever n is. ("Sample many rollouts")"""
 
     @property
     def choices(self) -> int:
@@ -47,7 +49,7 @@ def read_json(body: bytes) -> dict[str, Any]:
         fields = orjson.loads(body)
     except orjson.JSONDecodeError:
         try:
-            fields = json.loads(body)  # it reads lone surrogates, which orjson refuses
+            fields = json.loads(body)  # reads lone surrogates, which orjson refuses
         except (ValueError, RecursionError):
             raise _bad("We could not parse the JSON body of your request.", None, "invalid_json") from None
     if not isinstance(fields, dict):
@@ -55,17 +57,14 @@ def read_json(body: bytes) -> dict[str, Any]:
     return fields
 
 
-def read_ask(fields: Mapping[str, Any], options: GatewayOptions, *, chat: bool) -> Ask:
-    """What the fields ask. Raises Refusal (400, 404)."""
+def parse_request(fields: Mapping[str, Any], options: GatewayOptions, *, chat: bool) -> SampleRequest:
+    """The request that a body's fields describe. Raises Refusal (400, 404)."""
     model = fields.get("model")
     if not isinstance(model, str) or not model:
         raise _bad("you must provide a model parameter", "model", "missing_model" if model is None else "invalid_type")
     if options.models and model not in options.models:
         raise Refusal(404, "model_not_found", f"The model '{model}' does not exist.", param="model")
-    if chat:
-        prompts: list[Any] = [_messages(fields.get("messages"))]
-    else:
-        prompts = _prompts(fields.get("prompt"))
+    prompts = [_messages(fields.get("messages"))] if chat else _prompts(fields.get("prompt"))
     if fields.get("stream"):
         raise _bad("stream is not supported", "stream", "unsupported_value")
     n = _count(fields, "n", 1)
@@ -80,9 +79,9 @@ def read_ask(fields: Mapping[str, Any], options: GatewayOptions, *, chat: bool) 
     temperature = _number(fields, "temperature", 0, 2)
     _number(fields, "top_p", 0, 1)
     seed = fields.get("seed")
-    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+    if seed is not None and type(seed) is not int:
         raise _bad("seed must be an integer", "seed", "invalid_type")
-    return Ask(
+    return SampleRequest(
         chat=chat,
         model=model,
         prompts=prompts,
@@ -104,14 +103,14 @@ def _max_tokens(fields: Mapping[str, Any], options: GatewayOptions, *, chat: boo
     name = "max_completion_tokens" if chat and fields.get("max_completion_tokens") is not None else "max_tokens"
     if fields.get(name) is None and not chat and choices > 1 and options.max_tokens_required:
         raise _bad("max_tokens must be set explicitly for several prompts or n > 1", "max_tokens", "missing_max_tokens")
-    return _count(fields, name, options.default_max_tokens)
+    return _count(fields, name, _DEFAULT_MAX_TOKENS)
 
 
 def _count(fields: Mapping[str, Any], name: str, default: int) -> int:
     value = fields.get(name)
     if value is None:
         return default
-    if isinstance(value, bool) or not isinstance(value, int):
+    if type(value) is not int:
         raise _bad(f"{name} must be an integer", name, "invalid_type")
     if value < 1:
         raise _bad(f"{name} must be at least 1", name, "invalid_value")
@@ -122,7 +121,7 @@ def _number(fields: Mapping[str, Any], name: str, low: float, high: float) -> fl
     value = fields.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if type(value) not in (int, float):
         raise _bad(f"{name} must be a number", name, "invalid_type")
     if not low <= value <= high:
         raise _bad(f"{name} must be between {low} and {high}", name, "invalid_value")
@@ -133,21 +132,20 @@ def _stop(value: Any) -> tuple[str, ...]:
     stops = [] if value is None else [value] if isinstance(value, str) else value
     if not isinstance(stops, list) or not all(isinstance(stop, str) for stop in stops):
         raise _bad("stop must be a string or a list of strings", "stop", "invalid_type")
-    return tuple(stop for stop in stops if stop)
+    return tuple(filter(None, stops))
 
 
 def _prompts(prompt: Any) -> list[Any]:
     if prompt is None:
         raise _bad("you must provide a prompt", "prompt", "missing_prompt")
-    if isinstance(prompt, str):
+    if isinstance(prompt, str) or _is_tokens(prompt):
         return [prompt]
-    if isinstance(prompt, list) and prompt:
-        if isinstance(prompt[0], str) and all(type(item) is str for item in prompt):
-            return prompt
-        if isinstance(prompt[0], list) and all(_is_tokens(item) for item in prompt):
-            return prompt
-        if _is_tokens(prompt):
-            return [prompt]
+    if (
+        isinstance(prompt, list)
+        and prompt
+        and (all(type(item) is str for item in prompt) or all(map(_is_tokens, prompt)))
+    ):
+        return prompt
     raise _bad(
         "prompt must be a string, a list of strings, a list of token ids or a list of those, and not empty",
         "prompt",
@@ -164,9 +162,9 @@ def _messages(messages: Any) -> list[Any]:
         raise _bad("you must provide messages", "messages", "missing_messages")
     if not isinstance(messages, list) or not messages:
         raise _bad("messages must be a list that is not empty", "messages", "invalid_type")
-    for place, message in enumerate(messages):
+    for position, message in enumerate(messages):
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-            raise _bad("a message must be an object with a role", f"messages[{place}]", "invalid_type")
+            raise _bad("a message must be an object with a role", f"messages[{position}]", "invalid_type")
         if not isinstance(message.get("content"), str | list | None):
-            raise _bad("content must be a string or a list of parts", f"messages[{place}].content", "invalid_type")
+            raise _bad("content must be a string or a list of parts", f"messages[{position}].content", "invalid_type")
     return messages

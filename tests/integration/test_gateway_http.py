@@ -1,4 +1,4 @@
-"""The gateway over a real socket: answers, refusals, limits, holds, clients that leave."""
+"""The mock gateway over HTTP: answers, refusals, limits, holds, and clients that disconnect."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import aiohttp
 import pytest
 from aiohttp.web import StreamResponse
 
-from brimful_worker.gateway import Fault, Gateway, Rule, Wire, prompt_digest, sample_text
-from brimful_worker.gateway.wire import whole_response
+from brimful_worker.gateway import Fault, FaultContext, Gateway, Rule, prompt_digest, sample_text
 from support.gateways import running_gateway
 from support.waiting import wait_until_async
 
@@ -45,8 +44,8 @@ async def test_the_documented_request(session: aiohttp.ClientSession) -> None:
             digest = prompt_digest(body["prompt"][index // 2])
             text, _, finish = sample_text(digest, index % 2, max_tokens=2, model="llama-8b")
             assert (choice["text"], choice["finish_reason"]) == (text, finish)
-        assert gateway.ledger.times_sampled("The sky is") == [2, 2]
-        assert (gateway.ledger.sampled_total, gateway.ledger.sampled_repeated) == (8, 4)
+        assert gateway.request_log.times_sampled("The sky is") == [2, 2]
+        assert (gateway.request_log.sampled_total, gateway.request_log.sampled_repeated) == (8, 4)
 
 
 async def test_tokens_chat_stop_and_seed(session: aiohttp.ClientSession) -> None:
@@ -65,7 +64,7 @@ async def test_tokens_chat_stop_and_seed(session: aiohttp.ClientSession) -> None
         assert (texts[3]["text"], texts[3]["finish_reason"]) == ("", "stop")
 
 
-async def test_lone_surrogates_come_and_go(session: aiohttp.ClientSession) -> None:
+async def test_lone_surrogates_are_read_and_written(session: aiohttp.ClientSession) -> None:
     async with running_gateway(text="unicode") as gateway:
         _, found, _ = await post(session, f"{gateway.url}/completions", {**ASK, "prompt": "\ud800", "max_tokens": 99})
         text, _, _ = sample_text(prompt_digest("\ud800"), 0, max_tokens=99, model="llama-8b", odd=True)
@@ -92,34 +91,34 @@ async def test_keys_routes_and_bodies(session: aiohttp.ClientSession) -> None:
         for base in (gateway.url, gateway.root):
             async with session.get(f"{base}/healthz") as answer:
                 assert answer.status == 200
-        assert gateway.ledger.statuses == {401: 3, 200: 1, 413: 1, 400: 1}
+        assert gateway.request_log.statuses == {401: 3, 200: 1, 413: 1, 400: 1}
 
 
 async def test_slots_waiters_and_queue_full(session: aiohttp.ClientSession) -> None:
     opened = asyncio.Event()
 
-    async def wait_for_the_gate(wire: Wire) -> StreamResponse:
+    async def wait_for_the_gate(context: FaultContext) -> StreamResponse:
         await opened.wait()
-        return whole_response(wire)
+        return context.whole_response()
 
-    rule = Rule(Fault("gate", wait_for_the_gate, done=True))
+    rule = Rule(Fault("gate", wait_for_the_gate, after_work=True))
     async with running_gateway(slots=2, waiters=3, faults=[rule]) as gateway:
         calls = [post(session, f"{gateway.url}/completions", {**ASK, "prompt": str(n)}) for n in range(8)]
         waiting = asyncio.gather(*calls)
-        await wait_until_async(lambda: gateway.ledger.statuses[429] == 3, "three refusals")
+        await wait_until_async(lambda: gateway.request_log.statuses[429] == 3, "three refusals")
         opened.set()
         found = await waiting
         assert sorted(status for status, _, _ in found) == [200] * 5 + [429] * 3
         refused = [(body["error"]["code"], headers["Retry-After"]) for status, body, headers in found if status == 429]
         assert refused == [("queue_full", "1")] * 3
         assert (gateway.slots.peak_active, gateway.slots.peak_waiting, gateway.slots.active) == (2, 3, 0)
-        assert gateway.ledger.codes == {"queue_full": 3}
+        assert gateway.request_log.codes == {"queue_full": 3}
 
 
 async def test_the_window_and_every_form_of_retry_after(session: aiohttp.ClientSession) -> None:
     async with running_gateway(starts=3, window_s=3600) as gateway:
         url = f"{gateway.url}/completions"
-        # a request that is refused for itself has started all the same
+        # a request that is refused for its body counts as a start
         assert [(await post(session, url, body))[0] for body in (ASK, {**ASK, "n": 0}, ASK, ASK)] == [
             200,
             400,
@@ -137,12 +136,12 @@ async def test_the_window_and_every_form_of_retry_after(session: aiohttp.ClientS
                 assert parsedate_to_datetime(told)
             else:
                 assert 3000 < float(told) / (1000 if form == "ms" else 1) <= 3601
-        assert (gateway.ledger.most_arrivals, gateway.window.peak) == (9, 3)
+        assert (gateway.request_log.most_arrivals, gateway.window.peak) == (9, 3)
         gateway.set(starts=None)
         assert (await post(session, url, ASK))[0] == 200
 
 
-async def test_holds_and_the_end_of_the_budget(session: aiohttp.ClientSession) -> None:
+async def test_holds_and_an_exhausted_budget(session: aiohttp.ClientSession) -> None:
     async with running_gateway(budget=30) as gateway:
         url = f"{gateway.url}/completions"
         gateway.set(faults="hang:x1")
@@ -152,7 +151,7 @@ async def test_holds_and_the_end_of_the_budget(session: aiohttp.ClientSession) -
             status, found, _ = await post(session, url, ASK)  # would hold 4 + 4
             assert (status, found["error"]["code"]) == (402, "insufficient_quota")
             held.cancel()
-        await wait_until_async(lambda: gateway.budget.held == 0, "the hold's end")
+        await wait_until_async(lambda: gateway.budget.held == 0, "the hold to end")
         assert (await post(session, url, ASK))[0] == 200
         assert gateway.budget.used == 8
         gateway.set(budget_status=429, budget=10)
@@ -162,22 +161,22 @@ async def test_holds_and_the_end_of_the_budget(session: aiohttp.ClientSession) -
 
 
 @pytest.mark.parametrize("disconnect", ["free", "finish"])
-async def test_a_client_that_leaves(disconnect: str) -> None:
+async def test_a_client_that_disconnects(disconnect: str) -> None:
     async with running_gateway(latency_s=1.0 if disconnect == "finish" else 3600, disconnect=disconnect) as gateway:
         async with aiohttp.ClientSession(headers=KEY) as session:
             call = asyncio.create_task(post(session, f"{gateway.url}/completions", ASK))
             await wait_until_async(lambda: gateway.slots.active == 1, "the request")
             call.cancel()
-            await wait_until_async(lambda: gateway.ledger.gone == 1, "the client's leaving")
+            await wait_until_async(lambda: gateway.request_log.gone == 1, "the client to disconnect")
         if disconnect == "finish":
             assert gateway.slots.active == 1
-        await wait_until_async(lambda: gateway.slots.active == 0, "the slot's freedom")
-        assert gateway.ledger.sampled_total == 0
+        await wait_until_async(lambda: gateway.slots.active == 0, "the slot to be free")
+        assert gateway.request_log.sampled_total == 0
         assert gateway.budget.used == (8 if disconnect == "finish" else 0)
-        await wait_until_async(lambda: gateway.ledger.connections_open == 0, "the connection's end")
+        await wait_until_async(lambda: gateway.request_log.connections_open == 0, "the connection to close")
 
 
-async def test_a_waiter_that_leaves_is_forgotten(session: aiohttp.ClientSession) -> None:
+async def test_a_waiter_that_disconnects_leaves_the_queue(session: aiohttp.ClientSession) -> None:
     async with running_gateway(slots=1, faults="hang:x1") as gateway:
         url = f"{gateway.url}/completions"
         calls = [asyncio.create_task(post(session, url, ASK))]
@@ -208,7 +207,7 @@ async def test_the_ledger_over_http(session: aiohttp.ClientSession) -> None:
         assert (found["arrivals"], found["rollouts"]["total"], found["peak_active"]) == (0, 0, 0)
 
 
-async def test_settings_while_it_runs(session: aiohttp.ClientSession) -> None:
+async def test_options_and_faults_change_while_it_runs(session: aiohttp.ClientSession) -> None:
     async with running_gateway() as gateway:
         status, found, _ = await post(session, f"{gateway.root}/faults", {"faults": "503:x1"})
         assert (status, found) == (200, {"rules": [{"fault": "503", "happened": 0}]})
