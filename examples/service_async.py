@@ -6,8 +6,7 @@ BRIMFUL_REDIS_URL=redis://… python examples/service_async.py
 import asyncio
 from collections.abc import AsyncIterator
 
-from brimful import BrimfulError
-from brimful.client.fleet import AsyncFleet
+from brimful import AsyncFleet, BrimfulError
 
 
 async def one(fleet: AsyncFleet) -> None:

@@ -5,8 +5,7 @@ BRIMFUL_REDIS_URL=redis://… python examples/service_sync.py
 
 from celery import group
 
-from brimful import BrimfulError, sample
-from brimful.client.fleet import Fleet
+from brimful import BrimfulError, Fleet, sample
 
 
 def one() -> None:

@@ -1,7 +1,7 @@
-"""brimful: a fleet of Celery workers that samples LLM completions with one API key.
+"""brimful: a fleet of Celery workers that samples LLM completions within one API key's limits.
 
-This package is what a service imports; it knows nothing of workers, aiohttp or Lua. Its names are loaded when first
-used, so that commands which need few of them start at once.
+This package is what a service imports. It never imports the worker's package, aiohttp or Lua. Its names are loaded when
+they are first used, so that a command imports only what it needs.
 """
 
 from importlib import import_module
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from brimful.celery import app
-    from brimful.client.fleet import AsyncFleet, Fleet
+    from brimful.client.fleet import Fleet
+    from brimful.client.fleet_async import AsyncFleet
     from brimful.client.mapping import Sampled
     from brimful.errors import BrimfulError
     from brimful.outcome import Outcome, Rollout
@@ -38,7 +39,7 @@ _HOMES = {
     "Request": "request",
     "Rollout": "outcome",
     "Sampled": "client.mapping",
-    "app": "tasks",  # with the tasks that it is asked for
+    "app": "tasks",  # so that the tasks are registered
     "sample": "tasks",
     "shard": "tasks",
 }

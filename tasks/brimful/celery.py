@@ -1,8 +1,8 @@
-"""The Celery app, where ``celery -A brimful`` finds it. JSON only.
+"""The Celery app, found by ``celery -A brimful``. JSON only.
 
-Nothing is read from the environment at import: Celery asks :func:`configuration` when it first needs its settings.
-Without BRIMFUL_REDIS_URL (or Celery's own ``-b`` and CELERY_BROKER_URL) all works that needs no Redis; the first
-connection raises SettingError, where Celery itself would look for a broker on this machine.
+Importing it reads nothing from the environment: Celery calls :func:`configuration` when it first needs a setting.
+Without BRIMFUL_REDIS_URL (or Celery's own ``-b`` or CELERY_BROKER_URL), the first connection raises SettingError, where
+Celery itself would try a broker on this machine.
 """
 
 from __future__ import annotations
@@ -16,41 +16,38 @@ from celery.signals import celeryd_init, worker_init
 from kombu import Queue  # type: ignore[attr-defined]
 
 from brimful.config import Settings
-from brimful.errors import ExitCode, SettingError
+from brimful.errors import ExitCode
 from brimful.names import APP, QUEUES, TASK_SAMPLE, TASK_SHARD, Workload
 from brimful.runtime.extras import missing, needs
-from brimful.state.redis_url import NOT_SET, broker_options, broker_url
+from brimful.state.redis_url import NOT_SET, broker_options, broker_url, required
 
 POOL = "brimful_worker.pool:TaskPool"
-"""By name: clients must not import it. ``celery -A brimful worker`` finds it here; ``-P custom`` means the same with
-``CELERY_CUSTOM_WORKER_POOL`` set to it, which Celery reads before it looks at any app."""
+"""A name, since clients must not import it. ``-P custom`` selects it too, if CELERY_CUSTOM_WORKER_POOL is set to it:
+Celery reads that variable before it loads any app."""
 
 
 class App(Celery):  # type: ignore[misc]  # celery ships no types
-    """Celery that guesses no broker."""
+    """A Celery app without a default broker: connecting raises SettingError if none is set."""
 
-    def _connection(self, url: str | None, *more: Any, **options: Any) -> Any:
-        """Raises SettingError. All of Celery's connections are made here."""
-        if not url:
-            raise SettingError(NOT_SET)
-        return super()._connection(url, *more, **options)
+    def connection_for_read(self, url: str | None = None, **options: Any) -> Any:
+        return super().connection_for_read(required(url or self.conf.broker_read_url), **options)
+
+    def connection_for_write(self, url: str | None = None, **options: Any) -> Any:
+        return super().connection_for_write(required(url or self.conf.broker_write_url), **options)
 
 
 app = App(APP, set_as_current=False, include=["brimful.tasks"], amqp="brimful.runtime.redaction:DiscreetAMQP")
 
 
 def configuration(redis_url: str | None = None) -> dict[str, Any]:
-    """Celery's settings, from ours; ``redis_url`` beats the environment's."""
+    """Celery's settings, from brimful's. ``redis_url`` None: the environment's. Raises SettingError."""
     settings = Settings.load(redis_url=redis_url)
     url = broker_url(settings.redis_url) if settings.redis_url else None
     return {
         "broker_url": url,
         "result_backend": url or _celerys_own(),
-        # JSON and nothing else: a worker with a paid key unpickles nobody's bytes.
+        # JSON only: unpickling would run code of anybody who can write to Redis.
         "accept_content": ["json"],
-        "task_serializer": "json",
-        "result_serializer": "json",
-        "result_accept_content": ["json"],
         "task_queues": [Queue(name, routing_key=name) for name in QUEUES],  # type: ignore[no-untyped-call]
         "task_default_queue": Workload.BATCH.value,
         "task_routes": {
@@ -59,19 +56,17 @@ def configuration(redis_url: str | None = None) -> dict[str, Any]:
         },
         "task_acks_late": True,
         "task_track_started": True,
-        # A task that was done, but whose worker died before it could say so, is not done again.
+        # A task whose worker died after storing the result, but before acknowledging the message, is not run again.
         "worker_deduplicate_successful_tasks": True,
-        # Without its parts Celery could not even load it, before require_parts can say what is missing.
+        # Without the worker's packages the pool cannot be imported, and require_parts could not say which are missing.
         "worker_pool": "solo" if missing() else POOL,
         "worker_concurrency": settings.concurrency,
         "worker_prefetch_multiplier": 1,
-        # How many tasks with a countdown a worker may hold beside the running ones.
+        # Tasks with a countdown that a worker may hold besides the running ones.
         "worker_eta_task_limit": 1000,
         "worker_send_task_events": True,
         "task_send_sent_event": True,
-        "worker_cancel_long_running_tasks_on_connection_loss": False,
         "worker_hijack_root_logger": False,
-        "broker_connection_retry": True,
         "broker_connection_retry_on_startup": True,
         "broker_connection_max_retries": None,
         "broker_channel_error_retry": True,
@@ -81,12 +76,11 @@ def configuration(redis_url: str | None = None) -> dict[str, Any]:
         "result_backend_base_sleep_between_retries_ms": 200,
         "result_backend_max_sleep_between_retries_ms": 2000,
         "result_backend_thread_safe": True,
-        "result_expires": 24 * 3600,
     }
 
 
 def _celerys_own() -> str | None:
-    """Celery's own broker URL serves for the results too, where nothing else is said and it can."""
+    """Celery's broker URL, for results too if its transport can hold them."""
     url = os.environ.get("CELERY_BROKER_URL", "")
     return url if url.startswith(("redis", "sentinel://")) else None
 
@@ -96,7 +90,8 @@ app.add_defaults(configuration)
 
 @celeryd_init.connect  # type: ignore[untyped-decorator]
 def require_parts(instance: Any, **_: Any) -> None:
-    """A worker needs what a plain install does not have, and more of Redis than a broker. Exits with 2."""
+    """Exit with 2 if the worker's packages are not installed, or BRIMFUL_REDIS_URL is not set: a broker alone is not
+    enough."""
     if TASK_SAMPLE not in instance.app.tasks:
         return
     if absent := missing():
@@ -107,19 +102,18 @@ def require_parts(instance: Any, **_: Any) -> None:
 
 @worker_init.connect  # type: ignore[untyped-decorator]
 def require_pool(sender: Any, **_: Any) -> None:
-    """A worker with another pool than ours would take requests and fail every one of them: it does not start. Other
-    apps' workers are none of our business. Exits with 2."""
+    """Exit with 2 if a worker of this app has another pool, in which every task would fail."""
     if TASK_SAMPLE not in sender.app.tasks:
         return
-    from celery import concurrency  # it reads CELERY_CUSTOM_WORKER_POOL when it is imported, so not too soon
+    from celery import concurrency  # reads CELERY_CUSTOM_WORKER_POOL when it is imported
 
     pool = concurrency.get_implementation(sender.pool_cls)
     names = [f"{base.__module__}:{base.__qualname__}" for base in getattr(pool, "__mro__", ())]
     if POOL in names:
         return
     _refuse(
-        f"the pool {names[0] if names else pool} cannot run brimful's tasks. Leave -P away "
-        "(`celery -A brimful worker`), or start `brimful worker`."
+        f"the pool {names[0] if names else pool} cannot run brimful's tasks: omit -P "
+        "(`celery -A brimful worker`), or start `brimful worker`"
     )
 
 
@@ -129,11 +123,10 @@ def _refuse(why: str) -> NoReturn:
 
 
 def app_for(redis_url: str | None) -> Celery:
-    """An app of its own that publishes there, whatever BRIMFUL_REDIS_URL says; it has no tasks and makes no events of
-    what it sends."""
+    """A new app without tasks that publishes to ``redis_url``, and sends no task-sent events."""
     publisher = App(APP, set_as_current=False, amqp="brimful.runtime.redaction:DiscreetAMQP")
     publisher.add_defaults(lambda: {**configuration(redis_url), "task_send_sent_event": False})
-    # Celery reads its settings when first asked, which is no affair for several threads at once.
+    # Celery loads its settings when one is first used, and not thread-safely.
     publisher.finalize()
     _ = publisher.conf.broker_url, publisher.amqp
     return publisher

@@ -1,4 +1,4 @@
-"""The tasks as declared: name, options, and a coroutine of a few lines."""
+"""The Celery tasks ``brimful.sample`` and ``brimful.shard``. Their bodies run in the worker, which binds the port."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from brimful.runtime.port import port
 
 
 class CoroutineTask(Task):  # type: ignore[misc]  # celery ships no types
-    """A task whose body is a coroutine: it runs on the worker's one event loop while Celery's tracer waits."""
+    """A task whose body is a coroutine. It runs on the worker's event loop while Celery's tracer waits in a thread."""
 
     abstract = True
 
@@ -23,12 +23,21 @@ class CoroutineTask(Task):  # type: ignore[misc]  # celery ships no types
 
 @app.task(base=CoroutineTask, name=TASK_SAMPLE, shared=False, throws=(SampleError, BadRequest))  # type: ignore[untyped-decorator]
 async def sample(request: Any = None, **fields: Any) -> dict[str, Any]:
-    """One request; the provider's Completion is the result, with what it took under ``brimful``.
+    """Sample one request. The result is the provider's completion.
 
-    ``sample.delay("The sky is", max_tokens=8)``, ``sample.delay({"prompt": …})`` and
-    ``send_task("brimful.sample", kwargs={"prompt": …})`` are the same, as is ``kwargs={"request": {"prompt": …}}``.
-    ``fields`` are any of the provider's, and ``mode``, ``workload``, ``system``. Raises brimful.errors.SampleError and
-    BadRequest.
+    ::
+
+        completion = sample.delay("The sky is", n=2, max_tokens=8).get(timeout=120)
+        completion["choices"][1]["text"]
+
+    ``request`` is a prompt (``str``, ``list[str]``, ``list[int]`` or ``list[list[int]]``) or a dict of fields,
+    which ``fields`` override. Fields are the provider's own (``n``, ``max_tokens``, ``temperature``, …), and brimful's
+    ``mode`` (``completion``, ``chat``, ``job``), ``workload`` (``interactive``, ``batch``) and ``system``. A service
+    without brimful sends the same by name: ``send_task("brimful.sample", kwargs={"prompt": "Hi", "max_tokens": 8})``.
+
+    Returns the completion as a dict: ``choices`` in the order ``index = prompt * n + choice``, and under ``brimful``
+    the ``attempts`` and the seconds ``waited_s`` (for admission) and ``provider_s`` (on the wire). Raises
+    brimful.errors.BadRequest for a request that the provider would refuse, and SampleError for one that failed.
     """
     outcome = await port().sample(port().parse(request, fields))
     if outcome.failure is not None:
@@ -40,5 +49,9 @@ async def sample(request: Any = None, **fields: Any) -> dict[str, Any]:
 
 @app.task(base=CoroutineTask, name=TASK_SHARD, shared=False, ignore_result=True)  # type: ignore[untyped-decorator]
 async def shard(run: str, shard: str, requests: list[dict[str, Any]]) -> dict[str, Any]:
-    """Many requests of one run. Each has an outcome of its own; a failing one never fails its neighbours."""
+    """Sample many requests of one run; for drivers, which record the shard in the run's ledger first.
+
+    ``requests``: ``{"id": …, "units": manifest, "request": fields}`` each. Every request's outcome, failures included,
+    goes to the run's results stream as it ends. Returns counts, which Celery does not store.
+    """
     return await port().shard(run, shard, requests)

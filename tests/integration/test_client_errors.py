@@ -14,10 +14,9 @@ from pathlib import Path
 import pytest
 
 import brimful
-from brimful import errors
+from brimful import AsyncFleet, Fleet, errors
 from brimful.celery import App, configuration
 from brimful.client import mapping
-from brimful.client.fleet import AsyncFleet, Fleet
 from brimful_worker.local.server.valkey import Valkey
 from support.commands import environment
 from support.stub_fleet import Background, StubSampler, refuse_thirteen, stub_fleet

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from brimful import errors
-from brimful.client.fleet import AsyncFleet, Fleet
+from brimful import AsyncFleet, Fleet, errors
 from brimful.outcome import Cause, Failure
 from brimful.request import Request
 from brimful.state.redis_url import redis_client

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from brimful.client.fleet import AsyncFleet
+from brimful import AsyncFleet
 from brimful_worker.local.server.valkey import Valkey
 from support.sentinel import sentinel
 from support.stub_fleet import StubSampler, stub_fleet

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from brimful import errors
-from brimful.client.fleet import AsyncFleet, Fleet
+from brimful import AsyncFleet, Fleet, errors
 from brimful_worker.local.fleet import LocalFleet
 from support.waiting import wait_until
 

@@ -1,7 +1,4 @@
-"""What the client's blocking and asyncio faces share: settings, and single requests as Celery tasks.
-
-Where Redis does not answer, enqueuing raises RedisUnreachable, the first time at once.
-"""
+"""What ``Fleet`` and ``AsyncFleet`` share: settings, and single requests as Celery tasks."""
 
 from __future__ import annotations
 
@@ -16,19 +13,18 @@ from redis import RedisError
 from brimful.celery import app_for
 from brimful.client.mapping import Asked, MapRun
 from brimful.config import Settings
-from brimful.errors import RedisUnreachable
 from brimful.names import TASK_SAMPLE, Workload
 from brimful.packing.units import PackOption, parse_pack
 from brimful.request import Request
-from brimful.state.redis_url import required, without_password
+from brimful.state.probes import connect, unreachable
+from brimful.state.redis_url import required
 
 
 class Client:
-    """What :class:`brimful.client.fleet.Fleet` and :class:`brimful.client.fleet.AsyncFleet` are made from; not for
-    callers."""
+    """The base of both fleets; not for callers."""
 
     def __init__(self, redis_url: str | None = None) -> None:
-        """``redis_url`` None: BRIMFUL_REDIS_URL. Nothing is connected before it is used. Raises SettingError."""
+        """``redis_url`` None: BRIMFUL_REDIS_URL. Connects when first used. Raises SettingError."""
         self._settings = Settings.load(redis_url=redis_url)
         self._url = required(self._settings.redis_url)
         self._app = app_for(self._url)
@@ -38,29 +34,20 @@ class Client:
         """Raises RedisUnreachable."""
         raw = request.as_message() if isinstance(request, Request) else request
         queue = Workload(workload or Workload.INTERACTIVE).value
+        if not self._reached:
+            connect(self._url).close()  # with a wrong URL, Celery's result backend would retry for long
+            self._reached = True
         try:
-            if not self._reached:
-                self._reach()
-            sent = self._app.send_task(TASK_SAMPLE, args=[raw], kwargs={**fields, "workload": queue}, queue=queue)
-        except (OperationalError, RedisError, OSError, RuntimeError) as error:  # RuntimeError: celery's result backend
-            raise RedisUnreachable(
-                f"cannot enqueue at {without_password(self._url)}: {error}; is BRIMFUL_REDIS_URL right, and Redis up?"
-            ) from None
-        return sent
-
-    def _reach(self) -> None:
-        """Once, so that a wrong URL is told at once: Celery's result backend would try for long."""
-        with self._app.connection_for_write() as connection:
-            connection.ensure_connection(max_retries=1, interval_start=0)
-            connection.default_channel.client.ping()
-        self._reached = True
+            return self._app.send_task(TASK_SAMPLE, args=[raw], kwargs={**fields, "workload": queue}, queue=queue)
+        except (OperationalError, RedisError, OSError, RuntimeError) as error:  # RuntimeError: the result backend
+            raise unreachable(self._url, error) from None
 
     def _disconnect(self) -> None:
-        """Celery's connections, of which it keeps some for each purpose."""
-        with contextlib.suppress(Exception):  # they are ours to throw away
+        """Close Celery's connections to the broker and to the result backend."""
+        with contextlib.suppress(Exception):  # they may be broken, and are thrown away
             consumer = self._app.backend.result_consumer
             consumer.stop()
-            consumer._pubsub = None  # else a handle that is dropped later would connect anew, to unsubscribe
+            consumer.subscribed_to.clear()  # else a handle that is collected later reconnects, to unsubscribe
             self._app.backend.client.connection_pool.disconnect()
         with contextlib.suppress(Exception):
             self._app.close()

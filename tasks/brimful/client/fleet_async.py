@@ -1,20 +1,15 @@
-"""The client's asyncio face. Services import it from :mod:`brimful.client.fleet`, whose ``Fleet`` has the same methods.
-
-Celery's own calls block, so they are made in threads; results are looked for by one task, whoever awaits them. Redis
-being away while results are awaited is sat out.
-"""
+"""The asyncio client. Celery's own calls block, so they run in threads; one task polls for all awaited results."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
 from celery.result import AsyncResult
-from redis import RedisError
 
 from brimful.client.base import Client
 from brimful.client.mapping import Asked, MapRun, Sampled
@@ -22,14 +17,26 @@ from brimful.errors import Cancelled
 from brimful.names import Workload
 from brimful.packing.units import PackOption
 from brimful.runtime.aio import OwnedAsyncGenerator, cancel_and_wait
+from brimful.state.redis_retry import REDIS_ERRORS
 from brimful.state.redis_url import close_redis_client, redis_client
 
 _POLL_S = (0.02, 0.25)
-"""First and longest pause between looks for results; one look asks for all that are awaited."""
+"""First and longest pause between polls. One poll asks for all awaited results."""
 
 
 class AsyncFleet(Client):
-    """For asyncio; use it on one loop, and ``aclose()`` it or use it as an async context manager."""
+    """A fleet of workers, for asyncio; :class:`brimful.Fleet` is the same for code that blocks.
+
+    ::
+
+        async with AsyncFleet() as fleet:                        # BRIMFUL_REDIS_URL, or AsyncFleet("redis://…")
+            completion = await fleet.sample("The sky is", max_tokens=8)
+            async for one in fleet.map(prompts, max_tokens=8, n=4):
+                print(one.texts)
+
+    For use on one event loop. A Redis that becomes unreachable while results are awaited is waited for. Connects when
+    first used. Raises SettingError without a URL.
+    """
 
     def __init__(self, redis_url: str | None = None) -> None:
         super().__init__(redis_url)
@@ -43,7 +50,10 @@ class AsyncFleet(Client):
     async def sample(
         self, request: Asked, *, timeout: float | None = None, workload: Workload | str | None = None, **fields: Any
     ) -> dict[str, Any]:
-        """As :meth:`Fleet.sample`; TimeoutError after ``timeout``. Cancelled or timed out, the request is revoked."""
+        """As :meth:`Fleet.sample`, but raises TimeoutError after ``timeout`` seconds.
+
+        If it times out or is cancelled, the request is revoked.
+        """
         handle = await self.submit(request, workload=workload, **fields)
         try:
             async with asyncio.timeout(timeout):
@@ -55,18 +65,26 @@ class AsyncFleet(Client):
     async def submit(
         self, request: Asked, *, workload: Workload | str | None = None, **fields: Any
     ) -> AsyncResult[Any]:
-        """As :meth:`Fleet.submit`; :meth:`result` waits for it."""
+        """As :meth:`Fleet.submit`; :meth:`result` waits for the completion."""
         return await self._in_thread(self._send, request, workload, fields)
 
     async def result(self, handle: AsyncResult[Any] | str) -> dict[str, Any]:
-        """A submitted request's Completion. Any number may be awaited at once. Raises as :meth:`Fleet.sample`."""
+        """Wait for the completion of a submitted request (its handle or task id). Any number may be awaited at once.
+
+        Raises brimful.errors.BadRequest and SampleError, as :meth:`Fleet.sample`.
+        """
         id = handle if isinstance(handle, str) else handle.id
         future = self._awaited.setdefault(id, asyncio.get_running_loop().create_future())
         self._new.set()
         if self._poller is None or self._poller.done():
             self._poller = asyncio.create_task(self._poll())
         meta = await asyncio.shield(future)
-        return _completion(meta)
+        if meta["status"] == "REVOKED":
+            raise Cancelled("the request was revoked", "cancelled")
+        if meta["status"] != "SUCCESS":
+            raise meta["result"]
+        completion: dict[str, Any] = meta["result"]
+        return completion
 
     async def cancel(self, *handles: AsyncResult[Any] | str) -> None:
         """As :meth:`Fleet.cancel`."""
@@ -80,7 +98,10 @@ class AsyncFleet(Client):
         workload: Workload | str = Workload.BATCH,
         **fields: Any,
     ) -> AsyncIterator[Sampled]:
-        """As :meth:`Fleet.map`; ``requests`` may be an async iterable. Close it (``aclose``) to cancel early."""
+        """As :meth:`Fleet.map`; ``requests`` may be an async iterable too.
+
+        To cancel it early, close it: ``async with contextlib.aclosing(fleet.map(…)) as results: …``
+        """
         return self._flat(self._map_run(requests, True, pack, workload, fields))
 
     def as_completed(
@@ -91,11 +112,11 @@ class AsyncFleet(Client):
         workload: Workload | str = Workload.BATCH,
         **fields: Any,
     ) -> AsyncIterator[Sampled]:
-        """As :meth:`map`, but each as soon as it is there."""
+        """As :meth:`map`, but each result as soon as it is there; ``index`` is its request's place."""
         return self._flat(self._map_run(requests, False, pack, workload, fields))
 
     async def aclose(self) -> None:
-        """Ends what is left of maps that were not read to their end."""
+        """Cancel maps that were not read to their end, and disconnect."""
         for batches in [one for one in self._maps if not one.running]:
             await batches.aclose()
         if self._poller is not None:
@@ -127,14 +148,14 @@ class AsyncFleet(Client):
         return await asyncio.get_running_loop().run_in_executor(self._threads, partial(call, *arguments))
 
     async def _poll(self) -> None:
-        """One MGET for all that are awaited; Redis being away is sat out."""
+        """Resolve the futures of results that are there, with one MGET for all; ends when none is awaited."""
         pause = _POLL_S[0]
         backend = self._app.backend
         while self._awaited:
             self._new.clear()
             ids = list(self._awaited)
             answers: list[Any] = [None] * len(ids)
-            with contextlib.suppress(RedisError, OSError):
+            with contextlib.suppress(*REDIS_ERRORS):
                 answers = await self._redis.mget([backend.get_key_for_task(id) for id in ids])
             found = False
             for id, raw in zip(ids, answers, strict=True):
@@ -149,12 +170,3 @@ class AsyncFleet(Client):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._new.wait(), pause)
                 await asyncio.sleep(_POLL_S[0])
-
-
-def _completion(meta: Mapping[str, Any]) -> dict[str, Any]:
-    result = meta["result"]
-    if meta["status"] == "SUCCESS":
-        return result  # type: ignore[no-any-return]
-    if meta["status"] == "REVOKED":
-        raise Cancelled("the request was revoked", "cancelled")
-    raise result
