@@ -36,8 +36,9 @@ class Provider:
         self._settings = settings
         self._profile = settings.profile
         self._endpoints = Endpoints.of(settings.api_base)
-        self._key = settings.api_key.get_secret_value()
-        if not (self._key.isascii() and self._key.isprintable()):
+        self._api_key = settings.api_key  # a SecretStr: it may not appear in a repr
+        key = self._api_key.get_secret_value()
+        if not (key.isascii() and key.isprintable()):
             raise SettingError(
                 f"{self._profile.key_env[0]}: the key contains characters that a header cannot carry (a line break, a "
                 "typographic quote?): set it again"
@@ -51,7 +52,7 @@ class Provider:
         raise_open_file_limit(min(self._profile.slots, self._profile.per_process))
         self._http = HttpClient(
             headers={
-                "Authorization": f"Bearer {self._key}",
+                "Authorization": f"Bearer {self._api_key.get_secret_value()}",
                 "Accept": "application/json",
                 "User-Agent": "brimful",
             },
@@ -134,4 +135,6 @@ class Provider:
 
     def _redact(self, classification: Classification, part: Part) -> Classification:
         """Providers quote keys and prompts in their errors; our messages may contain neither."""
-        return redact(classification, self._key, part.request) if classification.message else classification
+        if not classification.message:
+            return classification
+        return redact(classification, self._api_key.get_secret_value(), part.request)
