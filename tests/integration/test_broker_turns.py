@@ -1,4 +1,4 @@
-"""How a worker's broker channel takes turns with other workers' at the batch queue."""
+"""How a worker's broker channel lets other workers go first at the batch queue."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from kombu.asynchronous import Hub, set_event_loop
 
 from brimful.names import QUEUES
 from brimful_worker.broker import transport as broker
-from brimful_worker.broker.fairness import Shares
-from brimful_worker.broker.unacked import Leases
+from brimful_worker.broker.fairness import Fairness
+from brimful_worker.broker.unacked import UnackedMessages
 from brimful_worker.local.server.valkey import Valkey
 from support.waiting import wait_until
 
@@ -33,9 +33,9 @@ def hub() -> Iterator[Any]:
 def test_only_a_large_shard_lets_others_come_first(
     valkey: Valkey, hub: Any, monkeypatch: pytest.MonkeyPatch, queues: tuple[str, ...]
 ) -> None:
-    shares = Shares(Leases())
-    shares.limit(100)
-    monkeypatch.setattr(broker, "shares", shares)
+    fairness = Fairness(UnackedMessages())
+    fairness.set_concurrency(100)
+    monkeypatch.setattr(broker, "fairness", fairness)
     later: list[float] = []
     call_later: Callable[..., Any] = hub.call_later
 
@@ -73,6 +73,6 @@ def test_only_a_large_shard_lets_others_come_first(
             loop = hub.create_loop()
             wait_until(lambda: next(loop) is None and len(got) == len(sizes), "all messages", 30)
     assert got == sizes
-    assert len(later) == 3, "a moment after each large one, and none after the others"
+    assert len(later) == 3, "a pause after each large one, and none after the others"
     assert all(0 < delay < 0.06 for delay in later)
-    assert max(slept) < 0.06, "it is asked again as soon as the moment is over"
+    assert max(slept) < 0.06, "it asks again as soon as the pause is over"

@@ -18,7 +18,7 @@ from brimful.outcome import Outcome
 from brimful.request import Request
 from brimful.state.redis_url import required
 from brimful_worker.admission import Admission
-from brimful_worker.broker.requests import lost_too_often
+from brimful_worker.broker.requests import poison_failure
 from brimful_worker.liveness.pulse import Pulse
 from brimful_worker.metrics import catalogue as metrics
 from brimful_worker.pool.execution import run_coroutine
@@ -81,7 +81,7 @@ class WorkerPort:
 
     async def sample(self, request: Request) -> Outcome:
         task = current_task.request if current_task else None
-        failure = lost_too_often(task.__dict__) if task is not None else None
+        failure = poison_failure(task.__dict__) if task is not None else None
         if failure is not None:
             return Outcome(request.id, failure=failure, worker=self._name)
         return await self._unless_stopping(request, task.id if task is not None else "")

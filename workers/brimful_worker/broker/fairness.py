@@ -1,9 +1,9 @@
-"""How much of one worker each queue may fill, so that no kind of work shuts the other out.
+"""Limits each queue to a share of a worker's concurrency, so that batch and interactive work cannot starve each other.
 
-Queues are asked in order of urgency; a long one would be all that is ever taken. Batch work leaves a quarter of a
-worker's places to others, and the others leave an eighth to batch. And a worker that has taken a large shard lets the
-other workers come first for a moment, in which its loop takes that shard in: else the one that is up a tenth of a
-second before the others takes thousands of requests more than they, and opens connections for all of them.
+kombu asks queues in order of priority, so a long urgent queue would be all that a worker takes. Batch work leaves a
+quarter of the concurrency to the other queues, and they leave an eighth to batch. A worker that received a large shard
+also stops asking for a moment, while its loop starts that shard. Otherwise a worker that comes up a tenth of a second
+early takes thousands of requests more than the others, and opens connections for all of them.
 """
 
 from __future__ import annotations
@@ -12,52 +12,53 @@ import time
 from collections.abc import Callable
 
 from brimful.names import QUEUES, Workload
-from brimful_worker.broker.unacked import Leases, leases
+from brimful_worker.broker.unacked import UnackedMessages, unacked
 
 _BATCH = Workload.BATCH.value
 _URGENT = frozenset(QUEUES) - {_BATCH}
-_LARGE, _BYTES_A_SECOND, _MOMENT_MOST_S = 2**15, 2**21, 0.05
-"""Bytes from which on a message is a large shard; about what a loop takes in; and more than a moment would keep work
-waiting where nobody else is."""
+_LARGE_BYTES = 2**15
+"""Size of a message from which it counts as a large shard."""
+_BYTES_PER_S, _LONGEST_PAUSE_S = 2**21, 0.05
+"""About what an event loop takes in; and the longest pause, since work may wait while no other worker is up."""
 
 
-class Shares:
-    """Off until :meth:`limit` is called; main thread only."""
+class Fairness:
+    """Off until :meth:`set_concurrency`. Main thread only."""
 
-    def __init__(self, held: Leases = leases, clock: Callable[[], float] = time.monotonic) -> None:
-        self._leases = held
+    def __init__(self, messages: UnackedMessages = unacked, clock: Callable[[], float] = time.monotonic) -> None:
+        self._messages = messages
         self._clock = clock
-        self._places = 0
-        self._others_until = 0.0
+        self._concurrency = 0
+        self._paused_until = 0.0
 
-    def limit(self, places: int) -> None:
-        """The worker runs so many tasks at once; 0 = no shares."""
-        self._places = places
+    def set_concurrency(self, tasks: int) -> None:
+        """``tasks`` run at once in this worker. With fewer than two, no queue is limited."""
+        self._concurrency = tasks
 
-    def full(self) -> frozenset[str]:
-        """Queues that have their share now."""
-        if self._places < 2:
+    def full_queues(self) -> frozenset[str]:
+        """Queues that hold their share of this worker now."""
+        if self._concurrency < 2:
             return frozenset()
-        counts = self._leases.in_hand()
+        counts = self._messages.count_by_queue()
         full = set()
-        if counts[_BATCH] >= self._places - max(1, self._places // 4):
+        if counts[_BATCH] >= self._concurrency - max(1, self._concurrency // 4):
             full.add(_BATCH)
-        if sum(counts[queue] for queue in _URGENT) >= self._places - max(1, self._places // 8):
+        if sum(counts[queue] for queue in _URGENT) >= self._concurrency - max(1, self._concurrency // 8):
             full |= _URGENT
         return frozenset(full)
 
-    def took(self, queue: str, size: int) -> float:
-        """A message of so many bytes came. The :meth:`moment` that begins with it; 0.0 = none."""
-        if self._places >= 2 and queue == _BATCH and size >= _LARGE:
-            moment = min(size / _BYTES_A_SECOND, _MOMENT_MOST_S)
-            self._others_until = self._clock() + moment
-            return moment
+    def received(self, queue: str, size: int) -> float:
+        """A message of ``size`` bytes came. Returns the seconds of the pause that begins with it, or 0."""
+        if self._concurrency >= 2 and queue == _BATCH and size >= _LARGE_BYTES:
+            pause = min(size / _BYTES_PER_S, _LONGEST_PAUSE_S)
+            self._paused_until = self._clock() + pause
+            return pause
         return 0.0
 
-    def moment(self) -> float:
-        """Seconds for which what there is to do is left to other workers."""
-        return max(0.0, self._others_until - self._clock())
+    def pause_s(self) -> float:
+        """Seconds for which other workers go first."""
+        return max(0.0, self._paused_until - self._clock())
 
 
-shares = Shares()
+fairness = Fairness()
 """This process's."""

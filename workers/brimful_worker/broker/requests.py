@@ -1,4 +1,8 @@
-"""Celery's Request, as our workers use it: discreet, counted among the leases, and wise to poison."""
+"""Celery's Request with redacted arguments, unacked-message renewal and poison-message detection.
+
+Private parts of celery 5.7.0:
+    celery.worker.request.Request: _already_revoked, _argsrepr, _kwargsrepr, info, on_failure, revoked
+"""
 
 from __future__ import annotations
 
@@ -6,18 +10,26 @@ import os
 from typing import Any
 
 from billiard.einfo import ExceptionInfo
+from celery.app.task import Task
 from celery.worker.request import Request
 
 from brimful.names import TASK_SAMPLE, TASK_SHARD
 from brimful.outcome import Cause, Failure
 from brimful.runtime.redaction import describe
-from brimful_worker.broker.renewal import MAX_LOST
 from brimful_worker.broker.transport import LOST_HEADER
-from brimful_worker.broker.unacked import leases
+from brimful_worker.broker.unacked import unacked
+
+MAX_LOST = 5
+"""Deliveries after which a task whose worker died is failed as poison instead of redelivered."""
 
 
-def lost_too_often(headers: Any) -> Failure | None:
-    """A failure, where too many workers have died with the task of these headers."""
+def install() -> None:
+    """For this process: Celery makes a WorkerRequest of every message. Idempotent."""
+    Task.Request = WorkerRequest
+
+
+def poison_failure(headers: Any) -> Failure | None:
+    """The failure of a task with which :data:`MAX_LOST` workers have died; None for any other."""
     lost = headers.get(LOST_HEADER)
     if not isinstance(lost, int) or lost < MAX_LOST:
         return None
@@ -29,27 +41,27 @@ class WorkerRequest(Request):  # type: ignore[misc]  # celery ships no types
 
     def __init__(self, message: Any, **options: Any) -> None:
         super().__init__(message, **options)
-        described = describe(self._type, self._args, self._kwargs)
-        if described is not None:  # whoever published it: its arguments are shown to nobody
+        described = describe(self.type, self.args, self.kwargs)
+        if described is not None:  # whoever published it may have put its arguments there
             self._argsrepr, self._kwargsrepr = described
-            self._request_dict["argsrepr"], self._request_dict["kwargsrepr"] = described
-        leases.add(message.delivery_tag, self)
+            self.request_dict["argsrepr"], self.request_dict["kwargsrepr"] = described
+        unacked.add(message.delivery_tag, self)
 
     def info(self, safe: bool = False) -> Any:
-        """For ``inspect``: our own tasks' arguments only as their description."""
-        discreet = describe(self._type, self._args, self._kwargs) is not None
-        told: dict[str, Any] = super().info(safe=safe or discreet)
-        if told["worker_pid"] is not None:  # what the pool calls its jobs by, one number each
-            told["worker_pid"] = os.getpid()
-        return told
+        """For ``inspect``: the arguments of brimful's own tasks only as their description."""
+        redacted = describe(self.type, self.args, self.kwargs) is not None
+        shown: dict[str, Any] = super().info(safe=safe or redacted)
+        if shown["worker_pid"] is not None:  # the pool accepts each task under a number of its own
+            shown["worker_pid"] = os.getpid()
+        return shown
 
     def revoked(self) -> bool:
-        """Celery's last question before a task goes to the pool; here it also ends a poisonous one."""
+        """Celery asks this last before a task goes to the pool. A poison message is failed here."""
         if super().revoked():
             return True
-        if self._type in (TASK_SAMPLE, TASK_SHARD):
-            return False  # our own tasks say it as an outcome
-        failure = lost_too_often(self._request_dict)
+        if self.type in (TASK_SAMPLE, TASK_SHARD):
+            return False  # these end with an outcome that says so
+        failure = poison_failure(self.request_dict)
         if failure is None:
             return False
         try:

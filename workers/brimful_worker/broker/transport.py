@@ -1,14 +1,27 @@
-"""kombu's Redis channel, made to survive outages: every unacknowledged task still runs exactly once.
+"""kombu's Redis channel, changed so that every unacknowledged task runs exactly once through outages of Redis.
 
-What it changes, each found by trying (kombu 5.7):
+What is changed, each found by experiment:
 
-- closing a channel whose connection is gone neither raises (that ended the worker) nor forgets half of the work;
-- a lost connection gives back only what is not running here: running tasks go on and are acknowledged later;
-- an acknowledgement that cannot be sent is owed, and sent by :mod:`brimful_worker.broker.renewal` when Redis is back;
-- a message popped by a BRPOP under way when consuming ends goes back at once, and does not wait in the socket;
-- batch work cannot take all of a worker, nor can interactive work;
-- renewal times are the server's, abandoned messages are looked for only after Redis has been steadily there, and each
-  death is counted in the message.
+- Closing a channel whose connection is gone neither raises, which ended the worker, nor forgets half of the work.
+- A lost connection requeues only messages that do not run here. Running tasks go on and are acknowledged later.
+- An acknowledgement that cannot be sent is deferred; :mod:`brimful_worker.broker.renewal` sends it later.
+- A message popped by a BRPOP under way when consuming ends is requeued at once instead of waiting in the socket.
+- No queue may fill the whole worker (:mod:`brimful_worker.broker.fairness`).
+- Renewal times are the server's. Abandoned messages are looked for only while Redis is stable, and each death of a
+  worker is counted in the message.
+
+Private parts of kombu 5.7.0:
+    kombu.transport.redis.Channel: QoS, _basic_cancel, _brpop_read, _brpop_sent_at, _brpop_start, _close_clients,
+        _connparams, _create_client, _disconnect_pools, _get_message_priority, _in_poll, _lookup, _pool, _q_for_pri,
+        _queue_cycle, close, conn_or_acquire
+    kombu.transport.redis.QoS: _delivered, _flush, ack, append, pipe_or_acquire, reject, restore_by_tag,
+        restore_unacked, restore_unacked_once, restore_visible
+    kombu.transport.redis: Mutex, MutexHeld, SentinelChannel
+    kombu.transport.redis.Transport: Channel
+    kombu.transport.redis.SentinelTransport: Channel
+    kombu.transport.virtual.base.Channel: close
+    kombu.transport.virtual.base.Message: _raw
+    kombu.transport.virtual.base.QoS: ack, append
 """
 
 # mypy: disallow-untyped-calls=False
@@ -31,39 +44,39 @@ from kombu.utils.json import dumps, loads
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from brimful_worker.broker.fairness import shares
-from brimful_worker.broker.unacked import leases
+from brimful_worker.broker.fairness import fairness
+from brimful_worker.broker.unacked import unacked
 
 log = logging.getLogger(__name__)
 
 _TIMER_S = 0.001
-"""A timer that came this much too soon would find nothing to do yet."""
+"""Added to a pause, so that its timer does not fire just before the pause has ended."""
 
 LOST_HEADER = "brimful_lost"
 """Message header: how many workers have died with this task."""
 
-_GIVE_BACK = resources.files("brimful_worker.broker").joinpath("give_back.lua").read_text("utf-8")
+_REQUEUE = resources.files("brimful_worker.broker").joinpath("requeue.lua").read_text("utf-8")
 
 
 class QoS(transport.QoS):
-    """What this channel has delivered and nobody has acknowledged."""
+    """The messages this channel delivered that nobody has acknowledged."""
 
     def append(self, message: Any, delivery_tag: str) -> None:
         delivery = message.delivery_info
         raw = dumps([message._raw, delivery["exchange"], delivery["routing_key"]])
         with self.pipe_or_acquire() as pipe:
-            pipe.zadd(self.unacked_index_key, {delivery_tag: leases.server_time()})
+            pipe.zadd(self.unacked_index_key, {delivery_tag: unacked.server_time()})
             pipe.hset(self.unacked_key, delivery_tag, raw).execute()
-        if moment := shares.took(delivery["routing_key"], len(raw)):
-            _wake_after(moment)
+        if pause := fairness.received(delivery["routing_key"], len(raw)):
+            _wake_after(pause)
         virtual.QoS.append(self, message, delivery_tag)
 
     def ack(self, delivery_tag: str) -> None:
         try:
             super().ack(delivery_tag)
         except self.channel.connection_errors as error:
-            leases.owe(delivery_tag)
-            log.warning("no Redis to acknowledge to (%s); it is done when Redis is back", type(error).__name__)
+            unacked.defer_ack(delivery_tag)
+            log.warning("cannot acknowledge a task (%s); done when Redis is back", type(error).__name__)
             virtual.QoS.ack(self, delivery_tag)
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
@@ -71,52 +84,52 @@ class QoS(transport.QoS):
             super().reject(delivery_tag, requeue=requeue)
         except self.channel.connection_errors as error:
             if not requeue:
-                leases.owe(delivery_tag)
-            log.warning("no Redis to give a task back to (%s); another worker finds it", type(error).__name__)
+                unacked.defer_ack(delivery_tag)
+            log.warning("cannot requeue a task (%s); another worker does it", type(error).__name__)
             virtual.QoS.ack(self, delivery_tag)
 
     def restore_unacked_once(self, stderr: Any = None) -> None:
-        for tag in leases.held():
+        for tag in unacked.kept():
             self._delivered.pop(tag, None)
         super().restore_unacked_once(stderr)
 
     def restore_unacked(self, client: Any = None) -> None:
-        """Give back what is neither running here nor waiting for its acknowledgement to be sent."""
+        """Requeue what neither runs here nor has a deferred acknowledgement."""
         self._flush()
-        held = leases.held()
-        unheld = [tag for tag in self._delivered if tag not in held]
-        for tag in unheld:
-            leases.drop(tag)
+        kept = unacked.kept()
+        tags = [tag for tag in self._delivered if tag not in kept]
+        for tag in tags:
+            unacked.remove(tag)
         try:
-            for tag in unheld:
+            for tag in tags:
                 self.restore_by_tag(tag, client)
         except self.channel.connection_errors as error:
-            # Nobody renews them any more, so that another worker finds them soon.
-            log.warning("no Redis to give unstarted tasks back to (%s)", type(error).__name__)
+            # They are renewed no longer, so another worker requeues them soon.
+            log.warning("cannot requeue unstarted tasks (%s)", type(error).__name__)
         self._delivered.clear()
 
     def restore_by_tag(self, tag: str, client: Any = None, leftmost: bool = False) -> None:
         with self.channel.conn_or_acquire(client) as connection:
-            self._give_back(connection, tag, "tail" if leftmost else "head", None)
+            self._requeue(connection, tag, "tail" if leftmost else "head", None)
 
     def restore_visible(self, start: int = 0, num: int = 10, interval: int = 10) -> None:
-        """Give back what dead workers have left. Every worker does this every few seconds."""
-        if not leases.steady():
-            return  # Redis was away: let everybody renew first, or their running tasks would be taken for abandoned
-        abandoned = leases.server_time() - self.visibility_timeout
+        """Requeue what dead workers left. Every worker does this every few seconds."""
+        if not unacked.stable():
+            return  # after an outage the others must renew first, or their running tasks would count as abandoned
+        abandoned = unacked.server_time() - self.visibility_timeout
         try:
             with (
                 self.channel.conn_or_acquire() as client,
                 Mutex(client, self.unacked_mutex_key, self.unacked_mutex_expire),
             ):
-                held = leases.held()
+                kept = unacked.kept()
                 for tag in client.zrange(self.unacked_index_key, "-inf", abandoned, byscore=True):
-                    if bytes_to_str(tag) not in held and self._give_back(client, tag, "head", abandoned):
-                        log.warning("a dead worker's task goes to another")
+                    if bytes_to_str(tag) not in kept and self._requeue(client, tag, "head", abandoned):
+                        log.warning("requeued a task whose worker died")
         except MutexHeld:
             pass
 
-    def _give_back(self, client: Any, tag: Any, place: str, abandoned: float | None) -> bool:
+    def _requeue(self, client: Any, tag: Any, place: str, abandoned: float | None) -> bool:
         read = client.hget(self.unacked_key, tag)
         if read is None:
             if abandoned is not None:
@@ -134,19 +147,15 @@ class QoS(transport.QoS):
             key = self.channel._q_for_pri(queue, priority)
             keys = [self.unacked_key, self.unacked_index_key, key]
             latest = "" if abandoned is None else repr(abandoned)
-            done |= bool(client.eval(_GIVE_BACK, len(keys), *keys, tag, read, dumps(message), place, latest))
+            done |= bool(client.eval(_REQUEUE, len(keys), *keys, tag, read, dumps(message), place, latest))
         return done
 
 
 def _wake_after(seconds: float) -> None:
-    """The hub asks its channels whenever it has woken. (It reckons how long it may sleep before it asks them: a timer
-    that they set then would come too late.)"""
+    # The hub polls its channels after each wake-up. It computes how long to sleep before it calls them, so a timer
+    # that they set then would come too late.
     if (hub := get_event_loop()) is not None:
-        hub.call_later(seconds + _TIMER_S, _nothing)
-
-
-def _nothing() -> None:
-    pass
+        hub.call_later(seconds + _TIMER_S, lambda: None)
 
 
 class Channel(transport.Channel):
@@ -154,11 +163,15 @@ class Channel(transport.Channel):
 
     QoS = QoS
 
+    def blocking_client(self) -> Any:
+        """A client of its own connection pool, for any one thread."""
+        return self._create_client()
+
     def close(self) -> None:
         if self.closed:
             return
         self._read_pending()
-        pool = self.pool  # made now: running tasks acknowledge after the close, when its address is out of reach
+        pool = self.pool  # running tasks acknowledge after the close, when the pool can no longer be made
         try:
             super().close()
         except self.connection_errors as error:
@@ -169,15 +182,17 @@ class Channel(transport.Channel):
         self._pool = pool
 
     def _connparams(self, asynchronous: bool = False) -> dict[str, Any]:
-        # redis-py's own retries sleep for seconds, on the main thread. Everybody here knows better when to try again.
+        # redis-py's own retries would sleep for seconds on the main thread; all callers here retry by themselves.
         return {**super()._connparams(asynchronous), "retry": Retry(NoBackoff(), 0)}
 
     def _brpop_start(self, timeout: float | None = None) -> None:
-        """Ask all queues but those that have their share of this worker already; a moment later where others come
-        first. (Not by a BRPOP that ends then: Redis, when it has nothing else to do, looks ten times a second only.)"""
-        if shares.moment() and get_event_loop() is not None:
+        """Ask all queues but the full ones; none during a pause.
+
+        The pause is not a BRPOP with a short timeout: an idle Redis checks timeouts only ten times a second.
+        """
+        if fairness.pause_s() and get_event_loop() is not None:
             return
-        full = shares.full()
+        full = fairness.full_queues()
         if not full:
             super()._brpop_start(timeout)
             return
@@ -196,7 +211,7 @@ class Channel(transport.Channel):
         return result
 
     def _read_pending(self) -> None:
-        """Take the answer of a BRPOP under way; without consumers kombu puts its message back. At most a second."""
+        """Take the reply of a BRPOP under way, at most a second; without consumers kombu requeues its message."""
         if not self._in_poll:
             return
         try:
@@ -210,7 +225,7 @@ class SentinelChannel(Channel, transport.SentinelChannel):
 
 
 class Connection(connection.Connection):
-    """Looks for a lost Redis again and again, at most a few seconds apart: kombu's own pauses grow to half a minute."""
+    """Reconnects every three seconds at the slowest; kombu's own pauses grow to half a minute."""
 
     def ensure_connection(self, *args: Any, **options: Any) -> Any:
         for option, seconds in (("interval_start", 0.5), ("interval_step", 0.5), ("interval_max", 3)):
@@ -219,7 +234,7 @@ class Connection(connection.Connection):
 
 
 def install(app: Celery) -> None:
-    """For this process: every Redis connection that is made from now on uses these channels. Idempotent."""
+    """For this process: Redis connections made from now on use these channels. Idempotent."""
     transport.Transport.Channel = Channel
     transport.SentinelTransport.Channel = SentinelChannel
     app.amqp.Connection = Connection

@@ -1,7 +1,7 @@
-"""Which messages this process holds: what is running or waiting here, and acknowledgements still owed to Redis.
+"""The messages this process holds: those of its live requests, and those whose acknowledgement Redis has yet to get.
 
-The broker's channel (main thread) and the renewal thread share it. It follows the live requests themselves, so that
-a message nobody works on any more is not kept from others.
+The broker's channel (main thread) and the renewal thread share it. It follows the requests themselves, so a message
+that nobody works on any more is not kept from other workers.
 """
 
 from __future__ import annotations
@@ -13,95 +13,99 @@ from collections.abc import Callable
 from typing import Any
 from weakref import WeakValueDictionary
 
-from celery.worker import state
+from brimful_worker.broker.worker_state import reserved_requests, running_requests
 
 
-class Leases:
-    """Thread-safe."""
+class UnackedMessages:
+    """Delivery tags of unacknowledged messages, and how well the connection to Redis has held. Thread-safe."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time) -> None:
-        self.grace_s = 5.0
-        """How long Redis must have answered without a gap before abandoned messages are looked for."""
-        self.patience_s = 10.0
-        """Longer than this without a renewal is a gap; a laptop's sleep is one, too."""
+        self.stable_after_s = 5.0
+        """Seconds without a gap after which abandoned messages are looked for."""
+        self.gap_s = 10.0
+        """A renewal later than this is a gap. The wall clock sees a laptop's sleep too."""
         self._monotonic = monotonic
         self._wall = wall
         self._lock = threading.Lock()
         self._requests: WeakValueDictionary[str, Any] = WeakValueDictionary()
-        self._owed: set[str] = set()
-        self._offset = 0.0
-        self._steady_since: float | None = None
+        self._deferred: set[str] = set()
+        self._clock_offset = 0.0
+        self._renewing_since: float | None = None
         self._renewed_at = 0.0
 
     def add(self, tag: str, request: Any) -> None:
-        """A request was made of the message ``tag``; it counts for as long as anybody refers to it."""
+        """The message counts for as long as anything refers to ``request``."""
         self._requests[tag] = request
 
-    def drop(self, tag: str) -> None:
-        """The message was given back, or should have been: others may have it."""
+    def remove(self, tag: str) -> None:
+        """The message goes back to its queue: it is renewed no longer, so other workers may take it."""
         self._requests.pop(tag, None)
 
-    def owe(self, tag: str) -> None:
-        """The message is done with, but Redis could not be told."""
+    def defer_ack(self, tag: str) -> None:
+        """The acknowledgement could not be sent; the renewal thread sends it when Redis is back."""
         with self._lock:
-            self._owed.add(tag)
+            self._deferred.add(tag)
 
-    def paid(self, tags: set[str]) -> None:
+    def acks_sent(self, tags: set[str]) -> None:
         with self._lock:
-            self._owed -= tags
+            self._deferred -= tags
 
-    def owed(self) -> set[str]:
+    def deferred_acks(self) -> set[str]:
         with self._lock:
-            return set(self._owed)
+            return set(self._deferred)
 
-    def renewable(self) -> set[str]:
-        """Tags of all messages that are ours and not acknowledged, those owed left out."""
-        requests = [reference() for reference in self._requests.valuerefs()]
-        requests += list(state.requests.values())
+    def to_renew(self) -> set[str]:
+        """Tags of all messages held and not acknowledged."""
         return {
-            request.message.delivery_tag for request in requests if request is not None and not request.acknowledged
-        }
+            request.message.delivery_tag
+            for request in [*self._live(), *reserved_requests()]
+            if not request.acknowledged
+        } - self.deferred_acks()
 
-    def in_hand(self) -> Counter[str]:
-        """Queue -> how many of its messages run or wait for a place here; those that wait for their time left out."""
-        requests = [reference() for reference in self._requests.valuerefs()]
+    def count_by_queue(self) -> Counter[str]:
+        """Queue -> messages that run or wait for the pool here. Those that wait for their ETA do not count."""
         return Counter(
             str(request.delivery_info.get("routing_key"))
-            for request in requests
-            if request is not None and not request.acknowledged and (request.eta is None or request.time_start)
+            for request in self._live()
+            if not request.acknowledged and (request.eta is None or request.time_start)
         )
 
-    def held(self) -> set[str]:
-        """What a lost connection must not give back: running here, or done and owed. Main thread only."""
-        running = {request.message.delivery_tag for request in state.active_requests if not request.acknowledged}
-        return running | self.owed()
+    def kept(self) -> set[str]:
+        """Tags that a lost connection must not requeue: running here, or finished with a deferred acknowledgement.
 
-    # -- time
+        Main thread only.
+        """
+        running = {request.message.delivery_tag for request in running_requests() if not request.acknowledged}
+        return running | self.deferred_acks()
+
+    def _live(self) -> list[Any]:
+        # valuerefs copies at once; values() would fail while the main thread adds one
+        return [request for reference in self._requests.valuerefs() if (request := reference()) is not None]
+
+    # -- the connection to Redis
 
     def renewed(self, server_time: float) -> None:
-        """A renewal has succeeded; the server's clock said ``server_time``."""
-        now = self._monotonic()
-        if self._steady_since is None or self._gap():
-            self._steady_since = now
+        """A renewal succeeded when the server's clock said ``server_time`` (Unix seconds)."""
+        if self._renewing_since is None or self._has_gap():
+            self._renewing_since = self._monotonic()
         self._renewed_at = self._wall()
-        self._offset = server_time - self._renewed_at
+        self._clock_offset = server_time - self._renewed_at
 
-    def lost(self) -> None:
-        """A renewal has failed."""
-        self._steady_since = None
+    def renewal_failed(self) -> None:
+        self._renewing_since = None
 
-    def steady(self) -> bool:
-        """Whether everybody has had the time to renew since Redis was last away."""
-        since = self._steady_since
-        return since is not None and not self._gap() and self._monotonic() - since >= self.grace_s
+    def stable(self) -> bool:
+        """Whether Redis has answered long enough for every worker to have renewed its messages."""
+        since = self._renewing_since
+        return since is not None and not self._has_gap() and self._monotonic() - since >= self.stable_after_s
 
     def server_time(self) -> float:
-        """Redis's clock, as well as this process knows it; Unix seconds."""
-        return self._wall() + self._offset
+        """An estimate of Redis's clock, Unix seconds."""
+        return self._wall() + self._clock_offset
 
-    def _gap(self) -> bool:
-        return abs(self._wall() - self._renewed_at) > self.patience_s
+    def _has_gap(self) -> bool:
+        return abs(self._wall() - self._renewed_at) > self.gap_s
 
 
-leases = Leases()
+unacked = UnackedMessages()
 """This process's."""

@@ -17,9 +17,9 @@ from typing import Any
 from billiard.einfo import ExceptionInfo
 from celery.concurrency.base import BasePool
 from celery.exceptions import Reject
-from celery.worker import state
 
 from brimful_worker import logs
+from brimful_worker.broker.worker_state import cold_shutdown
 from brimful_worker.metrics import catalogue as metrics
 from brimful_worker.pool.adopt import adopt
 from brimful_worker.pool.execution import Execution
@@ -87,7 +87,7 @@ class TaskPool(BasePool):  # type: ignore[misc]  # celery ships no types
         Celery also calls this inside the signal handler of a cold shutdown. There it only cancels: the main thread may
         be anywhere, so callbacks wait for :meth:`on_terminate`.
         """
-        if _cold() and not self._stopped:
+        if cold_shutdown() and not self._stopped:
             self._end_all()
             self._bound()
             return
@@ -113,7 +113,7 @@ class TaskPool(BasePool):  # type: ignore[misc]  # celery ships no types
             self._main.drain_all()
             if not self._jobs or time.monotonic() > deadline:
                 break
-            if _cold() and deadline == float("inf"):
+            if cold_shutdown() and deadline == float("inf"):
                 self._bound()
                 self._end_all()
                 deadline = time.monotonic() + _COLD_S
@@ -121,7 +121,7 @@ class TaskPool(BasePool):  # type: ignore[misc]  # celery ships no types
             self._main.arrived.wait(_TICK_S)
         self._stopped = True
         self._worker.stop(self._loop, _CLOSE_S)
-        self._loop.stop(1.0 if _cold() else _CLOSE_S)
+        self._loop.stop(1.0 if cold_shutdown() else _CLOSE_S)
         self._main.drain_all()
 
     def _bound(self) -> None:
@@ -240,7 +240,3 @@ def _state(result: Any, einfo: ExceptionInfo | None) -> str:
     if not failed:
         return "succeeded"
     return "given back" if isinstance(getattr(value, "exception", None), Reject) else "failed"
-
-
-def _cold() -> bool:
-    return state.should_terminate is not None and state.should_terminate is not False

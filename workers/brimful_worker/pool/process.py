@@ -10,17 +10,16 @@ from concurrent.futures import Future
 from typing import Protocol
 
 from celery import Celery
-from celery.app.task import Task
-from celery.worker import state
 from kombu.utils.imports import symbol_by_name
 
 from brimful.errors import BrimfulError
 from brimful.names import TASK_SAMPLE
 from brimful.runtime.port import Port, bind
 from brimful_worker import logs
-from brimful_worker.broker import mingle, transport
-from brimful_worker.broker.fairness import shares
+from brimful_worker.broker import mingle, requests, transport
+from brimful_worker.broker.fairness import fairness
 from brimful_worker.broker.renewal import Renewal
+from brimful_worker.broker.worker_state import raise_if_shutting_down
 from brimful_worker.pool import gc_tuning
 from brimful_worker.pool.loop import LoopThread
 
@@ -64,7 +63,7 @@ class Process:
     def resize(self, tasks: int) -> None:
         """``tasks`` run at once from now on."""
         if self._port is not None:
-            shares.limit(tasks)
+            fairness.set_concurrency(tasks)
 
     def stopping(self, loop: LoopThread) -> None:
         if self._port is not None:
@@ -87,7 +86,7 @@ def prepare(app: Celery, node: str) -> Process:
     transport.install(app)
     logs.install()
     mingle.install()
-    Task.Request = "brimful_worker.broker.requests:WorkerRequest"
+    requests.install()
     if TASK_SAMPLE not in app.tasks:
         return Process(app, None)
     assemble: Callable[[str], WorkerPort] = symbol_by_name(_ASSEMBLE)  # type: ignore[no-untyped-call]
@@ -109,4 +108,4 @@ def _wait(future: Future[None]) -> None:
         except TimeoutError:
             if future.done():
                 raise
-            state.maybe_shutdown()
+            raise_if_shutting_down()

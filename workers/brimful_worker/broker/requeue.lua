@@ -1,4 +1,4 @@
--- Puts an unacknowledged message back into its queue, if nobody has settled or renewed it meanwhile.
+-- Puts an unacknowledged message back into its queue, unless somebody acknowledged or renewed it meanwhile.
 -- KEYS: 1 unacked hash · 2 unacked index (ZSET delivery tag -> last renewal, Unix seconds) · 3 the queue's list
 -- ARGV: 1 delivery tag · 2 the hash value as it was read · 3 the message to put back · 4 "head" or "tail"
 --       5 latest renewal at which the message counts as abandoned, Unix seconds; "" = whatever its renewal

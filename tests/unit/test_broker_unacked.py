@@ -1,0 +1,69 @@
+"""Which messages a worker renews and keeps, and when it may look for abandoned ones."""
+
+from __future__ import annotations
+
+import gc
+
+from brimful_worker.broker.unacked import UnackedMessages
+from support.requests import FakeRequest
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_messages_of_live_unacknowledged_requests_are_renewed() -> None:
+    messages = UnackedMessages()
+    live, acknowledged = FakeRequest("a"), FakeRequest("b", acknowledged=True)
+    messages.add("a", live)
+    messages.add("b", acknowledged)
+    assert messages.to_renew() == {"a"}
+    del live
+    gc.collect()
+    assert messages.to_renew() == set()
+
+
+def test_a_message_is_kept_until_its_deferred_acknowledgement_is_sent() -> None:
+    messages = UnackedMessages()
+    request = FakeRequest("a")
+    messages.add("a", request)
+    messages.defer_ack("a")
+    assert messages.kept() == {"a"}
+    assert messages.to_renew() == set()
+    messages.acks_sent({"a"})
+    assert messages.kept() == set()
+
+
+def test_redis_is_stable_after_a_time_of_renewals_without_a_gap() -> None:
+    monotonic, wall = Clock(), Clock()
+    messages = UnackedMessages(monotonic, wall)
+    messages.stable_after_s, messages.gap_s = 5.0, 10.0
+
+    def renew(after: float) -> bool:
+        monotonic.now += after
+        wall.now += after
+        messages.renewed(wall.now + 100)
+        return messages.stable()
+
+    assert not messages.stable()
+    assert [renew(2.0) for _ in range(4)] == [False, False, False, True]
+    assert messages.server_time() == wall.now + 100
+    messages.renewal_failed()
+    assert not messages.stable()
+    assert [renew(3.0) for _ in range(3)] == [False, False, True]
+    wall.now += 60  # the machine slept: its monotonic clock stood still, Redis's did not
+    assert not messages.stable()
+    assert not renew(1.0)
+
+
+def test_tasks_that_wait_for_their_eta_do_not_count_for_their_queue() -> None:
+    messages = UnackedMessages()
+    later = FakeRequest("a", eta="tomorrow")
+    messages.add("a", later)
+    assert not messages.count_by_queue()
+    later.time_start = 1.0
+    assert messages.count_by_queue() == {"batch": 1}

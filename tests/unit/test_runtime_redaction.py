@@ -1,0 +1,36 @@
+"""What logs, events and Flower show of a task's arguments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from brimful.names import TASK_SAMPLE, TASK_SHARD
+from brimful.runtime.redaction import describe
+
+SECRET = "my secret prompt"
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "shown"),
+    [
+        ((SECRET,), {"max_tokens": 8}, ("(<1 request, 1 prompt>,)", "{'max_tokens': 8}")),
+        (([SECRET, SECRET],), {}, ("(<1 request, 2 prompts>,)", "{}")),
+        (([1, 2, 3],), {}, ("(<1 request, 1 prompt>,)", "{}")),
+        ((), {"prompt": SECRET, "n": SECRET}, ("(<1 request, 1 prompt>,)", "{}")),
+        (({"messages": [{"content": SECRET}], "n": 2},), None, ("(<1 request, 1 prompt>,)", "{'n': 2}")),
+        (SECRET, SECRET, ("(<1 request, 1 prompt>,)", "{}")),
+    ],
+)
+def test_a_sample_shows_how_much_was_asked_and_not_what(args: Any, kwargs: Any, shown: tuple[str, str]) -> None:
+    assert describe(TASK_SAMPLE, args, kwargs) == shown
+
+
+def test_a_shard_shows_its_names_and_its_size() -> None:
+    shown = describe(TASK_SHARD, ("run", "s1", [{"request": {"prompt": SECRET}}] * 3), {})
+    assert shown == ("(run, s1, <3 requests>)", "{}")
+
+
+def test_other_peoples_tasks_are_theirs() -> None:
+    assert describe("their.task", (1,), {}) is None

@@ -1,0 +1,31 @@
+"""Celery's per-process worker state: the only module that reads it, so that an upgrade is checked in one place.
+
+Private parts of celery 5.7.0:
+    celery.worker.state: active_requests, maybe_shutdown, requests, should_terminate
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery.worker import state
+
+
+def reserved_requests() -> list[Any]:
+    """Requests received and not finished, those waiting for their ETA included. From any thread."""
+    return list(state.requests.values())
+
+
+def running_requests() -> list[Any]:
+    """Requests that the pool has accepted. Main thread only."""
+    return list(state.active_requests)
+
+
+def cold_shutdown() -> bool:
+    """Whether a cold shutdown has begun. ``should_terminate`` may be an exit code, 0 included."""
+    return state.should_terminate is not None and state.should_terminate is not False
+
+
+def raise_if_shutting_down() -> None:
+    """Raises celery's WorkerShutdown or WorkerTerminate after a signal. Main thread only."""
+    state.maybe_shutdown()
