@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import redis
 
-from brimful.state.embedded import running_hubs
+from brimful.state.embedded import running_servers
 
 _GATEWAY = """
 import json, sys
@@ -116,8 +116,8 @@ def _look(pid: int, began: float, out: Path, state: Path) -> Look | None:
         submitter = psutil.Process(pid)
         workers = [child for child in submitter.children() if "worker" in child.cmdline()]
         used = 0
-        for hub in running_hubs(state).values():
-            with redis.Redis.from_url(hub.url) as client:
+        for server in running_servers(state).values():
+            with redis.Redis.from_url(server.url) as client:
                 used = int(client.info("memory")["used_memory"])
         return Look(
             at_s=round(time.monotonic() - began, 1),

@@ -112,7 +112,7 @@ def test_a_job_outlives_its_worker_and_a_revoked_one_is_cancelled(monkeypatch: p
         jobs = gateway.ledger()["jobs"]
         assert (jobs["created"], jobs["by_status"]) == (1, {"succeeded": 1})
         assert min(jobs["submits"].values()) >= 2, "submitted again under its own key, and found"
-        assert it.local.respawns >= 1
+        assert it.local.restarts >= 1
 
         gateway.set_options(latency_s=120.0)
         revoked = it.sample("slow", mode="job")

@@ -15,7 +15,7 @@ import psutil
 import redis
 from celery import Celery
 
-from brimful.state.embedded import running_hubs
+from brimful.state.embedded import running_servers
 from support.commands import Running, brimful
 from support.indiscreet import IndiscreetProvider
 from support.waiting import wait_until
@@ -35,8 +35,8 @@ def test_neither_key_nor_prompts_are_seen_anywhere(tmp_path: Path) -> None:
         }
         with Running("up", "--workers", "2", **env) as up:
             said = _until_ready(up)
-            (hub,) = running_hubs().values()
-            app = Celery("service", broker=hub.url, backend=hub.url, set_as_current=False)
+            (server,) = running_servers().values()
+            app = Celery("service", broker=server.url, backend=server.url, set_as_current=False)
             _ask_for_trouble(app)
             slow = [app.send_task("brimful.sample", [f"slow {SECRET} {n}"], {"max_tokens": 4}) for n in range(3)]
             wait_until(lambda: sum(map(provider.asked.get, _slow(provider))) >= 3, "the slow ones on the wire")
@@ -51,8 +51,8 @@ def test_neither_key_nor_prompts_are_seen_anywhere(tmp_path: Path) -> None:
             }
             assert "DEBUG" in places["logs"], "the logs were not at debug level"
             assert slow[0].id in places["flower"]
-            places |= _redis_values(hub.url)
-            places |= _run(tmp_path / "run", {**env, "BRIMFUL_REDIS_URL": hub.url})
+            places |= _redis_values(server.url)
+            places |= _run(tmp_path / "run", {**env, "BRIMFUL_REDIS_URL": server.url})
             provider.release.set()
             for result in slow:
                 assert result.get(timeout=30)["choices"]

@@ -6,6 +6,8 @@ import base64
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import urllib.error
 import urllib.request
@@ -94,9 +96,9 @@ def test_flower_asks_for_its_login_and_shows_a_running_task_without_its_prompt(f
 
 def test_a_killed_worker_is_started_again(fleet: LocalFleet) -> None:
     victim = fleet.worker_pids[0]
-    before = fleet.respawns
+    before = fleet.restarts
     os.kill(victim, signal.SIGKILL)
-    wait_until(lambda: fleet.respawns > before, "the worker to be started again")
+    wait_until(lambda: fleet.restarts > before, "the worker to be started again")
     assert victim not in fleet.worker_pids
     wait_until(lambda: fleet.ready_workers() == 2, "both workers to answer again")
     fleet.check()
@@ -189,3 +191,21 @@ def test_a_worker_that_cannot_start_ends_the_fleet_with_its_own_words(
         error = wait_until(failed, "the fleet to give up")
     assert error.exit_code == ExitCode.USAGE
     assert "[mine] slots" in str(error)
+
+
+def test_a_childs_first_name_still_starts_one_that_ends_with_its_owner() -> None:
+    read_fd, write_fd = os.pipe()
+    command = [sys.executable, "-m", "brimful_worker.local.child", str(read_fd), "gateway", "{}"]
+    with subprocess.Popen(command, pass_fds=(read_fd,), stdout=subprocess.PIPE) as child:
+        os.close(read_fd)
+        assert child.stdout is not None
+        assert child.stdout.readline().endswith(b"/v1\n")
+        os.close(write_fd)  # as when its owner ends
+        assert child.wait(30) == 0
+
+
+def test_flowers_settings_are_found_under_their_first_name() -> None:
+    code = "from brimful_worker.local.flowerconfig import *; print(basic_auth, format_task.__module__)"
+    environment = {**os.environ, "FLOWER_BASIC_AUTH": "me:hush"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "['me:hush'] brimful_worker.local.flower.redact\n"

@@ -2,46 +2,49 @@
 
 from __future__ import annotations
 
+import inspect
 import signal
 from pathlib import Path
 
 import pytest
+from flower.events import EventsState
+from flower.inspector import Inspector
 from pydantic import SecretStr
 
 from brimful.config import Settings
 from brimful.errors import SettingError
 from brimful.runtime.redaction import describe
-from brimful.state.embedded import HUB_FILE, read_hub, running_hubs, state_dir
+from brimful.state.embedded import HUB_FILE, read_server, running_servers, state_dir
 from brimful_worker.local.flower.redact import HIDDEN, hide, hide_request
 from brimful_worker.local.processes.environment import keyless_environment, worker_environment
-from brimful_worker.local.processes.respawn import GIVE_UP, Respawn
+from brimful_worker.local.supervisor import GIVE_UP, RestartPolicy
 
 
 def test_a_worker_that_was_killed_always_comes_back_ever_slower() -> None:
-    history = Respawn()
-    delays = [history.after(-signal.SIGKILL, 1.0) for _ in range(30)]
+    policy = RestartPolicy()
+    delays = [policy.delay(-signal.SIGKILL, 1.0) for _ in range(30)]
     assert delays[0] == 0.2
     assert delays == sorted(delays, key=lambda delay: delay or 0.0)
     assert delays[-1] == 5.0
 
 
 def test_a_worker_that_lived_long_comes_back_at_once() -> None:
-    history = Respawn()
+    policy = RestartPolicy()
     for _ in range(3):
-        history.after(1, 1.0)
-    assert history.after(1, 1000.0) == 0.0
-    assert history.after(1, 1.0) == 0.2
+        policy.delay(1, 1.0)
+    assert policy.delay(1, 1000.0) == 0.0
+    assert policy.delay(1, 1.0) == 0.2
 
 
 def test_a_worker_that_keeps_failing_is_given_up() -> None:
-    history = Respawn()
-    delays = [history.after(1, 1.0) for _ in range(GIVE_UP)]
+    policy = RestartPolicy()
+    delays = [policy.delay(1, 1.0) for _ in range(GIVE_UP)]
     assert None not in delays[:-1]
     assert delays[-1] is None
 
 
 def test_a_worker_with_a_wrong_setting_is_given_up_at_once() -> None:
-    assert Respawn().after(2, 1.0) is None
+    assert RestartPolicy().delay(2, 1.0) is None
 
 
 @pytest.fixture
@@ -99,7 +102,13 @@ def test_flower_shows_how_much_was_asked_and_not_what() -> None:
     assert hide_request({"eta": 1, "request": {"args": ["The secret"]}}) == {"eta": 1, "request": {"args": HIDDEN}}
 
 
-def test_state_goes_where_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flowers_private_parts_are_as_they_were_read() -> None:
+    """``flower/redact.py`` patches them as they are in Flower 2.2: look there if this fails."""
+    assert list(inspect.signature(EventsState.event).parameters) == ["self", "event"]
+    assert list(inspect.signature(Inspector._on_update).parameters) == ["self", "workername", "method", "response"]
+
+
+def test_state_goes_to_the_configured_directory_or_the_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert state_dir(tmp_path / "mine") == tmp_path / "mine"
     assert state_dir() == tmp_path / "state" / "brimful"
     assert state_dir().stat().st_mode & 0o777 == 0o700
@@ -111,8 +120,8 @@ def test_state_goes_where_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert state_dir().parent == tmp_path  # a home that cannot be written to: the temporary directory
 
 
-def test_a_hub_file_that_says_nothing_is_no_hub(tmp_path: Path) -> None:
+def test_a_server_file_without_content_is_ignored(tmp_path: Path) -> None:
     for content in ("", "[]", '{"port": 1}', "\x00"):
         (tmp_path / HUB_FILE).write_text(content)
-        assert read_hub(tmp_path) is None
-    assert running_hubs(tmp_path) == {}
+        assert read_server(tmp_path) is None
+    assert running_servers(tmp_path) == {}

@@ -78,8 +78,8 @@ class _Stop:
 
 
 def _tell(fleet: LocalFleet, *, own_redis: bool) -> None:
-    if fleet.notice:
-        _say(f"note: {fleet.notice}")
+    if fleet.data_loss:
+        _say(f"note: {fleet.data_loss}")
     if own_redis:
         print(f"export BRIMFUL_REDIS_URL={fleet.redis_url}", flush=True)
     if fleet.gateway_url:

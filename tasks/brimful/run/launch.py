@@ -100,8 +100,8 @@ class _Launch:
         try:
             await asyncio.to_thread(fleet.start)
             self._fleet = fleet
-            if fleet.notice:
-                self._display.say(fleet.notice)
+            if fleet.data_loss:
+                self._display.say(fleet.data_loss)
             where = "a rehearsal against the mock gateway" if options.rehearse else settings.api_base
             self._display.say(f"{workers} worker{'s' if workers > 1 else ''} on this machine, {where}")
             return await self._conduct(fleet.settings)

@@ -54,7 +54,7 @@ class LocalFleet(Protocol):
 
     settings: Settings
     gateway_url: str | None
-    notice: str
+    data_loss: str
 
     @property
     def redis_url(self) -> str: ...

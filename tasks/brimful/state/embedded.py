@@ -1,7 +1,6 @@
-"""Where the local hub is: the embedded Valkey that the processes of one user and one key share on one machine.
+"""Finds the embedded Valkey that the processes of one user and API key share on a machine.
 
-Only its whereabouts: who starts and ends it is the worker side's affair. A directory per key tag,
-``<state_dir>/<key_tag>/``, holds ``hub.json`` (0600) for as long as the server runs.
+``<state_dir>/<key_tag>/hub.json`` (0600) exists while the server runs. The worker's package starts and ends it.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import json
 import os
 import socket
 import tempfile
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 from brimful.errors import RedisUnreachable, SettingError
@@ -20,16 +19,17 @@ HUB_FILE = "hub.json"
 
 
 @dataclass(frozen=True, slots=True)
-class HubInfo:
-    """What ``hub.json`` says. ``notice`` is something the user should know, as of data moved aside."""
+class EmbeddedServer:
+    """The content of ``hub.json``."""
 
     port: int
     password: str
     host: str
-    """The machine it runs on: a home may be shared by several."""
+    """The machine it runs on: several may share a home directory."""
     keeper: int
-    """The keeper's process id."""
-    notice: str
+    """Process id of the keeper, which runs the server."""
+    data_loss: str
+    """Says where its data was moved if it could not be read."""
 
     @property
     def url(self) -> str:
@@ -45,8 +45,10 @@ class HubInfo:
 
 
 def state_dir(configured: Path | None = None) -> Path:
-    """``configured``, or $XDG_STATE_HOME/brimful, or ~/.local/state/brimful, or a directory of this user's in the
-    temporary one; made with mode 0700. Raises SettingError where none can be written."""
+    """The directory for local state, made with mode 0700. Raises SettingError if none can be written.
+
+    ``configured``, or $XDG_STATE_HOME/brimful, or ~/.local/state/brimful, or one in the temporary directory.
+    """
     if configured is not None:
         candidates = [configured.expanduser()]
     else:
@@ -55,7 +57,7 @@ def state_dir(configured: Path | None = None) -> Path:
     for candidate in candidates:
         try:
             candidate.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # In a directory that everybody writes to, somebody else may have been there first.
+            # In a directory that everybody can write to, another user may have made it first.
             ours = candidate.lstat().st_uid == candidate.stat().st_uid == os.getuid()
             if ours and os.access(candidate, os.W_OK | os.X_OK):
                 return candidate.resolve()
@@ -64,20 +66,20 @@ def state_dir(configured: Path | None = None) -> Path:
     raise SettingError(f"cannot write to {candidates[0]}: set BRIMFUL_STATE_DIR to a directory of yours")
 
 
-def read_hub(directory: Path) -> HubInfo | None:
-    """The hub of one key's directory, or None. Whether it is alive is another question: ``answers()``."""
+def read_server(directory: Path) -> EmbeddedServer | None:
+    """The server of one key's directory, or None. It may have ended: see :meth:`EmbeddedServer.answers`."""
     try:
         raw = json.loads((directory / HUB_FILE).read_text("utf-8"))
-        return HubInfo(**{field.name: raw[field.name] for field in fields(HubInfo)})
+        return EmbeddedServer(raw["port"], raw["password"], raw["host"], raw["keeper"], raw["notice"])
     except (OSError, ValueError, TypeError, KeyError):
         return None
 
 
-def running_hubs(configured: Path | None = None) -> dict[str, HubInfo]:
-    """This machine's live hubs by key tag."""
+def running_servers(configured: Path | None = None) -> dict[str, EmbeddedServer]:
+    """This machine's running servers by key tag."""
     found = {}
     for path in sorted(state_dir(configured).glob(f"*/{HUB_FILE}")):
-        info = read_hub(path.parent)
-        if info is not None and info.host == socket.gethostname() and info.answers():
-            found[path.parent.name] = info
+        server = read_server(path.parent)
+        if server is not None and server.host == socket.gethostname() and server.answers():
+            found[path.parent.name] = server
     return found

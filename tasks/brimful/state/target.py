@@ -1,4 +1,4 @@
-"""Which Redis a command reads: BRIMFUL_REDIS_URL, or the one local hub that runs on this machine."""
+"""Which Redis a command reads: BRIMFUL_REDIS_URL, or the one embedded Valkey that runs on this machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import redis
 
 from brimful.config import Settings
 from brimful.errors import SettingError, UsageError
-from brimful.state.embedded import running_hubs
+from brimful.state.embedded import running_servers
 from brimful.state.redis_url import without_password
 from brimful.state.status import known_tags
 
@@ -17,7 +17,7 @@ from brimful.state.status import known_tags
 class Place:
     url: str
     tag: str | None = None
-    """The key tag, where the place itself tells: a local hub serves one key."""
+    """The key tag, of an embedded Valkey, which serves one key."""
 
     @property
     def shown(self) -> str:
@@ -26,22 +26,22 @@ class Place:
 
 
 def find_redis(settings: Settings) -> Place:
-    """Raises UsageError when there is neither a URL nor exactly one local hub to be meant."""
+    """Raises UsageError when there is neither a URL nor exactly one embedded Valkey that can be meant."""
     if settings.redis_url is not None:
         return Place(settings.redis_url)
-    hubs = running_hubs(settings.state_dir)
+    servers = running_servers(settings.state_dir)
     try:
         own = settings.key_tag
     except SettingError:
         own = None
-    if own in hubs:
-        return Place(hubs[own].url, own)
-    if len(hubs) == 1:
-        ((tag, hub),) = hubs.items()
-        return Place(hub.url, tag)
-    if hubs:
+    if own in servers:
+        return Place(servers[own].url, own)
+    if len(servers) == 1:
+        ((tag, server),) = servers.items()
+        return Place(server.url, tag)
+    if servers:
         raise UsageError(
-            f"{len(hubs)} local fleets run here, for different keys: set the key of the one you mean, or "
+            f"{len(servers)} local fleets run here, for different keys: set the key of the one you mean, or "
             "BRIMFUL_REDIS_URL as its `brimful up` printed it"
         )
     raise UsageError(

@@ -1,5 +1,5 @@
 """A fleet on this machine: embedded Valkey, worker processes, Flower.
 
-Level 4. Imports ``gateway``, ``admission`` and ``metrics``; the command line loads it through
+Level 4. Imports ``gateway``, ``admission``, ``startup`` and ``metrics``; commands load it through
 ``brimful.runtime.extras``.
 """

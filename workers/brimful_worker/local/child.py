@@ -1,7 +1,5 @@
-"""Alias of :mod:`brimful_worker.local.processes.child` under its first name.
-
-A supervisor that runs while the code is replaced starts its children by the name it was started with.
-"""
+"""Alias of :mod:`brimful_worker.local.processes.child` under its first name. Alone, since a supervisor that runs while
+the code is replaced starts its children by this name."""
 
 import sys
 

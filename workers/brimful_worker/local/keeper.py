@@ -1,5 +1,5 @@
-"""Alias of :mod:`brimful_worker.local.server.keeper` under its first name, for programs that run while the code is
-replaced."""
+"""Alias of :mod:`brimful_worker.local.server.keeper` under its first name. Alone, since a program that runs while the
+code is replaced starts the keeper by this name."""
 
 import sys
 

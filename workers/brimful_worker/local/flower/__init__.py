@@ -1,4 +1,4 @@
-"""Flower as a local fleet runs it, with prompts redacted.
+"""Flower as a local fleet runs it: with a login, without the API key, and with prompts redacted.
 
-Imported by ``local.fleet``.
+Imported by ``local.fleet`` and ``local.supervisor``.
 """

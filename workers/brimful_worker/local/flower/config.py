@@ -1,4 +1,4 @@
-"""Flower's settings, for ``celery -A brimful flower --conf=…``: plain assignments that Flower reads in its process."""
+"""Flower's settings for ``celery -A brimful flower --conf=…``. Alone, since Flower executes the file by its path."""
 
 import os
 import secrets
@@ -19,8 +19,8 @@ tasks_columns = "name,uuid,state,received,started,runtime,worker,routing_key,exc
 # A completion takes from a tenth of a second to many minutes.
 task_runtime_metric_buckets = [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0]
 
-# By the environment and never in argv, where everybody on the machine could read it. Without a login Flower would let
-# anybody who reaches it revoke tasks and enqueue paid work, so there always is one.
+# From the environment, since everybody on the machine can read argv. There is always a login: without one, anybody who
+# reaches Flower could revoke tasks and enqueue paid work.
 if _set := os.environ.get("FLOWER_BASIC_AUTH"):
     basic_auth = _set.split(",")
 else:
@@ -28,5 +28,5 @@ else:
     _password = os.environ.get("BRIMFUL_FLOWER_PASSWORD")
     if not _password:
         _password = secrets.token_urlsafe(18)
-        print(f"Flower's login: {_user} / {_password} (set BRIMFUL_FLOWER_PASSWORD for one of yours)", file=sys.stderr)
+        print(f"Flower's login: {_user} / {_password} (set BRIMFUL_FLOWER_PASSWORD to choose it)", file=sys.stderr)
     basic_auth = [f"{_user}:{_password}"]

@@ -1,7 +1,8 @@
-"""No prompt and no text on any page of Flower, nor in an answer of its API.
+"""Removes prompts and texts from Flower's pages and from its API. Runs in Flower's own process.
 
-``format_task`` covers only the pages, so arguments and results are taken out where Flower receives them: in the
-events, and in the workers' answers to ``inspect``. Runs in Flower's own process.
+``format_task`` covers only the pages, so arguments and results are also replaced where Flower receives them: in events
+and in the workers' answers to ``inspect``. Flower has no hook for either: :func:`install` patches the private
+``flower.events.EventsState.event`` and ``flower.inspector.Inspector._on_update``, as read in Flower 2.2.0.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import re
 from typing import Any
 
 HIDDEN = "(hidden)"
-TEXTS = ("args", "kwargs", "result")
-_DISCREET = re.compile(
+_FIELDS = ("args", "kwargs", "result")
+_REDACTED = re.compile(
     r"""\(<1\ request,\ \d+\ prompts?>,\)
     | \([\w.@:-]{0,64},\ [\w.@:-]{0,64},\ <\d+\ requests?>\)
     | \{('\w+':\ -?[\d.e+-]+(,\ )?)*\}
@@ -19,18 +20,17 @@ _DISCREET = re.compile(
     | \(\) | \[\] | None""",
     re.VERBOSE,
 )
-"""What :mod:`brimful.runtime.redaction` says of a task: how much was asked, not what. Anything else may hold a
-prompt."""
+"""The descriptions of :mod:`brimful.runtime.redaction`: how much was asked, not what. Other texts may hold a prompt."""
 
 
 def hide(fields: dict[str, Any]) -> dict[str, Any]:
-    """``fields`` of a task or an event without its prompts and texts."""
-    return {name: hidden(value) if name in TEXTS else value for name, value in fields.items()}
+    """``fields`` of a task or an event without prompts and texts."""
+    return {name: hidden(value) if name in _FIELDS else value for name, value in fields.items()}
 
 
 def hidden(value: Any) -> Any:
-    """``value`` if there is nothing in it, or nothing but numbers; else HIDDEN."""
-    return value if not value or _DISCREET.fullmatch(str(value)) else HIDDEN
+    """``value`` if it is empty or a redacted description; else HIDDEN."""
+    return value if not value or _REDACTED.fullmatch(str(value)) else HIDDEN
 
 
 def hide_request(entry: Any) -> Any:
@@ -43,14 +43,14 @@ def hide_request(entry: Any) -> Any:
 
 
 def format_task(task: Any) -> Any:
-    """What Flower's pages show of a task."""
-    for name in TEXTS:
+    """Flower's own hook: what its pages show of a task."""
+    for name in _FIELDS:
         setattr(task, name, hidden(getattr(task, name, None)))
     return task
 
 
 def install() -> None:
-    """Put it into this process's Flower; once is enough."""
+    """Patch this process's Flower. Idempotent."""
     from flower.events import EventsState
     from flower.inspector import Inspector
 

@@ -1,4 +1,4 @@
-"""Child processes of a local fleet: environment, logs, supervision, restarts.
+"""Child processes of a local fleet: how they start, their environment, their logs, and the mock gateway as one of them.
 
-Imported by ``local.fleet`` and ``local.flower``.
+Imported by ``local.fleet``, ``local.supervisor`` and ``local.flower``.
 """

@@ -1,7 +1,7 @@
-"""What a local fleet's child process runs first: ``python -m brimful_worker.local.processes.child FD ROLE ARGUMENT…``.
+"""Entry point of a local fleet's child processes: ``python -m brimful_worker.local.processes.child FD ROLE ARGUMENT…``.
 
-It watches the owner's lifeline, then becomes what ROLE says, in this same process:
-``worker`` a brimful worker · ``celery`` a Celery command · ``gateway`` the mock gateway.
+It watches the owner's pipe, then becomes what ROLE says in this same process: ``worker`` (a brimful worker), ``celery``
+(a Celery command) or ``gateway`` (the mock gateway).
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import threading
 import time
 
 ORPHAN_S = 5.0
-"""Seconds that a child whose owner died has for what it has on the wire."""
+"""Seconds that a child has for its requests on the wire after its owner has died."""
 
 
 def main(arguments: list[str]) -> int:
     fd, role, *rest = arguments
-    threading.Thread(target=_watch, args=(int(fd),), name="brimful-lifeline", daemon=True).start()
+    threading.Thread(target=_end_with_owner, args=(int(fd),), name="brimful-owner", daemon=True).start()
     if role == "celery":
         from celery.__main__ import main as celery
 
@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _worker(arguments: list[str]) -> int:
-    """``brimful worker`` without its command line, which a worker need not import."""
+    """``brimful worker`` without the command line, whose imports would slow its start."""
     from brimful.errors import BrimfulError
     from brimful_worker.startup import run_worker
 
@@ -45,11 +45,11 @@ def _worker(arguments: list[str]) -> int:
         return int(error.exit_code)
 
 
-def _watch(fd: int) -> None:
-    """Blocks until the owner is gone, however it went; then SIGTERM to ourselves, and SIGKILL if that is not heeded."""
+def _end_with_owner(fd: int) -> None:
+    """Wait until the owner has ended, by kill -9 too; then send this process SIGTERM, and SIGKILL after a while."""
     os.set_inheritable(fd, False)
     try:
-        os.read(fd, 1)  # nobody ever writes: it returns at the end of the pipe
+        os.read(fd, 1)  # nobody writes: it returns when the pipe is closed
     except OSError:
         return
     os.kill(os.getpid(), signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""What a local fleet's processes find in their environment: the workers the key, all others anything but it."""
+"""The environment of a local fleet's processes: only the workers' holds the API key."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from brimful.profile import load_profiles
 
 
 def worker_environment(settings: Settings, environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The owner's environment, with flags, Redis, provider URL and key in place. Raises SettingError without a key."""
+    """The owner's environment with flags, Redis, provider URL and key put in. Raises SettingError without a key."""
     environment = keyless_environment(settings, environ)
     environment[settings.profile.base_env[0]] = settings.api_base
     environment[settings.profile.key_env[0]] = settings.api_key.get_secret_value()
@@ -21,7 +21,7 @@ def worker_environment(settings: Settings, environ: Mapping[str, str] | None = N
 
 
 def keyless_environment(settings: Settings, environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """As :func:`worker_environment` without any provider's key, and without whatever else holds the key's text."""
+    """As :func:`worker_environment`, without any provider's key and any other variable that contains the key."""
     environ = os.environ if environ is None else environ
     names = {name for profile in load_profiles(settings.profiles).values() for name in profile.key_env}
     names |= {name for name in environ if name.startswith("FLOWER_")} | {"BRIMFUL_FLOWER_PASSWORD"}
@@ -31,11 +31,10 @@ def keyless_environment(settings: Settings, environ: Mapping[str, str] | None = 
 
 
 def _settings_environment(settings: Settings) -> dict[str, str]:
-    """What was set by flag, environment or .env, as variables: a child may not see the same flags or .env."""
+    """The settings given by flag, environment or .env, as variables: a child may not see the same flags or .env."""
     found = {}
     for name in settings.model_fields_set:
         value = getattr(settings, name)
-        if value is None or isinstance(value, SecretStr):
-            continue
-        found[f"BRIMFUL_{name.upper()}"] = str(value.absolute() if isinstance(value, Path) else value)
+        if value is not None and not isinstance(value, SecretStr):
+            found[f"BRIMFUL_{name.upper()}"] = str(value.absolute() if isinstance(value, Path) else value)
     return found

@@ -1,4 +1,5 @@
-"""The log directories of local fleets, ``logs/<owner's pid>-…``: those of owners that were killed are cleared away."""
+"""Removes log directories, ``logs/<owner's pid>-…``, of local fleets that were killed. Alone, since every start of a
+fleet runs it before any log exists."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import time
 from pathlib import Path
 
 KEPT = "kept"
-"""A file in those that somebody may want to read: their fleet failed."""
+"""A file that marks the logs of a fleet that failed: they are kept for a week."""
 _KEPT_S = 7 * 24 * 3600.0
 
 
@@ -26,7 +27,7 @@ def _alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except OSError:
-        pass  # another user's
+        pass  # another user's process
     return True
 
 

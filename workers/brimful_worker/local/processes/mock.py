@@ -1,4 +1,4 @@
-"""The mock gateway as a child process of a rehearsal: options as JSON in, its URL out, until SIGTERM."""
+"""The mock gateway as a child process of a rehearsal: takes its options as JSON, prints its URL, runs until SIGTERM."""
 
 from __future__ import annotations
 
@@ -7,27 +7,21 @@ import os
 import select
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from brimful.config import Settings
 from brimful.errors import FleetError
+from brimful_worker.local.processes.child_process import Child, OwnerPipe
 from brimful_worker.local.processes.environment import keyless_environment
-from brimful_worker.local.processes.processes import Child, Lifeline
-
-if TYPE_CHECKING:
-    from brimful_worker.gateway import GatewayOptions
 
 _START_S = 20.0
 
 
 class MockGateway:
-    """The owner's side. It keeps the limits that the fleet keeps, unless ``options`` say otherwise."""
+    """The owner's side. It has the fleet's limits unless ``options``, fields of GatewayOptions, change them."""
 
-    def __init__(
-        self, settings: Settings, options: GatewayOptions | Mapping[str, Any] | None, logs: Path, lifeline: Lifeline
-    ) -> None:
+    def __init__(self, settings: Settings, options: Mapping[str, Any], logs: Path, owner: OwnerPipe) -> None:
         profile = settings.profile
-        own: Mapping[str, Any] = options if isinstance(options, Mapping) else vars(options) if options else {}
         fields = {
             "slots": profile.slots,
             "starts": profile.starts,
@@ -35,7 +29,7 @@ class MockGateway:
             "max_request_tokens": profile.max_request_tokens,
             "max_tokens_required": profile.max_tokens_required,
             "models": [],  # any
-            **own,
+            **options,
         }
         self.child = Child(
             "gateway",
@@ -43,29 +37,29 @@ class MockGateway:
             [json.dumps(fields)],
             environment=keyless_environment(settings),
             log=logs / "gateway.log",
-            lifeline=lifeline,
+            owner=owner,
         )
 
     def start(self) -> str:
         """Returns its URL, which ends in /v1, when it listens. Raises FleetError with the end of its log."""
-        answers = self.child.start(answers=True)
-        assert answers is not None
-        with answers:
-            readable, _, _ = select.select([answers], [], [], _START_S)
-            url = answers.readline().decode().strip() if readable else ""
+        stdout = self.child.start(capture=True)
+        assert stdout is not None
+        with stdout:
+            readable, _, _ = select.select([stdout], [], [], _START_S)
+            url = stdout.readline().decode().strip() if readable else ""
         if not url:
             raise FleetError(f"the mock gateway did not start:\n{self.child.log_tail()}")
         return url
 
 
 def serve(options: str) -> int:
-    """The child's side: serve on a free port of 127.0.0.1. Writes the URL as a line to stdout."""
+    """The child's side: serve on a free port of 127.0.0.1 and write the URL as a line to stdout."""
     from brimful_worker.gateway import Gateway, GatewayOptions
     from brimful_worker.gateway.process import serve as serve_gateway
 
-    serve_gateway(Gateway(GatewayOptions(**json.loads(options))), host="127.0.0.1", port=0, ready=_tell)
+    serve_gateway(Gateway(GatewayOptions(**json.loads(options))), host="127.0.0.1", port=0, ready=_print_url)
     return 0
 
 
-def _tell(gateway: Any) -> None:
+def _print_url(gateway: Any) -> None:
     os.write(1, f"{gateway.url}\n".encode())

@@ -1,4 +1,4 @@
-"""The embedded Valkey: started, shared between runs, kept alive, and stopped.
+"""The embedded Valkey: started, shared by the runs of one user and key, kept alive, and stopped.
 
-Imported by ``local.fleet`` and ``local.flower``.
+Imported by ``local.fleet``, ``local.flower`` and ``local.processes``.
 """

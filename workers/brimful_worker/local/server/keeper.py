@@ -1,11 +1,10 @@
-"""The local hub's keeper: a small detached process that owns the embedded Valkey.
+"""The keeper of the embedded Valkey: a small detached process that runs the server while anybody uses it.
 
-``python -m brimful_worker.local.server.keeper DIRECTORY LOCK_FD PORT [--ephemeral]``. It starts the server, tells
-its starter
-on stdout (one JSON line), restarts the server on the same port and data should it crash, and ends it as soon as nobody
-holds ``users.lock`` any more. The lock it was handed open (``keeper.lock``) says that it lives.
+``python -m brimful_worker.local.server.keeper DIRECTORY LOCK_FD PORT [--ephemeral]``. It starts the server and answers
+its starter with one JSON line on stdout, restarts a crashed server on the same port and data, and ends when no process
+holds ``users.lock``. It inherits ``keeper.lock`` locked, and so holds it for as long as it lives.
 
-Standard library only, so that it is there within milliseconds. Its environment holds no key.
+Every local run waits for this process to start, so it imports little. Its environment holds no API key.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import fcntl
 import json
 import os
 import re
+import select
 import shutil
 import signal
 import socket
@@ -23,21 +23,22 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from brimful_worker.local.server.resp import Resp, RespError
-from brimful_worker.local.server.valkey import Valkey, free_port, new_password, port_is_free
-from brimful_worker.local.server.worth import worth_keeping
+import hiredis
 
-POLL_S = 0.2
-"""How often it looks whether anybody uses the server, and whether the server lives."""
+from brimful.errors import FleetError
+from brimful.runtime.atomic import atomic_write
+from brimful_worker.local.server.valkey import Connection, Valkey, free_port, new_password, port_is_free
+
+_POLL_S = 0.2
+"""How often it checks whether the server runs and has users."""
 _RESTARTS = 20
-"""Crashes within ``_RESTARTS_S`` that it puts up with."""
-_RESTARTS_S = 60.0
+"""Failed restarts in a row, after which it gives up; a process that uses the server then starts another keeper."""
 _ORPHAN_S = 10.0
+_COMPACT_S = 5.0
 _LOG_BYTES = 1_000_000
 _OPTIONS = (
     "auto-aof-rewrite-min-size 16mb",
-    "aof-load-truncated yes",
-    # A corrupt tail is cut; anything worse is moved aside whole, by us, with a message.
+    "aof-load-truncated yes",  # a corrupt tail is cut; unreadable data is moved aside by the keeper
     "tcp-backlog 4096",
     "maxclients 20000",
     "loglevel notice",
@@ -46,190 +47,172 @@ _BAD_DATA = re.compile(r"append.?only|\baof\b|\brdb\b|loading db|unrecoverable",
 
 
 class Keeper:
-    """One server's life. Every file is in ``directory``."""
+    """One server's life. All its files are in ``directory``."""
 
     def __init__(self, directory: Path, port: int, *, ephemeral: bool) -> None:
-        self.directory = directory
+        self._stop_read, self._stop_write = os.pipe()
+        self._directory = directory
+        self._hub_file = directory / "hub.json"
         self._wanted_port = port
         self._ephemeral = ephemeral
-        self._notice = ""
-        self._stop = False
-        self._crashes: list[float] = []
+        self._data_loss = ""
+        """Says where unreadable data was moved, if any was."""
+        self._written: dict[str, object] = {}
         self._users = os.open(directory / "users.lock", os.O_RDWR | os.O_CREAT, 0o600)
         self._data = os.open(directory / "valkey.lock", os.O_RDWR | os.O_CREAT, 0o600)
 
     def start(self) -> dict[str, object]:
-        """The server is up; returns what the starter is told. Raises FleetError."""
-        before = self._before()
-        self._end_orphan(before)
-        # A crashed keeper's users still know its port and password, so they are kept if possible.
-        password = str(before["password"]) if before else new_password()
-        port = int(str(before["port"])) if before else 0
-        if self._wanted_port:
+        """Start the server; returns the answer for the starter. Raises FleetError."""
+        previous = self._previous()
+        self._end_orphan(previous)
+        # The users of a killed keeper's server know its port and password: keep both if possible.
+        port, password = (int(str(previous["port"])), str(previous["password"])) if previous else (0, new_password())
+        if self._wanted_port or not port_is_free(port):
             port = self._wanted_port
-        elif port and not port_is_free(port):
-            port = 0
-        self._valkey = self._server(port, password)
-        self._start_valkey()
-        self._write_hub_file()
-        # Nobody who used an earlier server is alive: whoever finds the house empty clears the hub file. And what it
-        # remembers is whole: an append-only file that was thrown away may have held starts of the last window.
-        return {"ok": True, "mark_clean": before is None and not self._notice, "forgot": bool(self._notice)}
-
-    def keep(self) -> None:
-        """Returns when nobody uses the server any more, or on SIGTERM; ``users.lock`` is then held by us."""
-        while not self._stop:
-            try:
-                fcntl.flock(self._users, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return  # a new user waits at the lock until we are gone
-            except BlockingIOError:
-                pass
-            if not self._valkey.alive:
-                self._restart()
-            time.sleep(POLL_S)
-
-    def end(self) -> None:
-        """Save and stop the server; leave no file that is of no use."""
-        keep = not self._ephemeral
-        if keep and self._valkey.alive:
-            try:
-                with self._valkey.connect(5.0) as connection:
-                    keep = worth_keeping(connection)
-                    if keep:
-                        _rewrite(connection)
-            except (OSError, RespError) as error:
-                self.log(f"could not tidy up: {error}")
-        self._valkey.stop()
-        (self.directory / "hub.json").unlink(missing_ok=True)
-        if self._ephemeral:
-            shutil.rmtree(self.directory, ignore_errors=True)
-        elif not keep:
-            shutil.rmtree(self.directory / "valkey", ignore_errors=True)
-        self.log("ended")
-
-    def stop(self, *_: object) -> None:
-        self._stop = True
-
-    def log(self, message: str) -> None:
-        path = self.directory / "keeper.log"
-        try:
-            if path.exists() and path.stat().st_size > _LOG_BYTES:
-                path.replace(path.with_suffix(".log.1"))
-            with path.open("a", encoding="utf-8") as log:
-                log.write(f"{datetime.now(UTC).isoformat(timespec='milliseconds')} {os.getpid()} {message}\n")
-        except OSError:
-            pass  # a full disk or a removed directory is no reason to end a server in use
-
-    def _server(self, port: int, password: str) -> Valkey:
-        return Valkey(
-            self.directory / "valkey",
+        self._valkey = Valkey(
+            self._directory / "valkey",
             port=port,
             password=password,
             appendonly=True,
             options=_OPTIONS,
             pass_fds=(self._data,),
         )
+        self._start_valkey(keep_port=bool(self._wanted_port))
+        # ``bless``: the data is complete and no process remembers leases or starts that it lacks, since a keeper that
+        # ends without users removes the hub file. An answer's fields are read by programs of every version.
+        return {"ok": True, "bless": previous is None and not self._data_loss, "forgot": bool(self._data_loss)}
 
-    def _start_valkey(self) -> None:
-        """Start; on data that cannot be read, move it aside and start empty; on a port lost to a race, take another."""
-        from_scratch = False
-        for _ in range(4):
+    def keep(self) -> None:
+        """Returns on SIGTERM, or when nobody uses the server; ``users.lock`` is then held, and new users wait for it.
+
+        Raises FleetError or OSError when a crashed server cannot be restarted.
+        """
+        failed = 0
+        while not select.select([self._stop_read], [], [], _POLL_S)[0]:
+            if self._try_lock(self._users, fcntl.LOCK_EX):
+                return
+            if self._valkey.alive:
+                continue
+            self.log("valkey is gone: restarting it on its port and data")
+            try:
+                self._start_valkey(keep_port=True)
+                failed = 0
+            except (FleetError, OSError) as error:
+                self.log(f"restart failed: {error}")
+                failed += 1
+                if failed == _RESTARTS:
+                    raise
+
+    def stop(self, *_: object) -> None:
+        """A signal handler: ``keep`` returns."""
+        os.write(self._stop_write, b"\0")
+
+    def end(self) -> None:
+        """Save the data and stop the server."""
+        # The last user waits for our end with the lock held alone. If it is shared, users outlive us (SIGTERM to all
+        # processes of a session): the hub file stays, so that the next keeper knows.
+        in_use = not self._try_lock(self._users, fcntl.LOCK_EX) and self._try_lock(self._users, fcntl.LOCK_SH)
+        if not self._ephemeral and self._valkey.alive:
+            try:
+                self._compact()
+            except (OSError, hiredis.ReplyError) as error:
+                self.log(f"could not compact the append-only file: {error}")
+        self._valkey.stop()
+        if not in_use:
+            self._hub_file.unlink(missing_ok=True)
+            if self._ephemeral:
+                shutil.rmtree(self._directory, ignore_errors=True)
+        self.log("ended")
+
+    def log(self, message: str) -> None:
+        path = self._directory / "keeper.log"
+        with contextlib.suppress(OSError):  # a full disk or a removed directory must not end a server in use
+            if path.exists() and path.stat().st_size > _LOG_BYTES:
+                path.replace(path.with_suffix(".log.1"))
+            with path.open("a", encoding="utf-8") as log:
+                log.write(f"{datetime.now(UTC).isoformat(timespec='milliseconds')} {os.getpid()} {message}\n")
+
+    def _start_valkey(self, *, keep_port: bool) -> None:
+        """Start the server and write the hub file. Takes another port if a free one was taken in the meantime, and
+        starts empty if the data cannot be read."""
+        while not self._valkey.alive:
             try:
                 self._valkey.start()
-            except Exception as error:
+            except FleetError:
                 log = self._valkey.log_since_start()
-                if not self._wanted_port and "Address already in use" in log and not self._crashes:
+                if not keep_port and "Address already in use" in log:
                     self._valkey.port = free_port()
-                elif not from_scratch and _BAD_DATA.search(log) and self._move_data_aside():
-                    from_scratch = True
-                else:
-                    raise error from None
-            else:
-                self.log(f"valkey {self._valkey.pid} serves port {self._valkey.port}")
-                return
-        raise RuntimeError("the embedded Valkey found no port")
-
-    def _restart(self) -> None:
-        now = time.monotonic()
-        self._crashes = [then for then in self._crashes if then > now - _RESTARTS_S] + [now]
-        if len(self._crashes) > _RESTARTS:
-            raise RuntimeError(f"the embedded Valkey crashed {len(self._crashes)} times in {_RESTARTS_S:.0f} s")
-        self.log("valkey is gone: restarting it on its port and data")
-        try:
-            self._start_valkey()
-        except Exception as error:
-            self.log(f"restart failed: {error}")  # the next look tries again
-            return
-        self._write_hub_file()
-
-    def _move_data_aside(self) -> bool:
-        data = self.directory / "valkey" / "appendonlydir"
-        if not data.is_dir():
-            return False
-        aside = self.directory / f"valkey-unreadable-{datetime.now(UTC):%Y%m%dT%H%M%S}"
-        data.rename(aside)
-        self._notice = (
-            f"the embedded Valkey could not read its data; it was moved to {aside} and the hub starts empty: "
-            "results that no run had collected yet are sampled again"
-        )
-        self.log(self._notice)
-        return True
-
-    def _before(self) -> dict[str, object] | None:
-        """The hub file of a keeper that died without removing it."""
-        try:
-            raw = json.loads((self.directory / "hub.json").read_text("utf-8"))
-            return raw if {"port", "password"} <= raw.keys() else None
-        except (OSError, ValueError, AttributeError):
-            return None
-
-    def _end_orphan(self, before: dict[str, object] | None) -> None:
-        """Where no PDEATHSIG exists a server outlives its keeper; two on the same data would ruin it."""
-        end = time.monotonic() + _ORPHAN_S
-        while True:
-            try:
-                fcntl.flock(self._data, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            except BlockingIOError:
-                pass
-            if before:
-                try:
-                    with Resp(int(str(before["port"])), str(before["password"])) as connection:
-                        connection.call("SHUTDOWN")
-                except (OSError, RespError):
-                    pass
-            if time.monotonic() > end:
-                raise RuntimeError(f"a server of an earlier keeper still uses {self.directory / 'valkey'}")
-            time.sleep(0.02)
-
-    def _write_hub_file(self) -> None:
-        content = {
+                elif self._data_loss or not _BAD_DATA.search(log) or not self._move_data_aside():
+                    raise
+        self.log(f"valkey {self._valkey.pid} serves port {self._valkey.port}")
+        content: dict[str, object] = {
             "port": self._valkey.port,
             "password": self._valkey.password,
             "host": socket.gethostname(),
             "keeper": os.getpid(),
-            "notice": self._notice,
+            "notice": self._data_loss,
         }
-        new = self.directory / "hub.json.new"
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(content, file)
-        new.replace(self.directory / "hub.json")
+        if content != self._written:
+            with atomic_write(self._hub_file) as file:
+                file.write(json.dumps(content).encode())
+            self._written = content
 
+    def _move_data_aside(self) -> bool:
+        data = self._directory / "valkey" / "appendonlydir"
+        if not data.is_dir():
+            return False
+        aside = self._directory / f"valkey-unreadable-{datetime.now(UTC):%Y%m%dT%H%M%S}"
+        data.rename(aside)
+        self._data_loss = (
+            f"the embedded Valkey could not read its data and starts empty; the data was moved to {aside}. "
+            "Results that no run had collected yet are sampled again"
+        )
+        self.log(self._data_loss)
+        return True
 
-def _rewrite(connection: Resp) -> None:
-    """Compact the append-only file: what was consumed, prompts among it, leaves the disk."""
-    connection.call("BGREWRITEAOF")
-    end = time.monotonic() + 5.0
-    while time.monotonic() < end:
-        info = str(connection.call("INFO", "persistence"))
-        if "aof_rewrite_in_progress:0" in info and "aof_rewrite_scheduled:0" in info:
-            return
-        time.sleep(0.005)
+    def _previous(self) -> dict[str, object] | None:
+        """The hub file of a keeper that was killed."""
+        try:
+            raw = json.loads(self._hub_file.read_bytes())
+            return raw if {"port", "password"} <= raw.keys() else None
+        except (OSError, ValueError, AttributeError):
+            return None
+
+    def _end_orphan(self, previous: dict[str, object] | None) -> None:
+        """Shut down a server that outlived its keeper: two servers on the same data would ruin it."""
+        end = time.monotonic() + _ORPHAN_S
+        while not self._try_lock(self._data, fcntl.LOCK_EX):  # the server inherits this lock
+            if previous:
+                with contextlib.suppress(OSError, hiredis.ReplyError):
+                    connection = Connection(int(str(previous["port"])), str(previous["password"]))
+                    with contextlib.closing(connection):
+                        connection.call("SHUTDOWN")
+            if time.monotonic() > end:
+                raise FleetError(f"a server of an earlier keeper still uses {self._directory / 'valkey'}")
+            time.sleep(0.02)
+
+    def _compact(self) -> None:
+        """Rewrite the append-only file, so that consumed messages, which hold prompts, leave the disk."""
+        with contextlib.closing(Connection(self._valkey.port, self._valkey.password, 5.0)) as connection:
+            connection.call("BGREWRITEAOF")
+            end = time.monotonic() + _COMPACT_S
+            while time.monotonic() < end:
+                info = str(connection.call("INFO", "persistence"))
+                if "aof_rewrite_in_progress:0" in info and "aof_rewrite_scheduled:0" in info:
+                    return
+                time.sleep(0.005)
+
+    @staticmethod
+    def _try_lock(descriptor: int, kind: int) -> bool:
+        try:
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
 
 
 def main(arguments: list[str]) -> int:
-    """Never raises: what went wrong goes to the starter and to keeper.log."""
+    """Returns the exit code. Errors go to the starter and to keeper.log."""
     os.umask(0o077)
     directory, port, ephemeral = Path(arguments[0]), int(arguments[2]), "--ephemeral" in arguments
     for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
@@ -240,9 +223,9 @@ def main(arguments: list[str]) -> int:
         answer = keeper.start()
     except Exception as error:
         keeper.log(f"start failed: {error}")
-        _tell({"ok": False, "error": str(error)})
+        _answer({"ok": False, "error": str(error)})
         return 1
-    _tell(answer)
+    _answer(answer)
     try:
         keeper.keep()
     except Exception as error:
@@ -253,12 +236,11 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _tell(answer: dict[str, object]) -> None:
-    """One line to the starter, who may be gone already; then its pipe is closed."""
+def _answer(answer: dict[str, object]) -> None:
+    """Write one line to the starter, who may have ended, and close the pipe."""
     with contextlib.suppress(OSError):
         os.write(1, json.dumps(answer).encode() + b"\n")
-    null = os.open(os.devnull, os.O_RDWR)
-    os.dup2(null, 1)
+    os.dup2(os.open(os.devnull, os.O_RDWR), 1)
 
 
 if __name__ == "__main__":

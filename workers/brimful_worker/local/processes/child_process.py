@@ -1,7 +1,7 @@
-"""Child processes of a local fleet: each with a log of its own, and none that outlives its owner.
+"""Child processes of a local fleet, seen from their owner: each has its own log, and none outlives the owner.
 
-The owner holds the write end of a pipe, the *lifeline*; every child watches the read end (:mod:`.child`) and ends
-when it closes. That holds for kill -9 of the owner too, on every Unix, whichever thread started the child.
+The owner holds the write end of a pipe; every child watches the read end (:mod:`.child`) and ends when it closes. This
+covers kill -9 of the owner on every Unix, whichever thread started the child.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _LOG_BYTES = 16 * 2**20
 _TAIL_BYTES = 16_384
 
 
-class Lifeline:
+class OwnerPipe:
     """A pipe that closes when this process ends."""
 
     def __init__(self) -> None:
-        self.read_fd, self._write_fd = os.pipe()  # neither is inherited unless passed on
+        self.read_fd, self._write_fd = os.pipe()  # children inherit only what is passed to them
 
     def close(self) -> None:
         os.close(self.read_fd)
@@ -31,10 +31,9 @@ class Lifeline:
 
 
 class Child:
-    """One process: ``python -m brimful_worker.local.processes.child FD ROLE ARGUMENT…``. It may be started again
-    when it ended.
+    """One process, ``python -m brimful_worker.local.processes.child FD ROLE ARGUMENT…``, which can be restarted.
 
-    ``environment`` is all of it; secrets come this way, never in ``arguments``.
+    ``environment`` is its whole environment. Secrets belong there, never in ``arguments``.
     """
 
     def __init__(
@@ -45,13 +44,13 @@ class Child:
         *,
         environment: Mapping[str, str],
         log: Path,
-        lifeline: Lifeline,
+        owner: OwnerPipe,
         pass_fds: tuple[int, ...] = (),
         cwd: Path | None = None,
     ) -> None:
         self.name = name
         self.log = log
-        fd = lifeline.read_fd
+        fd = owner.read_fd
         self._command = [sys.executable, "-m", "brimful_worker.local.processes.child", str(fd), role, *arguments]
         self._environment = dict(environment)
         self._pass_fds = (fd, *pass_fds)
@@ -60,17 +59,17 @@ class Child:
         self.started_at = 0.0
         """time.monotonic()"""
 
-    def start(self, *, answers: bool = False) -> IO[bytes] | None:
-        """Start it; with ``answers`` its stdout is returned to be read, else it goes to the log."""
+    def start(self, *, capture: bool = False) -> IO[bytes] | None:
+        """Start it. Its stdout goes to the log, or with ``capture`` is returned for reading."""
         with open(self.log, "ab", opener=_private) as log:
             self._process = subprocess.Popen(
                 self._command,
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE if answers else log,
+                stdout=subprocess.PIPE if capture else log,
                 stderr=log,
                 env=self._environment,
                 cwd=self._cwd,
-                start_new_session=True,  # a terminal's Ctrl-C is the owner's; it tells its children itself
+                start_new_session=True,  # a terminal's Ctrl-C is for the owner, who stops its children itself
                 pass_fds=self._pass_fds,
             )
         self.started_at = time.monotonic()
@@ -90,22 +89,20 @@ class Child:
         return None if self._process is None else self._process.poll()
 
     def terminate(self) -> None:
-        """SIGTERM; SIGCONT too, since a stopped process would never see it."""
+        """SIGTERM, and SIGCONT, without which a stopped process would not receive it."""
         self._signal(signal.SIGTERM)
         self._signal(signal.SIGCONT)
 
     def kill(self) -> None:
         self._signal(signal.SIGKILL)
 
-    def wait(self, timeout: float) -> bool:
-        """Whether it has ended within ``timeout`` seconds."""
-        if self._process is None:
-            return True
+    def wait(self, timeout: float) -> None:
+        """Returns when it has ended, or after ``timeout`` seconds."""
         try:
-            self._process.wait(max(0.0, timeout))
+            if self._process is not None:
+                self._process.wait(max(0.0, timeout))
         except subprocess.TimeoutExpired:
-            return False
-        return True
+            pass
 
     def log_tail(self, lines: int = 12) -> str:
         """The last lines of its log."""
@@ -117,11 +114,11 @@ class Child:
             return ""
 
     def bound_log(self) -> None:
-        """Empty a log that has grown past 16 MiB; its end is kept in ``.1``."""
+        """Empty a log that has grown past 16 MiB, and keep its last lines in ``.1``."""
         try:
             if self.log.stat().st_size > _LOG_BYTES:
                 self.log.with_suffix(".log.1").write_text(self.log_tail(200) + "\n", "utf-8")
-                os.truncate(self.log, 0)  # the child appends, so it goes on at the new end
+                os.truncate(self.log, 0)  # the child appends, so it continues at the new end
         except OSError:
             pass
 
@@ -130,10 +127,10 @@ class Child:
             self._process.send_signal(number)
 
 
-def stop_all(children: Sequence[Child], grace_s: float) -> list[Child]:
-    """SIGTERM to all, SIGKILL to those that are left after ``grace_s`` or at once on KeyboardInterrupt.
+def stop_all(children: Sequence[Child], grace_s: float) -> None:
+    """SIGTERM to all, and SIGKILL to those still running after ``grace_s``, or at once on KeyboardInterrupt.
 
-    Returns those that had to be killed. All have ended and been waited for when this returns.
+    All have ended and are reaped when this returns.
     """
     for child in children:
         child.terminate()
@@ -142,12 +139,10 @@ def stop_all(children: Sequence[Child], grace_s: float) -> list[Child]:
         for child in children:
             child.wait(end - time.monotonic())
     finally:
-        killed = [child for child in children if child.alive]
-        for child in killed:
+        for child in children:
             child.kill()
-        for child in killed:
+        for child in children:
             child.wait(10.0)
-    return killed
 
 
 def _private(path: str, flags: int) -> int:

@@ -1,7 +1,9 @@
-"""The local hub: one embedded Valkey per key, with real processes."""
+"""The embedded Valkey that the local runs of one key share: start, join, crash, end. With real processes."""
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
 import signal
 import stat
@@ -16,17 +18,16 @@ import pytest
 import redis
 
 from brimful.errors import SettingError
-from brimful.state.keys import admission_keys
-from brimful_worker.local.server.hub import Hub
+from brimful_worker.local.server.shared import SharedValkey
 from brimful_worker.local.server.valkey import free_port
 from support.waiting import wait_until
 
 _USER = """
 import sys
 from pathlib import Path
-from brimful_worker.local.server.hub import Hub
-with Hub(Path(sys.argv[1])) as hub:
-    print(hub.url, flush=True)
+from brimful_worker.local.server.shared import SharedValkey
+with SharedValkey(Path(sys.argv[1])) as valkey:
+    print(valkey.server.url, flush=True)
     sys.stdin.read()
 """
 
@@ -35,7 +36,7 @@ with Hub(Path(sys.argv[1])) as hub:
 def directory(tmp_path: Path) -> Iterator[Path]:
     directory = tmp_path / "state" / "brimful" / "0123456789abcdef"
     yield directory
-    wait_until(lambda: not _processes_of(directory), "the hub's processes to end")
+    wait_until(lambda: not _processes_of(directory), "the processes to end")
 
 
 def _processes_of(directory: Path) -> list[psutil.Process]:
@@ -68,16 +69,16 @@ def _end(process: subprocess.Popen[str]) -> None:
         assert process.wait(10) == 0
 
 
-def _client(hub: Hub) -> redis.Redis:
-    return redis.Redis.from_url(hub.url, socket_timeout=5)
+def _client(valkey: SharedValkey) -> redis.Redis:
+    return redis.Redis.from_url(valkey.server.url, socket_timeout=5)
 
 
 def test_two_users_share_one_server_and_the_last_one_ends_it(directory: Path) -> None:
     process, url = _user(directory)
-    with Hub(directory) as hub:
-        assert hub.url == url
+    with SharedValkey(directory) as valkey:
+        assert valkey.server.url == url
         _end(process)
-        with _client(hub) as client:
+        with _client(valkey) as client:
             assert client.ping()
     assert not _processes_of(directory)
 
@@ -85,7 +86,7 @@ def test_two_users_share_one_server_and_the_last_one_ends_it(directory: Path) ->
 def test_many_that_start_at_once_start_one_server(directory: Path) -> None:
     code = _USER.replace("sys.stdin.read()", "")
     with ExitStack() as stack:
-        stack.enter_context(Hub(directory.parent / "other"))  # another key's hub is none of theirs
+        stack.enter_context(SharedValkey(directory.parent / "other"))  # another key's server does not matter
         users = [
             stack.enter_context(
                 subprocess.Popen([sys.executable, "-c", _USER, str(directory)], stdin=subprocess.PIPE, stdout=-1)
@@ -110,17 +111,17 @@ def test_a_killed_user_leaves_nothing(directory: Path) -> None:
     wait_until(lambda: not _processes_of(directory), "keeper and server to end", timeout=5)
 
 
-def test_data_is_kept_and_the_next_server_is_blessed(directory: Path) -> None:
-    with Hub(directory) as hub, _client(hub) as client:
-        assert hub.mark_clean
+def test_data_is_kept_and_known_to_be_complete(directory: Path) -> None:
+    with SharedValkey(directory) as valkey, _client(valkey) as client:
+        assert valkey.memory_complete
         client.set("brimful:{run:r}:shards", "x")
-    with Hub(directory) as hub, _client(hub) as client:
-        assert hub.mark_clean
+    with SharedValkey(directory) as valkey, _client(valkey) as client:
+        assert valkey.memory_complete
         assert client.get("brimful:{run:r}:shards") == b"x"
 
 
 def test_consumed_messages_leave_the_disk(directory: Path) -> None:
-    with Hub(directory) as hub, _client(hub) as client:
+    with SharedValkey(directory) as valkey, _client(valkey) as client:
         client.lpush("batch", "the prompt")
         client.rpop("batch")
         client.set("brimful:{run:r}:shards", "x")
@@ -129,40 +130,22 @@ def test_consumed_messages_leave_the_disk(directory: Path) -> None:
     assert b"the prompt" not in held
 
 
-@pytest.mark.parametrize(
-    ("age_s", "limits", "spent", "kept"),
-    [(120, {}, 0, False), (10, {}, 0, True), (120, {"slots": 4}, 0, True), (120, {}, 7, True)],
-    ids=["nothing", "a start in the window", "a limit set by hand", "tokens spent"],
-)
-def test_what_is_of_no_value_is_removed(
-    directory: Path, age_s: int, limits: dict[str, int], spent: int, kept: bool
-) -> None:
-    with Hub(directory) as hub, _client(hub) as client:
-        keys = admission_keys("0123456789abcdef")
-        client.sadd("_kombu.binding.batch", "x")
-        client.hset(keys["state"], mapping={"epoch": "e", "spent": spent})
-        client.hset(keys["defaults"], mapping={"window_ms": 60_000, "guard_ms": 800})
-        client.hset(keys["limits"], mapping={"rev": 1, **limits})
-        client.zadd(keys["starts"], {"p.1": (client.time()[0] - age_s) * 1000})
-    assert (directory / "valkey").exists() == kept
-
-
-def test_an_ephemeral_hub_takes_its_directory_with_it(directory: Path) -> None:
-    with Hub(directory, ephemeral=True) as hub, _client(hub) as client:
+def test_an_ephemeral_server_takes_its_directory_with_it(directory: Path) -> None:
+    with SharedValkey(directory, ephemeral=True) as valkey, _client(valkey) as client:
         client.set("brimful:{run:r}:shards", "x")
     assert not directory.exists()
 
 
 def test_a_crashed_server_is_back_on_its_port_with_its_data(directory: Path) -> None:
-    with Hub(directory) as hub:
-        with _client(hub) as client:
+    with SharedValkey(directory) as valkey:
+        with _client(valkey) as client:
             client.set("kept", "1")
             before = client.info("server")["process_id"]
         os.kill(before, signal.SIGKILL)
 
         def answers() -> object:
             try:
-                with _client(hub) as client:
+                with _client(valkey) as client:
                     return client.info("server")["process_id"] != before and client.get("kept")
             except redis.RedisError:
                 return None
@@ -171,41 +154,76 @@ def test_a_crashed_server_is_back_on_its_port_with_its_data(directory: Path) -> 
 
 
 def test_a_killed_keeper_is_replaced_and_the_port_stays(directory: Path) -> None:
-    with Hub(directory) as hub:
-        with _client(hub) as client:
+    with SharedValkey(directory) as valkey:
+        with _client(valkey) as client:
             client.set("kept", "1")
-        url = hub.url
-        assert not hub.revive()
-        os.kill(hub.info.keeper, signal.SIGKILL)
-        assert wait_until(hub.revive, "the keeper's lock to be free")
-        assert hub.url == url
-        assert not hub.mark_clean  # its users remember more than it may
-        with _client(hub) as client:
+        url = valkey.server.url
+        assert not valkey.revive()
+        os.kill(valkey.server.keeper, signal.SIGKILL)
+        assert wait_until(valkey.revive, "the keeper's lock to be free")
+        assert valkey.server.url == url
+        assert not valkey.memory_complete  # its users may remember more than it does
+        with _client(valkey) as client:
             assert client.get("kept") == b"1"
 
 
-def test_data_that_cannot_be_read_is_moved_aside_and_told(directory: Path) -> None:
-    with Hub(directory) as hub, _client(hub) as client:
+def test_a_keeper_ended_before_its_users_vouches_for_nothing(directory: Path) -> None:
+    with SharedValkey(directory) as valkey:
+        assert valkey.memory_complete
+        os.kill(valkey.server.keeper, signal.SIGTERM)  # as the end of a session sends it to all its processes
+        wait_until(lambda: not _processes_of(directory), "keeper and server to end")
+        with SharedValkey(directory) as another:
+            assert not another.memory_complete
+            assert another.server.url == valkey.server.url
+
+
+def test_a_server_whose_keeper_was_killed_without_users_is_not_taken_for_complete(directory: Path) -> None:
+    with SharedValkey(directory) as valkey:
+        stale = (directory / "hub.json").read_bytes()
+    (directory / "hub.json").write_bytes(stale)
+    with SharedValkey(directory) as valkey:
+        assert not valkey.memory_complete
+    with SharedValkey(directory) as valkey:
+        assert valkey.memory_complete
+
+
+def test_the_keepers_first_name_answers_as_programs_of_every_version_expect(directory: Path) -> None:
+    directory.mkdir(mode=0o700, parents=True)
+    with (directory / "keeper.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        keeper = subprocess.Popen(
+            [sys.executable, "-m", "brimful_worker.local.keeper", directory, str(lock.fileno()), "0"],
+            pass_fds=(lock.fileno(),),
+            stdout=subprocess.PIPE,
+        )
+    with keeper:
+        assert keeper.stdout is not None
+        assert json.loads(keeper.stdout.readline()) == {"ok": True, "bless": True, "forgot": False}
+        assert keeper.wait(10) == 0, "nobody uses it"
+
+
+def test_data_that_cannot_be_read_is_moved_aside_and_reported(directory: Path) -> None:
+    with SharedValkey(directory) as valkey, _client(valkey) as client:
         client.set("lost", "1")
     (base,) = directory.glob("valkey/appendonlydir/*.base.rdb")
     base.write_bytes(b"REDIS0011 nonsense" * 20)
-    with Hub(directory) as hub, _client(hub) as client:
+    with SharedValkey(directory) as valkey, _client(valkey) as client:
         assert not client.exists("lost")
-        assert not hub.mark_clean
-        assert hub.forgot
+        assert not valkey.memory_complete
+        assert valkey.memory_lost
         (aside,) = directory.glob("valkey-unreadable-*")
-        assert str(aside) in hub.info.notice
+        assert str(aside) in valkey.server.data_loss
     assert (aside / base.name).read_bytes().startswith(b"REDIS0011 nonsense")
 
 
 def test_a_port_that_is_taken_is_named(directory: Path) -> None:
-    with Hub(directory.parent / "other", port=free_port()) as other:
-        with pytest.raises(SettingError, match=f"port {other.info.port} is taken"):
-            Hub(directory, port=other.info.port).open()
-        with pytest.raises(SettingError, match=f"already runs on port {other.info.port}"):
-            Hub(directory.parent / "other", port=free_port()).open()
-        with Hub(directory.parent / "other", port=other.info.port) as joined:
-            assert joined.url == other.url
+    with SharedValkey(directory.parent / "other", port=free_port()) as other:
+        with pytest.raises(SettingError, match=f"port {other.server.port} is taken"):
+            SharedValkey(directory, port=other.server.port).open()
+        with pytest.raises(SettingError, match=f"already runs on port {other.server.port}"):
+            SharedValkey(directory.parent / "other", port=free_port()).open()
+        with SharedValkey(directory.parent / "other", port=other.server.port) as joined:
+            assert joined.server.url == other.server.url
 
 
 def test_no_key_in_its_processes_and_nobody_else_reads_its_files(directory: Path) -> None:
