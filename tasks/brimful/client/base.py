@@ -1,10 +1,10 @@
-"""What ``Fleet`` and ``AsyncFleet`` share: settings, and single requests as Celery tasks."""
+"""What ``Fleet`` and ``AsyncFleet`` share: settings, maps, and single requests as Celery tasks."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterable, Iterable, Mapping
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from celery.result import AsyncResult
 from kombu.exceptions import OperationalError
@@ -19,8 +19,11 @@ from brimful.request import Request
 from brimful.state.probes import connect, unreachable
 from brimful.state.redis_url import required
 
+Results = TypeVar("Results")
+"""A generator or an async generator of :class:`Sampled`."""
 
-class Client:
+
+class Client(Generic[Results]):
     """The base of both fleets; not for callers."""
 
     def __init__(self, redis_url: str | None = None) -> None:
@@ -29,6 +32,43 @@ class Client:
         self._url = required(self._settings.redis_url)
         self._app = app_for(self._url)
         self._reached = False
+
+    def map(
+        self,
+        requests: Iterable[Asked] | AsyncIterable[Asked],
+        *,
+        pack: PackOption | str = "auto",
+        workload: Workload | str = Workload.BATCH,
+        **fields: Any,
+    ) -> Results:
+        """Sample many requests, and iterate over one :class:`Sampled` for each, in their order.
+
+        ``for one in fleet.map(["a", {"prompt": "b", "n": 2}], max_tokens=8): print(one.index, one.texts)``
+
+        ``requests`` may be endless: it is read as there is room, at most 20,000 ahead of the result that is awaited; an
+        iterable that is not async is read in a thread. ``fields`` are defaults, which a request's own fields override.
+        ``pack``: how many prompts share one call to the provider: ``"auto"``, ``"off"`` or a number.
+
+        A request that failed is a Sampled with a ``failure``; only its ``text``, ``texts`` and ``check()`` raise.
+        Closing the generator cancels what is in progress; leaving a blocking ``for`` loop does so too. Raises
+        RedisUnreachable if Redis does not answer at the start, RedisRefused if it refuses commands, and what
+        ``requests`` raises.
+        """
+        return self._results(self._map_run(requests, pack, workload, fields, ordered=True))
+
+    def as_completed(
+        self,
+        requests: Iterable[Asked] | AsyncIterable[Asked],
+        *,
+        pack: PackOption | str = "auto",
+        workload: Workload | str = Workload.BATCH,
+        **fields: Any,
+    ) -> Results:
+        """As :meth:`map`, but each result as soon as it is there; ``index`` is its request's place."""
+        return self._results(self._map_run(requests, pack, workload, fields, ordered=False))
+
+    def _results(self, run: MapRun) -> Results:
+        raise NotImplementedError
 
     def _send(self, request: Asked, workload: Workload | str | None, fields: Mapping[str, Any]) -> AsyncResult[Any]:
         """Raises RedisUnreachable."""
@@ -60,16 +100,10 @@ class Client:
     def _map_run(
         self,
         requests: Iterable[Asked] | AsyncIterable[Asked],
-        ordered: bool,
         pack: PackOption | str,
         workload: Workload | str,
         fields: Mapping[str, Any],
+        *,
+        ordered: bool,
     ) -> MapRun:
-        return MapRun(
-            requests,
-            self._settings,
-            pack=parse_pack(pack),
-            workload=Workload(workload),
-            ordered=ordered,
-            fields=fields,
-        )
+        return MapRun(requests, self._settings, parse_pack(pack), Workload(workload), fields, ordered=ordered)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Coroutine, Generator
 from typing import Any, TypeVar
 
 from celery.exceptions import TaskRevokedError
@@ -14,13 +14,12 @@ from brimful.client.base import Client
 from brimful.client.mapping import Asked, MapRun, Sampled
 from brimful.errors import Cancelled
 from brimful.names import Workload
-from brimful.packing.units import PackOption
 from brimful.runtime.aio import OwnedAsyncGenerator, cancel_and_wait
 
 _T = TypeVar("_T")
 
 
-class Fleet(Client):
+class Fleet(Client[Generator[Sampled, None, None]]):
     """A fleet of workers, for code that blocks; :class:`brimful.AsyncFleet` is the same for asyncio.
 
     ::
@@ -68,39 +67,6 @@ class Fleet(Client):
         """Revoke submitted requests (handles or task ids). A call in progress is closed within about a second."""
         self._revoke(handles)
 
-    def map(
-        self,
-        requests: Iterable[Asked],
-        *,
-        pack: PackOption | str = "auto",
-        workload: Workload | str = Workload.BATCH,
-        **fields: Any,
-    ) -> Iterator[Sampled]:
-        """Sample many requests, and iterate over one :class:`Sampled` for each, in their order.
-
-        ``for one in fleet.map(["a", {"prompt": "b", "n": 2}], max_tokens=8): print(one.index, one.texts)``
-
-        ``requests`` may be endless: a thread reads it as there is room, at most 20,000 ahead of the result that is
-        awaited. ``fields`` are defaults, which a request's own fields override. ``pack``: how many prompts share one
-        call to the provider: ``"auto"``, ``"off"`` or a number.
-
-        A request that failed is a Sampled with a ``failure``; only its ``text``, ``texts`` and ``check()`` raise.
-        Leaving the loop cancels what is in progress. Raises RedisUnreachable if Redis does not answer at the start,
-        RedisRefused if it stops taking commands, and what ``requests`` raises.
-        """
-        return self._iterate(requests, True, pack, workload, fields)
-
-    def as_completed(
-        self,
-        requests: Iterable[Asked],
-        *,
-        pack: PackOption | str = "auto",
-        workload: Workload | str = Workload.BATCH,
-        **fields: Any,
-    ) -> Iterator[Sampled]:
-        """As :meth:`map`, but each result as soon as it is there; ``index`` is its request's place."""
-        return self._iterate(requests, False, pack, workload, fields)
-
     def close(self) -> None:
         """Cancel maps that were not read to their end, and disconnect. Idempotent."""
         with self._lock:
@@ -115,12 +81,12 @@ class Fleet(Client):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _iterate(self, *arguments: Any) -> Iterator[Sampled]:
+    def _results(self, run: MapRun) -> Generator[Sampled, None, None]:
         with self._lock:
             if self._loop is None:
                 self._loop = _LoopThread()
             loop = self._loop
-        map = _Map(self._map_run(*arguments))
+        map = _Map(run)
         loop.maps.add(map)
         try:
             while (batch := loop.run(map.next())) is not None:

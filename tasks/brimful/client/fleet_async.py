@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -15,7 +15,6 @@ from brimful.client.base import Client
 from brimful.client.mapping import Asked, MapRun, Sampled
 from brimful.errors import Cancelled
 from brimful.names import Workload
-from brimful.packing.units import PackOption
 from brimful.runtime.aio import OwnedAsyncGenerator, cancel_and_wait
 from brimful.state.redis_retry import REDIS_ERRORS
 from brimful.state.redis_url import close_redis_client, redis_client
@@ -24,7 +23,7 @@ _POLL_S = (0.02, 0.25)
 """First and longest pause between polls. One poll asks for all awaited results."""
 
 
-class AsyncFleet(Client):
+class AsyncFleet(Client[AsyncGenerator[Sampled, None]]):
     """A fleet of workers, for asyncio; :class:`brimful.Fleet` is the same for code that blocks.
 
     ::
@@ -34,8 +33,9 @@ class AsyncFleet(Client):
             async for one in fleet.map(prompts, max_tokens=8, n=4):
                 print(one.texts)
 
-    For use on one event loop. A Redis that becomes unreachable while results are awaited is waited for. Connects when
-    first used. Raises SettingError without a URL.
+    To cancel a map early, close it: ``async with contextlib.aclosing(fleet.map(…)) as results: …``. For use on one
+    event loop. Connects when first used; waits for a Redis that becomes unreachable while results are awaited. Raises
+    SettingError without a URL.
     """
 
     def __init__(self, redis_url: str | None = None) -> None:
@@ -90,31 +90,6 @@ class AsyncFleet(Client):
         """As :meth:`Fleet.cancel`."""
         await self._in_thread(self._revoke, handles)
 
-    def map(
-        self,
-        requests: Iterable[Asked] | AsyncIterable[Asked],
-        *,
-        pack: PackOption | str = "auto",
-        workload: Workload | str = Workload.BATCH,
-        **fields: Any,
-    ) -> AsyncIterator[Sampled]:
-        """As :meth:`Fleet.map`; ``requests`` may be an async iterable too.
-
-        To cancel it early, close it: ``async with contextlib.aclosing(fleet.map(…)) as results: …``
-        """
-        return self._flat(self._map_run(requests, True, pack, workload, fields))
-
-    def as_completed(
-        self,
-        requests: Iterable[Asked] | AsyncIterable[Asked],
-        *,
-        pack: PackOption | str = "auto",
-        workload: Workload | str = Workload.BATCH,
-        **fields: Any,
-    ) -> AsyncIterator[Sampled]:
-        """As :meth:`map`, but each result as soon as it is there; ``index`` is its request's place."""
-        return self._flat(self._map_run(requests, False, pack, workload, fields))
-
     async def aclose(self) -> None:
         """Cancel maps that were not read to their end, and disconnect."""
         for batches in [one for one in self._maps if not one.running]:
@@ -133,7 +108,7 @@ class AsyncFleet(Client):
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
-    async def _flat(self, run: MapRun) -> AsyncIterator[Sampled]:
+    async def _results(self, run: MapRun) -> AsyncGenerator[Sampled, None]:
         batches = OwnedAsyncGenerator(run.batches())
         self._maps.add(batches)
         try:

@@ -87,11 +87,11 @@ class MapRun:
         self,
         requests: Iterable[Asked] | AsyncIterable[Asked],
         settings: Settings,
-        *,
         pack: PackOption,
         workload: Workload,
-        ordered: bool,
         fields: Mapping[str, Any],
+        *,
+        ordered: bool,
     ) -> None:
         self._requests = requests
         self._profile = settings.profile
