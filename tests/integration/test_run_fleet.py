@@ -206,7 +206,7 @@ def test_an_interrupted_run_drains_and_tells_how_to_go_on(tmp_path: Path) -> Non
             assert run.process.returncode == 130, output
             nothing_left(run.family)
         sampled = gateway.ledger()["sampled"]
-    assert "stopping: nothing new is asked" in output
+    assert "stopping: no new requests are sent" in output
     assert f"-o {out}" in output
     assert 0 < len(records(ledger)) < 200
     assert len(records(ledger)) == sampled  # what was on the wire was waited for

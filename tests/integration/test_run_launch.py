@@ -12,7 +12,7 @@ from brimful.config import Settings
 from brimful.errors import ExitCode, FleetError
 from brimful.outcome import Cause, Failure
 from brimful.run.display.terminal import Terminal
-from brimful.run.launch import Showing, run_to_end
+from brimful.run.launch import DisplayOptions, run_to_end
 from brimful.run.prepare import Prepared
 from brimful.state.status import Status
 from brimful_worker.local.server.valkey import Valkey
@@ -30,11 +30,11 @@ def test_json_and_the_next_command(tmp_path: Path, valkey: Valkey, capfd: pytest
     source, out = write_lines(tmp_path / "in.txt", ["a", "b", "c"]), tmp_path / "out.jsonl"
     settings = Settings.load(redis_url=valkey.url)
     fault = Failure(Cause.CONTENT_FILTER, "400: no", 400, permanent=True)
-    showing = Showing(
+    shown = DisplayOptions(
         json=True, progress=False, command=("brimful", "run", str(source), "-o", "out put.jsonl", "--fresh")
     )
     driver = FakeDriver(lambda unit, *_: fault if unit.line == 2 else "ok")
-    assert run_to_end(options(source, out=out), settings, showing, _with(driver)) is ExitCode.FAILURES
+    assert run_to_end(options(source, out=out), settings, shown, _with(driver)) is ExitCode.FAILURES
     said = capfd.readouterr()
     found = json.loads(said.out)
     names = "requests rollouts succeeded failed resumed starts attempts rate_limited tokens seconds output"
@@ -51,7 +51,7 @@ def test_json_and_the_next_command(tmp_path: Path, valkey: Valkey, capfd: pytest
     assert found["errors"] == f"{out}.errors.jsonl"
     # Nothing is left to ask: no driver, and no Redis, is needed.
     asked = options(source, out=out)
-    again = run_to_end(asked, Settings.load(redis_url="redis://127.0.0.1:9/0"), Showing(progress=False))
+    again = run_to_end(asked, Settings.load(redis_url="redis://127.0.0.1:9/0"), DisplayOptions(progress=False))
     assert again is ExitCode.FAILURES
     assert "3: 2 sampled, 1 failed" in (told := capfd.readouterr().err)
     assert "1: content_filter 1 – 400: no" in told
@@ -61,10 +61,10 @@ def test_json_and_the_next_command(tmp_path: Path, valkey: Valkey, capfd: pytest
 
 def test_what_may_pass_is_offered_again(tmp_path: Path, valkey: Valkey, capfd: pytest.CaptureFixture[str]) -> None:
     source, out = write_lines(tmp_path / "in.txt", ["a", "b"]), tmp_path / "out.jsonl"
-    showing = Showing(progress=False, command=("brimful", "run", str(source), "-o", "out put.jsonl", "--fresh"))
+    shown = DisplayOptions(progress=False, command=("brimful", "run", str(source), "-o", "out put.jsonl", "--fresh"))
     driver = FakeDriver(lambda unit, *_: Failure(Cause.SERVER_ERROR, "503: away", 503) if unit.line == 2 else "ok")
     settings = Settings.load(redis_url=valkey.url)
-    assert run_to_end(options(source, out=out), settings, showing, _with(driver)) is ExitCode.FAILURES
+    assert run_to_end(options(source, out=out), settings, shown, _with(driver)) is ExitCode.FAILURES
     told = capfd.readouterr().err
     assert f"brimful run {source} -o 'out put.jsonl' --retry-errors" in told
     assert "to do" not in told
@@ -73,7 +73,7 @@ def test_what_may_pass_is_offered_again(tmp_path: Path, valkey: Valkey, capfd: p
 def test_rollouts_to_standard_output(tmp_path: Path, valkey: Valkey, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     source = write_lines(tmp_path / "in.jsonl", [{"prompt": "a"}, "{", {"prompt": "c"}])
     settings = Settings.load(redis_url=valkey.url)
-    code = run_to_end(options(source, out="-"), settings, Showing(progress=False), _with(FakeDriver()))
+    code = run_to_end(options(source, out="-"), settings, DisplayOptions(progress=False), _with(FakeDriver()))
     said = capfdbinary.readouterr()
     assert code is ExitCode.FAILURES
     assert [json.loads(line)["line"] for line in said.out.splitlines()] == [1, 3]
@@ -94,14 +94,14 @@ def test_a_fleet_past_hope_ends_the_run_with_what_it_has(
                 if (count := count + 1) == 2:
                     raise FleetError("Redis was away for too long")
 
-    settings, showing = Settings.load(redis_url=valkey.url), Showing(command=("brimful", "run", "in.txt"))
+    settings, shown = Settings.load(redis_url=valkey.url), DisplayOptions(command=("brimful", "run", "in.txt"))
     with pytest.raises(FleetError, match="away for too long"):
-        run_to_end(options(source, out=out), settings, showing, _with(Failing()))
+        run_to_end(options(source, out=out), settings, shown, _with(Failing()))
     said = capfd.readouterr().err
     assert "20: 6 sampled, 0 failed, 14 left" in said
     assert "brimful run in.txt" in said
     assert len(records(out)) == 6
-    assert run_to_end(options(source, out=out), settings, showing, _with(FakeDriver())) is ExitCode.OK
+    assert run_to_end(options(source, out=out), settings, shown, _with(FakeDriver())) is ExitCode.OK
 
 
 async def test_the_live_display_draws_itself() -> None:

@@ -1,4 +1,4 @@
-"""A run on a Redis that is there and refuses, or that stands still; and signals that come then."""
+"""A run whose Redis refuses commands or hangs, and signals meanwhile."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from brimful.packing.request_size import line_profile
 from brimful.packing.units import Unit
 from brimful.profile import get_profile
 from brimful.request import Request
-from brimful.run.launch import Showing, run_to_end
+from brimful.run.launch import DisplayOptions, run_to_end
 from brimful.state import redis_retry
 from brimful_worker.local.server.valkey import Valkey
 from support.commands import command, environment, write_prompts
@@ -41,29 +41,29 @@ def _admin(valkey: Valkey, *words: Any) -> None:
         client.execute_command(*words)
 
 
-def test_a_redis_that_takes_nothing_ends_the_run_which_then_goes_on(
+def test_a_redis_that_is_full_ends_the_run_resumable(
     tmp_path: Path, valkey: Valkey, capfd: pytest.CaptureFixture[str]
 ) -> None:
     source, out = write_lines(tmp_path / "in.txt", ["a", "b"]), tmp_path / "out.jsonl"
     settings, asked = Settings.load(redis_url=valkey.url), options(source, out=out)
     _admin(valkey, "CONFIG", "SET", "maxmemory", "1")
     with pytest.raises(RedisRefused, match=r"OOM.*maxmemory.*resumes this run"):
-        run_to_end(asked, settings, Showing(progress=False))
+        run_to_end(asked, settings, DisplayOptions(progress=False))
     assert "2 left" in capfd.readouterr().err
     _admin(valkey, "CONFIG", "SET", "maxmemory", "0")
-    assert run_to_end(asked, settings, Showing(progress=False), lambda *_: FakeDriver()) == 0
+    assert run_to_end(asked, settings, DisplayOptions(progress=False), lambda *_: FakeDriver()) == 0
 
 
-def test_a_user_without_rights_is_told_at_once(tmp_path: Path, valkey: Valkey) -> None:
-    source = write_lines(tmp_path / "in.txt", ["a"])
+def test_a_user_without_rights_ends_the_run_at_once(tmp_path: Path, valkey: Valkey) -> None:
+    asked = options(write_lines(tmp_path / "in.txt", ["a"]), out=tmp_path / "out.jsonl")
     _admin(valkey, "ACL", "SETUSER", "reader", "on", ">pw", "~*", "&*", "+@read", "+@connection")
     url = f"redis://reader:pw@127.0.0.1:{valkey.port}/0"
     with pytest.raises(RedisUnreachable, match=r"NOPERM.*BRIMFUL_REDIS_URL") as told:
-        run_to_end(options(source, out=tmp_path / "out.jsonl"), Settings.load(redis_url=url), Showing(progress=False))
+        run_to_end(asked, Settings.load(redis_url=url), DisplayOptions(progress=False))
     assert "pw@" not in str(told.value)
 
 
-async def test_draining_ends_though_redis_takes_no_mark(valkey: Valkey, caplog: pytest.LogCaptureFixture) -> None:
+async def test_draining_ends_though_redis_is_full(valkey: Valkey, caplog: pytest.LogCaptureFixture) -> None:
     profile = get_profile("acs")
     driver = Driver(valkey.url, "r", profile)
     units = [Unit(1, "1", Request.parse({"prompt": "a"}, line_profile(profile)))]
@@ -84,7 +84,7 @@ async def test_draining_ends_though_redis_takes_no_mark(valkey: Valkey, caplog: 
 _RUN = ("--max-tokens", "8", "--no-progress", "--pack", "off")
 
 
-def test_a_second_signal_ends_a_run_whose_redis_stands_still(tmp_path: Path, valkey: Valkey) -> None:
+def test_a_second_press_of_ctrl_c_ends_a_run_whose_redis_hangs(tmp_path: Path, valkey: Valkey) -> None:
     source, out = write_prompts(tmp_path / "in.jsonl", 5), tmp_path / "out.jsonl"
     env = environment(BRIMFUL_REDIS_URL=valkey.url, ACS_API_BASE="http://127.0.0.1:9/v1", ACS_API_KEY="k")
     with redis.Redis.from_url(valkey.url, decode_responses=True) as client:
@@ -104,7 +104,12 @@ def test_a_second_signal_ends_a_run_whose_redis_stands_still(tmp_path: Path, val
             for line in process.stderr:
                 if "stopping" in line:
                     break
-            process.send_signal(signal.SIGINT)
+
+            def pressed_again() -> bool:  # a second signal too soon counts as a copy of the first
+                process.send_signal(signal.SIGINT)
+                return process.poll() is not None
+
+            wait_until(pressed_again, "the process to end", timeout=20)
             _, said = process.communicate(timeout=20)
         finally:
             os.kill(valkey.pid, signal.SIGCONT)
@@ -130,14 +135,14 @@ main()
 
 @pytest.mark.parametrize("module", ["typer", "brimful.cli.commands", "brimful.config", "redis"])
 @pytest.mark.parametrize("arguments", [("run", "in.jsonl", "-o", "out.jsonl", "--rehearse"), ("up", "--rehearse")])
-def test_ctrl_c_during_imports_is_no_traceback(tmp_path: Path, module: str, arguments: tuple[str, ...]) -> None:
+def test_ctrl_c_during_imports_prints_no_traceback(tmp_path: Path, module: str, arguments: tuple[str, ...]) -> None:
     write_prompts(tmp_path / "in.jsonl", 1)
     code = [sys.executable, "-c", _INTERRUPTED, module, *arguments]
     done = subprocess.run(code, env=environment(), capture_output=True, text=True, cwd=tmp_path, timeout=60)
     assert (done.returncode, done.stderr) == (130, "brimful: interrupted\n")
 
 
-def test_ctrl_c_at_the_very_end_changes_nothing() -> None:
+def test_ctrl_c_during_interpreter_shutdown_is_ignored() -> None:
     code = (
         "import atexit, os, signal, sys; atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT));"
         "from brimful.cli import main; sys.argv = ['brimful', '--help']; main()"
@@ -146,7 +151,7 @@ def test_ctrl_c_at_the_very_end_changes_nothing() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_standard_output_that_is_full_is_named(tmp_path: Path) -> None:
+def test_a_full_standard_output_is_named(tmp_path: Path) -> None:
     source = write_prompts(tmp_path / "in.jsonl", 30)
     with open("/dev/full", "wb") as full:
         done = subprocess.run(

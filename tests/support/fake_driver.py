@@ -82,6 +82,8 @@ class FakeDriver:
     def snapshot(self) -> DriveStatus:
         return self.status
 
+    async def aclose(self) -> None: ...
+
     async def _flush(self, waiting: list[Unit]) -> AsyncIterator[list[Delivered | Failed]]:
         items = [item for unit in waiting for item in self._ended(unit)]
         if self._reverse:

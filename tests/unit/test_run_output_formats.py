@@ -78,7 +78,7 @@ def test_parquet(tmp_path: Path) -> None:
 
 def test_formats_that_do_not_go_together(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "in.txt", ["a"])
-    with pytest.raises(UsageError, match="is no table"):
+    with pytest.raises(UsageError, match="is not a table"):
         run(options(source, out=tmp_path / "out.parquet", form=OutputFormat.OPENAI_BATCH))
     with pytest.raises(UsageError, match="--order input needs a file"):
         run(options(source, out="-", order=Order.INPUT))

@@ -58,7 +58,7 @@ def run(
     """
     from brimful.config import Settings
     from brimful.packing.units import parse_pack
-    from brimful.run.launch import Showing, run_to_end
+    from brimful.run.launch import DisplayOptions, run_to_end
     from brimful.run.options import RunOptions, parse_choice
     from brimful.run.output.paths import Order, OutputFormat
 
@@ -77,8 +77,8 @@ def run(
         rehearse=rehearse,
     )
     settings = Settings.load(provider=provider, workers=workers)
-    showing = Showing(json=json, progress=not no_progress, command=("brimful", *sys.argv[1:]))
-    raise typer.Exit(int(run_to_end(options, settings, showing)))
+    display = DisplayOptions(json=json, progress=not no_progress, command=("brimful", *sys.argv[1:]))
+    raise typer.Exit(int(run_to_end(options, settings, display)))
 
 
 def stated_fields(param: list[str] | None, **flags: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A file being sampled: from the command's options to the exit code.
+"""Sampling a file: from the command's options to the exit code.
 
 Level 8, beside ``client``; neither imports the other. The top files put a run together from four inner rooms
 (``input``, ``output``, ``display``, ``report``), which never import the top files.

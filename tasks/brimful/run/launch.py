@@ -1,4 +1,4 @@
-"""A run from command to exit code: checks, the fleet, the session, signals, the end table."""
+"""``brimful run`` from its options to the exit code: checks, a fleet, a session, signals, the end table."""
 
 from __future__ import annotations
 
@@ -27,34 +27,34 @@ from brimful.runtime.interrupt import unwinding
 from brimful.state.probes import check_provider, connect, worker_queues
 from brimful.state.redis_retry import recent_refusal
 
-_WORKER_PATIENCE_S = 8
+_PINGS = 8
 
 MakeDriver = Callable[[str, Prepared], DriverLike]
 
 
 @dataclass(frozen=True)
-class Showing:
-    """How a run is shown."""
+class DisplayOptions:
+    """What a run prints."""
 
     json: bool = False
     progress: bool = True
     command: tuple[str, ...] = ("brimful", "run")
-    """As it was typed, for telling how to go on."""
+    """The command as typed, for the one that resumes the run."""
 
 
 def run_to_end(
-    options: RunOptions, settings: Settings, showing: Showing, make_driver: MakeDriver | None = None
+    options: RunOptions, settings: Settings, display: DisplayOptions, make_driver: MakeDriver | None = None
 ) -> ExitCode:
-    """Returns the exit code of what was sampled. Raises BrimfulError where nothing could be, or the fleet gave up."""
-    if options.to_stdout and showing.json:
+    """Sample the input; returns the exit code. Raises BrimfulError if nothing could be sampled, or the fleet failed."""
+    if options.to_stdout and display.json:
         raise UsageError("--json and -o - would both write standard output: name an output file")
     local = options.rehearse or settings.redis_url is None
     with unwinding():
-        prepared = prepare(options, settings.profile, Quiet().say if showing.progress else lambda text: None)
+        prepared = prepare(options, settings.profile, Quiet().say if display.progress else lambda text: None)
     try:
         if local and not options.rehearse and not prepared.complete:
-            _ = settings.api_base, settings.api_key  # raises where one is missing
-        launch = _Launch(prepared, settings, showing, make_driver or partial(_driver, settings.timeout_s))
+            _ = settings.api_base, settings.api_key  # raises SettingError if one is missing
+        launch = _Launch(prepared, settings, display, make_driver or partial(_driver, settings.timeout_s))
         with launch.signals:
             return asyncio.run(launch.run(local))
     finally:
@@ -62,13 +62,15 @@ def run_to_end(
 
 
 class _Launch:
-    def __init__(self, prepared: Prepared, settings: Settings, showing: Showing, make_driver: MakeDriver) -> None:
+    def __init__(
+        self, prepared: Prepared, settings: Settings, display: DisplayOptions, make_driver: MakeDriver
+    ) -> None:
         self._prepared = prepared
         self._settings = settings
-        self._showing = showing
+        self._options = display
         self._make_driver = make_driver
         self._gauges = GaugeReader()
-        self._display: Display = make_display(progress=showing.progress, table=not showing.json, fleet=self._gauges)
+        self._display: Display = make_display(progress=display.progress, table=not display.json, fleet=self._gauges)
         self._session: Session | None = None
         self._fleet: LocalFleet | None = None
         self._fleet_stopping = False
@@ -107,16 +109,16 @@ class _Launch:
             return await self._conduct(fleet.settings)
         finally:
             self._fleet, self._fleet_stopping = fleet, True
-            # Workers could store no outcome of what they have on the wire, where Redis takes nothing.
+            # While Redis refuses commands, workers cannot store the outcomes that they would wait for.
             if recent_refusal() or (self._session is not None and self._session.interrupts > 1):
                 await asyncio.to_thread(fleet.kill)
             else:
                 await asyncio.to_thread(fleet.stop)
 
     async def _conduct(self, settings: Settings | None) -> ExitCode:
-        """``settings`` None: nothing is left to ask."""
+        """Run the session on the fleet of ``settings``; None: nothing is left to ask."""
         if self._interrupted:
-            self._display.say("interrupted before anything was asked")
+            self._display.say("interrupted before any request was sent")
             return ExitCode.INTERRUPTED
         self._session = session = Session(self._prepared, self._display, check_fleet=self._check_fleet)
         driver = None
@@ -130,10 +132,10 @@ class _Launch:
             if (summary := session.summary) is not None:
                 summary.next = self._next(summary)
                 self._display.end(summary)
-                if self._showing.json:
+                if self._options.json:
                     print(json.dumps(summary.as_json()), flush=True)
-            if driver is not None and (close := getattr(driver, "aclose", None)) is not None:
-                await close()
+            if driver is not None:
+                await driver.aclose()
             await self._gauges.aclose()
         assert summary is not None
         return ExitCode(summary.exit_code)
@@ -144,7 +146,7 @@ class _Launch:
         elif self._session is not None:
             self._session.interrupt()
         else:
-            self._interrupted = True  # while the fleet starts: it is ended as soon as it can be
+            self._interrupted = True  # the fleet is starting, and is stopped once it has started
 
     def _check_fleet(self) -> None:
         try:
@@ -159,9 +161,10 @@ class _Launch:
                 os.kill(pid, signal.SIGKILL)
 
     def _next(self, summary: Summary) -> str | None:
+        """The command that resumes the run or retries its failures."""
         if self._prepared.paths is None:
             return None
-        words = [word for word in self._showing.command if word != "--fresh"]
+        words = [word for word in self._options.command if word != "--fresh"]
         if summary.ended != "done" or summary.left:
             if summary.ended == "budget" and self._prepared.options.budget_tokens is not None:
                 return f"{shlex.join(words)}   # with more --budget-tokens"
@@ -171,16 +174,16 @@ class _Launch:
         return None
 
     def _say_when_no_worker_answers(self) -> None:
-        """A fleet elsewhere may have no workers yet: said once, while the run waits for them."""
+        """Say so once if the fleet has no workers yet; the run waits for them meanwhile."""
         url, visibility_s = self._settings.redis_url, self._settings.visibility_timeout_s
         assert url is not None
         loop = asyncio.get_running_loop()
 
         def ask() -> None:
-            with contextlib.suppress(Exception):  # a word of advice is no reason to stop a run
-                # Asked anew each second: a worker that is still starting hears no question asked before.
-                if not any(worker_queues(url, visibility_s, timeout_s=1.0, limit=1) for _ in range(_WORKER_PATIENCE_S)):
-                    text = "no worker answers there yet: start one with `brimful worker`; waiting for it"
+            with contextlib.suppress(Exception):  # this hint must not stop a run
+                # A worker that is still starting does not get a ping sent before it subscribed: ping each second.
+                if not any(worker_queues(url, visibility_s, timeout_s=1.0, limit=1) for _ in range(_PINGS)):
+                    text = "no worker answers yet: waiting for one; start it with `brimful worker`"
                     loop.call_soon_threadsafe(self._display.say, text)
 
         threading.Thread(target=ask, daemon=True, name="brimful-ping").start()
@@ -192,7 +195,7 @@ def _driver(timeout_s: float, redis_url: str, prepared: Prepared) -> DriverLike:
     options = prepared.options
     return Driver(
         redis_url,
-        prepared.sidecar.run,
+        prepared.run,
         prepared.profile,
         pack=options.pack,
         workload=options.read.workload,

@@ -1,4 +1,4 @@
-"""What a run was asked to do, and which of it must stay the same between tries."""
+"""The options of ``brimful run``, and which of them must stay the same between tries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from brimful.run.output.paths import Order, OutputFormat
 
 @dataclass(frozen=True)
 class RunOptions:
-    """``brimful run``, parsed."""
+    """What a run was asked to do."""
 
     read: ReadOptions
     output: str
@@ -35,7 +35,7 @@ class RunOptions:
         return self.output == "-"
 
     def parameters(self, profile: Profile) -> dict[str, Any]:
-        """What decides the texts and the shape of the output: it may not change between tries. JSON-ready."""
+        """The options that decide texts and output format, JSON-ready: a resumed run must have the same ones."""
         return {
             "provider": profile.name,
             "rehearse": self.rehearse,
@@ -65,7 +65,7 @@ _Kind = TypeVar("_Kind", bound=StrEnum)
 
 
 def parse_choice(kind: type[_Kind], flag: str, value: str) -> _Kind:
-    """Raises UsageError naming what may be said."""
+    """Raises UsageError naming the possible values."""
     try:
         return kind(value)
     except ValueError:

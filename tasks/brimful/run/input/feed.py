@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 
 from brimful.errors import InputError
 from brimful.packing.units import Unit
@@ -63,7 +63,6 @@ class Feed:
         edits: Edits | None,
         surveyed: bool,
         budget: Budget,
-        outstanding: frozenset[tuple[int, int, int]] = frozenset(),
         on_bad: Callable[[BadLine], None] = lambda bad: None,
         store: Callable[[], None] = lambda: None,
     ) -> None:
@@ -78,8 +77,6 @@ class Feed:
         self._surveyed = surveyed
         self._budget = budget
         self._outstanding: dict[int, set[tuple[int, int]]] = {}
-        for line, prompt, choice in outstanding:
-            self._outstanding.setdefault(line, set()).add((prompt, choice))
         self._on_bad = on_bad
         self._store = store
         self._freed = asyncio.Event()
@@ -91,6 +88,11 @@ class Feed:
         self.stopped = False
         self.fault: InputError | None = None
         """The first bad line under ``--strict``, or what ended the input early."""
+
+    def expect(self, outstanding: Iterable[tuple[int, int, int]]) -> None:
+        """These (line, prompt, choice) come from an earlier try, without being asked again. Call it before units."""
+        for line, prompt, choice in outstanding:
+            self._outstanding.setdefault(line, set()).add((prompt, choice))
 
     def stop(self) -> None:
         """Nothing more is given out."""

@@ -1,0 +1,107 @@
+"""The figures of one try of a run: its progress, and its summary at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from brimful.errors import BrimfulError
+from brimful.packing.units import DriveStatus
+from brimful.run.display.progress import Progress
+from brimful.run.display.summary import Summary, exit_code_of
+from brimful.run.input.feed import Feed
+from brimful.run.output.collect import Collector
+from brimful.run.prepare import Prepared
+
+
+class Totals:
+    """Adds up what the output holds, what was collected, and what the driver has counted."""
+
+    def __init__(self, prepared: Prepared, collector: Collector, feed: Feed, clock: Callable[[], float]) -> None:
+        self._prepared = prepared
+        self._collector = collector
+        self._feed = feed
+        self._clock = clock
+        self._began = clock()
+        self.resumed = prepared.counts.rollouts
+        """Rollouts of earlier tries."""
+
+    @property
+    def _requests(self) -> int:
+        return self._prepared.survey.requests if self._prepared.survey else self._feed.requests
+
+    def _retries(self, drive: DriveStatus) -> dict[str, int]:
+        collected = self._collector.retries
+        causes = {**collected, **drive.retries}
+        return {str(cause): max(collected.get(cause, 0), drive.retries.get(cause, 0)) for cause in causes}
+
+    def progress(self, drive: DriveStatus, *, stopping: bool) -> Progress:
+        prepared, counts = self._prepared, self._prepared.counts
+        return Progress(
+            seconds=self._clock() - self._began,
+            requests=self._requests,
+            total=prepared.survey.requests if prepared.survey else None,
+            succeeded=prepared.tally.lines,
+            failed=self._collector.failed,
+            rollouts=counts.rollouts,
+            new_rollouts=counts.rollouts - self.resumed,
+            tokens=counts.tokens,
+            budget=prepared.options.budget_tokens,
+            retries=self._retries(drive),
+            drive=drive,
+            stopping=stopping,
+        )
+
+    def summary(self, drive: DriveStatus, ended: str, error: BrimfulError | None) -> Summary:
+        """``ended`` is :attr:`Summary.ended`; an interrupt that came after the last request counts as ``done``."""
+        prepared, counts, collected = self._prepared, self._prepared.counts, self._collector
+        paths, profile, errors = prepared.paths, prepared.profile, prepared.errors
+        seconds = max(1e-9, self._clock() - self._began)
+        left = max(0, self._requests - prepared.tally.lines - collected.failed)
+        input_read = prepared.survey is not None or self._feed.at_end
+        if ended == "interrupted" and input_read and not left:
+            retrying = collected.failed and prepared.options.retry_errors
+            ended = ended if retrying else "done"
+        # A packed request that was split delivers nothing: only the driver knows of its attempts.
+        attempts = max(drive.attempts, collected.attempts)
+        return Summary(
+            requests=self._requests,
+            rollouts=counts.rollouts,
+            succeeded=prepared.tally.lines,
+            failed=collected.failed,
+            left=left if input_read else None,
+            resumed=self.resumed,
+            truncated=counts.truncated,
+            filtered=counts.filtered,
+            empty=counts.empty,
+            failed_by_cause=dict(errors.causes) if errors else {},
+            failure_messages=errors.commonest() if errors else {},
+            failed_passing=errors.passing if errors else 0,
+            tokens=counts.tokens,
+            prompt_tokens=counts.prompt_tokens,
+            completion_tokens=counts.completion_tokens,
+            starts=attempts,
+            attempts=attempts,
+            rate_limited=max(drive.rate_limited, collected.rate_limited),
+            retries=self._retries(drive),
+            packed_requests=max(drive.packed, collected.packed),
+            parted=drive.split,
+            seconds=round(seconds, 3),
+            waiting_s=collected.waiting_s.summary(),
+            provider_s=collected.provider_s.summary(),
+            retrying_s=collected.retrying_s.summary(),
+            achieved={
+                "starts": attempts,
+                "slots": round(collected.provider_sum_s / seconds, 2),
+                "rollouts_per_minute": round((counts.rollouts - self.resumed) / seconds * 60, 1),
+            },
+            allowed={
+                "starts": profile.starts and profile.starts * (1 + int(seconds / profile.window_s)),
+                "starts_per_window": profile.starts,
+                "window_s": profile.window_s,
+                "slots": profile.slots,
+            },
+            output=str(paths.output) if paths else "-",
+            errors=str(paths.errors) if paths and paths.errors.exists() else None,
+            exit_code=int(error.exit_code if error else exit_code_of(ended, collected.failed)),
+            ended=ended,
+        )
