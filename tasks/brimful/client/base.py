@@ -14,7 +14,7 @@ from brimful.celery import app_for
 from brimful.client.mapping import Asked, MapRun
 from brimful.config import Settings
 from brimful.names import TASK_SAMPLE, Workload
-from brimful.packing.units import PackOption, parse_pack
+from brimful.packing.units import PackOption
 from brimful.request import Request
 from brimful.state.probes import connect, unreachable
 from brimful.state.redis_url import required
@@ -54,7 +54,7 @@ class Client(Generic[Results]):
         RedisUnreachable if Redis does not answer at the start, RedisRefused if it refuses commands, and what
         ``requests`` raises.
         """
-        return self._results(self._map_run(requests, pack, workload, fields, ordered=True))
+        return self._results(MapRun(requests, self._settings, pack, workload, fields, ordered=True))
 
     def as_completed(
         self,
@@ -65,7 +65,7 @@ class Client(Generic[Results]):
         **fields: Any,
     ) -> Results:
         """As :meth:`map`, but each result as soon as it is there; ``index`` is its request's place."""
-        return self._results(self._map_run(requests, pack, workload, fields, ordered=False))
+        return self._results(MapRun(requests, self._settings, pack, workload, fields, ordered=False))
 
     def _results(self, run: MapRun) -> Results:
         raise NotImplementedError
@@ -96,14 +96,3 @@ class Client(Generic[Results]):
         ids = [handle if isinstance(handle, str) else handle.id for handle in handles]
         if ids:
             self._app.control.revoke(ids, terminate=True)
-
-    def _map_run(
-        self,
-        requests: Iterable[Asked] | AsyncIterable[Asked],
-        pack: PackOption | str,
-        workload: Workload | str,
-        fields: Mapping[str, Any],
-        *,
-        ordered: bool,
-    ) -> MapRun:
-        return MapRun(requests, self._settings, parse_pack(pack), Workload(workload), fields, ordered=ordered)

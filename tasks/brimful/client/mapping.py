@@ -16,8 +16,8 @@ from brimful.dispatch.driver import Driver
 from brimful.errors import BadRequest
 from brimful.names import Workload
 from brimful.outcome import Cause, Failure, Outcome, Rollout
-from brimful.packing.request_size import check_line, line_profile
-from brimful.packing.units import Delivered, Failed, PackOption, Unit
+from brimful.packing.request_size import line_profile
+from brimful.packing.units import Delivered, Failed, PackOption, Unit, parse_pack
 from brimful.request import Request
 from brimful.runtime.aio import OwnedAsyncGenerator
 from brimful.runtime.threads import read_in_thread
@@ -87,23 +87,22 @@ class MapRun:
         self,
         requests: Iterable[Asked] | AsyncIterable[Asked],
         settings: Settings,
-        pack: PackOption,
-        workload: Workload,
+        pack: PackOption | str,
+        workload: Workload | str,
         fields: Mapping[str, Any],
         *,
         ordered: bool,
     ) -> None:
         self._requests = requests
-        self._profile = settings.profile
         self._line_profile = line_profile(settings.profile)
         self._ordered = ordered
-        self._fields = {**fields, "workload": workload.value}
+        self._fields = {**fields, "workload": str(workload)}
         self._url = required(settings.redis_url)
         self._driver = Driver(
             self._url,
             f"map-{uuid.uuid4().hex}",
             settings.profile,
-            pack=pack,
+            pack=parse_pack(pack),
             workload=workload,
             timeout_s=settings.timeout_s,
             keep=False,
@@ -145,7 +144,6 @@ class MapRun:
             try:
                 request = self._request(one)
                 id = request.id or id
-                check_line(request, self._profile)
             except BadRequest as error:
                 failure = Failure(Cause.BAD_REQUEST, str(error), permanent=True)
                 self._open[index] = Sampled(index, id), 0

@@ -69,10 +69,10 @@ class Driver:
         self._client = redis_client(redis_url)
         self._ledger = RunLedger(self._client, run)
         self._sizer = PackSizer(limits, timeout_s)
-        self._slot_model = SlotModel(limits, adapting=auto)
-        self._batcher = Batcher(profile, pack, self._sizer, self._slot_model)
+        slot_model = SlotModel(limits, adapting=auto)
+        self._batcher = Batcher(profile, pack, self._sizer, slot_model)
         workload = Workload(workload) if workload is not None else None
-        self._in_flight = in_flight = InFlight(self._sizer, self._slot_model, workload)
+        self._in_flight = in_flight = InFlight(self._sizer, slot_model, workload)
         self._deliveries = Deliveries()
         self._enqueuer = Enqueuer(run, self._ledger, app_for(redis_url), in_flight)
         self._intake = intake = Intake(self._batcher, self._sizer, in_flight, self._deliveries, auto=auto)
@@ -80,7 +80,7 @@ class Driver:
         outcomes = Outcomes(self._batcher, self._sizer, in_flight.status)
         self._results = ResultsReader(self._ledger, outcomes, in_flight, intake, self._deliveries, self._stop)
         self._reconciler = Reconciler(
-            self._ledger, in_flight, intake, self._enqueuer, self._results, self._stop, sweep_s=sweep_s
+            self._ledger, in_flight, intake, self._enqueuer, self._results, self._stop, sweep_s
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._fault: BaseException | None = None
@@ -108,9 +108,8 @@ class Driver:
         ``units`` raises.
         """
         await self._acknowledge()
-        self._intake.begin(total)
         parts = (
-            self._feed(units),
+            self._feed(units, total),
             self._enqueuer.run(),
             self._results.run(),
             self._reconciler.run(),
@@ -168,8 +167,8 @@ class Driver:
             with contextlib.suppress(*REDIS_ERRORS):
                 await reraise_cancellation(lambda: self._ledger.forget(self._deliveries.written))
 
-    async def _feed(self, units: Units) -> None:
-        await self._intake.feed(units)
+    async def _feed(self, units: Units, total: int | None) -> None:
+        await self._intake.feed(units, total)
         self._stop.end_if_done()
 
     async def _follow_limits(self) -> None:
@@ -177,7 +176,7 @@ class Driver:
         while True:
             with contextlib.suppress(*REDIS_ERRORS):
                 if (limits := await reraise_cancellation(lambda: live_limits(self._client))) is not None:
-                    self._slot_model.limits = self._sizer.limits = limits
+                    self._in_flight.slot_model.limits = self._sizer.limits = limits
             await asyncio.sleep(_LIMITS_S)
 
     async def _guarded(self, part: Awaitable[None]) -> None:

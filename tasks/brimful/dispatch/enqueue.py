@@ -11,7 +11,7 @@ import contextlib
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any
 
 from celery import Celery
 from kombu.exceptions import OperationalError
@@ -24,13 +24,6 @@ from brimful.state.redis_retry import REDIS_ERRORS, RetryPolicy, retry_until_ava
 
 _SHARDS_AT_ONCE = 64
 _PAUSE_S = 0.5
-
-
-class _Message(NamedTuple):
-    shard: str
-    queue: str
-    requests: list[dict[str, Any]]
-    """``{"id": …, "units": manifest, "request": fields}`` each."""
 
 
 class Enqueuer:
@@ -72,7 +65,7 @@ class Enqueuer:
             await retry_until_available(lambda: self._ledger.record(rows))
         if dropped := [id for id in rows if id not in self._in_flight.shards]:  # by a stop, during the wait for Redis
             await retry_until_available(lambda: self._ledger.withdraw(dropped))
-        messages = [_message(shard) for shard in shards if shard.requests]
+        messages = [self._message(shard) for shard in shards if shard.requests]
         await asyncio.get_running_loop().run_in_executor(self._thread, self._publish, messages)
         for shard in shards:
             shard.enqueued_at = time.monotonic()
@@ -86,7 +79,15 @@ class Enqueuer:
         await asyncio.get_running_loop().run_in_executor(self._thread, self._disconnect)
         self._thread.shutdown(wait=False)
 
-    def _publish(self, messages: list[_Message]) -> None:
+    def _message(self, shard: Shard) -> dict[str, Any]:
+        """What Celery's ``send_task`` takes; the task is documented at :data:`brimful.shard`."""
+        requests = []
+        for id, packed in shard.requests.items():
+            fields = {**packed.request.as_message(), "workload": shard.queue}
+            requests.append({"id": id, "units": manifest_message(packed.manifest), "request": fields})
+        return {"args": [self._run, shard.id, requests], "task_id": shard.id, "queue": shard.queue}
+
+    def _publish(self, messages: list[dict[str, Any]]) -> None:
         policy = RetryPolicy()
         while messages and not self._closing.is_set():
             try:
@@ -98,30 +99,14 @@ class Enqueuer:
             else:
                 messages.pop(0)
 
-    def _send(self, message: _Message) -> None:
+    def _send(self, message: dict[str, Any]) -> None:
         if self._producer is None:
             self._connection = self._app.connection_for_write()
             self._producer = self._app.amqp.Producer(self._connection, auto_declare=False)
-        self._app.send_task(
-            TASK_SHARD,
-            args=[self._run, message.shard, message.requests],
-            task_id=message.shard,
-            queue=message.queue,
-            ignore_result=True,
-            retry=False,
-            producer=self._producer,
-        )
+        self._app.send_task(TASK_SHARD, **message, ignore_result=True, retry=False, producer=self._producer)
 
     def _disconnect(self) -> None:
         connection, self._connection, self._producer = self._connection, None, None
         if connection is not None:
             with contextlib.suppress(Exception):  # it may be broken, and is thrown away
                 connection.release()
-
-
-def _message(shard: Shard) -> _Message:
-    requests = []
-    for id, packed in shard.requests.items():
-        fields = {**packed.request.as_message(), "workload": shard.queue}
-        requests.append({"id": id, "units": manifest_message(packed.manifest), "request": fields})
-    return _Message(shard.id, shard.queue, requests)

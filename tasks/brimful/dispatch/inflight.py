@@ -62,9 +62,6 @@ class InFlight:
     def __len__(self) -> int:
         return len(self._shard_of)
 
-    def __contains__(self, id: str) -> bool:
-        return id in self._shard_of
-
     @property
     def newest(self) -> PackedRequest | None:
         """A request of the shard that was filled last."""

@@ -30,7 +30,7 @@ _IDLE_S = 1.0
 
 
 class Intake:
-    """``begin``, then ``feed`` as a task; ``plan`` whenever something may have made room."""
+    """``feed`` as a task; ``plan`` whenever something may have made room."""
 
     def __init__(
         self, batcher: Batcher, sizer: PackSizer, in_flight: InFlight, deliveries: Deliveries, *, auto: bool
@@ -59,14 +59,11 @@ class Intake:
         """There is room in flight that only further input can fill."""
         return not self._fed and self._free() > 0
 
-    def begin(self, total: int | None) -> None:
-        """``total``: how many units there will be; None = unknown."""
+    async def feed(self, units: Units, total: int | None) -> None:
+        """Read all units, or until a stop. ``total``: how many there are; None = unknown. A unit that fits no request,
+        and a Failed among the units, goes straight to the deliveries. Raises what ``units`` raises."""
         self._left = total
         self._planned_at = time.monotonic()
-
-    async def feed(self, units: Units) -> None:
-        """Read all units, or until a stop. A unit that fits no request, and a Failed among the units, goes straight to
-        the deliveries. Raises what ``units`` raises."""
         source = units if isinstance(units, AsyncIterator) else read_in_thread(units)
         while self._status.stopping is None:
             self._reading_since = time.monotonic()
@@ -93,8 +90,9 @@ class Intake:
         self.plan()
 
     def plan(self) -> None:
-        """Make as many requests as there is room for."""
+        """Make as many requests as there is room for; none once a stop has begun."""
         if self._status.stopping is not None:
+            self._room.set()  # let a waiting feed see it
             return
         now = time.monotonic()
         slot_model = self._in_flight.slot_model
@@ -133,10 +131,6 @@ class Intake:
                     most = self._sizer.most_prompts(packed.pack_key)
                     self._batcher.put_back(packed.pack_key, split_evenly(packed.slices, most))
         self.plan()
-
-    def wake(self) -> None:
-        """Let a feed that waits for room see that a stop has begun."""
-        self._room.set()
 
     def _hold(self, unit: Unit | Failed) -> Failed | None:
         if isinstance(unit, Failed):

@@ -9,8 +9,8 @@
 ``drain``                  STRING  exists while the submitter wants nothing new on the wire
 =========================  ======  ==============================================================================
 
-A request is either in its shard's HASH or its outcome is in the stream: the worker changes both in one MULTI. Every
-key has a TTL of a week, renewed while the run is alive.
+A request is either in its shard's HASH or its outcome is in the stream: the worker changes both in one step. Every key
+expires a week after it was last written; a shard that expired earlier than its submitter is enqueued again.
 """
 
 from __future__ import annotations
@@ -142,13 +142,6 @@ class RunLedger:
         """Trim the stream: everything up to ``entry`` is written down."""
         milliseconds, _, sequence = entry.partition("-")
         await self.client.xtrim(self.keys.results, minid=f"{milliseconds}-{int(sequence) + 1}", approximate=False)
-
-    async def touch(self, shards: Iterable[str]) -> None:
-        """Renew the keys' TTLs during a long run."""
-        async with self.client.pipeline(transaction=False) as pipe:
-            for key in (self.keys.shards, self.keys.results, *map(self.keys.shard, shards)):
-                pipe.expire(key, TTL_S)
-            await pipe.execute()
 
     async def drain(self, on: bool) -> None:
         """``on``: workers put nothing new on the wire."""

@@ -1,4 +1,4 @@
-"""Compares what is in flight with Redis: finds lost shards, replans packs that would time out, renews TTLs.
+"""Compares what is in flight with Redis: finds lost shards, and replans packs that would time out.
 
 A message is lost when a worker dies between taking it and recording that it has it, or when Redis loses its last
 second. A shard whose worker died is redelivered by Celery, but late. A lost shard is enqueued again; if it was not lost
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from dataclasses import dataclass
 
 from brimful.dispatch.enqueue import Enqueuer
 from brimful.dispatch.inflight import InFlight, Shard
@@ -24,56 +25,41 @@ log = logging.getLogger(__name__)
 
 _LOOKS = 2
 """Consecutive looks that must miss a shard: a message that is being delivered is nowhere for a moment."""
-_TOUCH_S = 3600.0
 
 
+@dataclass(eq=False)
 class Reconciler:
     """``run`` as a task."""
 
-    def __init__(
-        self,
-        ledger: RunLedger,
-        in_flight: InFlight,
-        intake: Intake,
-        enqueuer: Enqueuer,
-        results: ResultsReader,
-        stop: Stop,
-        *,
-        sweep_s: float,
-    ) -> None:
-        """``sweep_s``: the age from which a shard that no worker has begun is searched for; a fifth of it is the
-        interval between looks."""
-        self._ledger = ledger
-        self._in_flight = in_flight
-        self._intake = intake
-        self._enqueuer = enqueuer
-        self._results = results
-        self._stop = stop
-        self._sweep_s = sweep_s
+    ledger: RunLedger
+    in_flight: InFlight
+    intake: Intake
+    enqueuer: Enqueuer
+    results: ResultsReader
+    stop: Stop
+    sweep_s: float
+    """The age from which a shard that no worker has begun is searched for. A fifth of it is the interval between
+    looks."""
 
     async def run(self) -> None:
         """Never returns. Raises FleetError when Redis refuses."""
-        touched = time.monotonic()
         while True:
-            await asyncio.sleep(self._sweep_s / 5)
+            await asyncio.sleep(self.sweep_s / 5)
             if lost := await self._find_lost():
                 await self._enqueue_again(lost)
-            if self._in_flight.status.stopping is None and (slow := self._intake.slow_shards()):
+            if self.in_flight.status.stopping is None and (slow := self.intake.slow_shards()):
                 log.info("%d shards would time out; sent again in smaller requests", len(slow))
-                await retry_until_available(lambda: self._ledger.withdraw([shard.id for shard in slow]))
-                self._intake.plan_again(slow)
-            if time.monotonic() - touched > _TOUCH_S:
-                touched = time.monotonic()
-                await retry_until_available(lambda: self._ledger.touch(list(self._in_flight.shards)))
+                await retry_until_available(lambda: self.ledger.withdraw([shard.id for shard in slow]))
+                self.intake.plan_again(slow)
 
     async def _find_lost(self) -> list[Shard]:
         """Shards that two looks in a row found neither queued, nor unacknowledged, nor claimed."""
         now = time.monotonic()
-        shards = self._in_flight.shards.values()
-        old = [shard for shard in shards if 0 < shard.enqueued_at < now - self._sweep_s / 5]
+        shards = self.in_flight.shards.values()
+        old = [shard for shard in shards if 0 < shard.enqueued_at < now - self.sweep_s / 5]
         if not old:
             return []
-        states = await retry_until_available(lambda: self._ledger.look([shard.id for shard in old]))
+        states = await retry_until_available(lambda: self.ledger.look([shard.id for shard in old]))
         suspects: list[Shard] = []
         unbegun: list[str] = []
         for shard in old:
@@ -82,10 +68,10 @@ class Reconciler:
                 shard.times_missing = 0
             elif state.begun or not state.recorded:
                 suspects.append(shard)  # its worker is dead, or Redis has lost it
-            elif now - shard.enqueued_at >= self._sweep_s:
+            elif now - shard.enqueued_at >= self.sweep_s:
                 suspects.append(shard)
                 unbegun.append(shard.id)
-        client = self._ledger.client
+        client = self.ledger.client
         messages = await retry_until_available(lambda: find_shards(client, unbegun)) if unbegun else {}
         lost: list[Shard] = []
         for shard in suspects:
@@ -96,11 +82,11 @@ class Reconciler:
         return lost
 
     async def _enqueue_again(self, lost: list[Shard]) -> None:
-        await self._results.read_again()  # if Redis went back in time, their outcomes may be in the stream
-        again = [shard for shard in lost if shard.requests and shard.id in self._in_flight.shards]
-        if self._in_flight.status.stopping is not None:
-            await self._stop.withdraw([shard.id for shard in again])
+        await self.results.read_again()  # if Redis went back in time, their outcomes may be in the stream
+        again = [shard for shard in lost if shard.requests and shard.id in self.in_flight.shards]
+        if self.in_flight.status.stopping is not None:
+            await self.stop.withdraw([shard.id for shard in again])
         elif again:
             log.info("%d shards were lost; enqueued again", len(again))
-            self._in_flight.status.redelivered += len(again)
-            await self._enqueuer.enqueue(again)
+            self.in_flight.status.redelivered += len(again)
+            await self.enqueuer.enqueue(again)

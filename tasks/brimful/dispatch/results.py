@@ -6,6 +6,8 @@ finds them there.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from brimful.dispatch.deliveries import Deliveries
 from brimful.dispatch.inflight import InFlight
 from brimful.dispatch.intake import Intake
@@ -21,58 +23,50 @@ _CHOICES_AT_ONCE = 4096
 """About how many rollouts are read from Redis at once."""
 
 
+@dataclass(eq=False)
 class ResultsReader:
     """``run`` as a task."""
 
-    def __init__(
-        self,
-        ledger: RunLedger,
-        outcomes: Outcomes,
-        in_flight: InFlight,
-        intake: Intake,
-        deliveries: Deliveries,
-        stop: Stop,
-    ) -> None:
-        self._ledger = ledger
-        self._outcomes = outcomes
-        self._in_flight = in_flight
-        self._intake = intake
-        self._deliveries = deliveries
-        self._stop = stop
+    ledger: RunLedger
+    outcomes: Outcomes
+    in_flight: InFlight
+    intake: Intake
+    deliveries: Deliveries
+    stop: Stop
 
     async def run(self) -> None:
         """Never returns. Raises FleetError when Redis refuses."""
-        last = self._deliveries.written
+        last = self.deliveries.written
         while True:
-            await self._deliveries.room()
-            self._intake.plan()
-            self._stop.end_if_done()
-            count = max(8, min(256, _CHOICES_AT_ONCE // self._outcomes.pack))
+            await self.deliveries.room()
+            self.intake.plan()
+            self.stop.end_if_done()
+            count = max(8, min(256, _CHOICES_AT_ONCE // self.outcomes.pack))
             # An input that stalls must be noticed soon, even if no outcome comes.
-            block_ms = _STARVED_BLOCK_MS if self._intake.starved else _BLOCK_MS
-            results = await retry_until_available(lambda: self._ledger.results(last, count, block_ms))  # noqa: B023
+            block_ms = _STARVED_BLOCK_MS if self.intake.starved else _BLOCK_MS
+            results = await retry_until_available(lambda: self.ledger.results(last, count, block_ms))  # noqa: B023
             if results:
                 last = results[-1].entry
-                self._deliveries.put(self._records(results), last)
+                self.deliveries.put(self._records(results), last)
 
     async def read_again(self) -> None:
         """Deliver outcomes of requests in flight that are in the stream behind the place that was read last."""
         entry = "0"
-        while results := await retry_until_available(lambda: self._ledger.results(entry, 64, None)):  # noqa: B023
+        while results := await retry_until_available(lambda: self.ledger.results(entry, 64, None)):  # noqa: B023
             entry = results[-1].entry
-            self._deliveries.put(self._records(results))
+            self.deliveries.put(self._records(results))
 
     def _records(self, results: list[Result]) -> list[Delivered | Failed]:
         records: list[Delivered | Failed] = []
         for result in results:
-            packed = self._in_flight.end(result.id)
+            packed = self.in_flight.end(result.id)
             if packed is None:
                 continue  # its outcome came before, or it was withdrawn and planned again
-            adopted = result.id in self._in_flight.adopted
-            ended = self._outcomes.records(packed, result.outcome, adopted=adopted)
+            adopted = result.id in self.in_flight.adopted
+            ended = self.outcomes.records(packed, result.outcome, adopted=adopted)
             records += ended
             failure = result.outcome.failure
             if ended and failure is not None and failure.cause in STOPS:
-                self._stop.begin_by(failure.cause)
-        self._intake.plan()
+                self.stop.begin_by(failure.cause)
+        self.intake.plan()
         return records

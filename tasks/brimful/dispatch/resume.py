@@ -20,22 +20,11 @@ from brimful.state.redis_retry import retry_until_available
 
 
 class Left(NamedTuple):
-    delivered: list[Delivered]
+    recovered: Recovered
     shards: dict[str, dict[str, PackedRequest]]
     """Shard → its requests without an outcome, by id."""
     last: str
     """The last entry of the results stream that was read; "0" = none."""
-
-    @property
-    def recovered(self) -> Recovered:
-        outstanding = frozenset(
-            (entry.line, entry.prompt_index, choice)
-            for requests in self.shards.values()
-            for packed in requests.values()
-            for entry in packed.manifest
-            for choice in entry.choices
-        )
-        return Recovered(self.delivered, outstanding)
 
 
 async def collect(ledger: RunLedger, profile: Profile) -> Left:
@@ -67,7 +56,14 @@ async def collect(ledger: RunLedger, profile: Profile) -> Left:
             shards[shard] = requests
     if forgotten := [shard for shard in recorded if shard not in shards]:
         await retry_until_available(lambda: ledger.withdraw(forgotten))
-    return Left(delivered, shards, last)
+    outstanding = frozenset(
+        (entry.line, entry.prompt_index, choice)
+        for requests in shards.values()
+        for packed in requests.values()
+        for entry in packed.manifest
+        for choice in entry.choices
+    )
+    return Left(Recovered(delivered, outstanding), shards, last)
 
 
 def _rebuild(id: str, manifest: Manifest, fields: Any, profile: Profile) -> PackedRequest | None:

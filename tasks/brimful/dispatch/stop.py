@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from dataclasses import dataclass, field
 
 from brimful.dispatch.deliveries import Deliveries
 from brimful.dispatch.inflight import InFlight
@@ -25,14 +26,13 @@ _DRAIN_S = 15.0
 _NOW_S = 1.0
 
 
+@dataclass(eq=False)
 class Stop:
-    def __init__(self, ledger: RunLedger, in_flight: InFlight, intake: Intake, deliveries: Deliveries) -> None:
-        self._ledger = ledger
-        self._in_flight = in_flight
-        self._intake = intake
-        self._deliveries = deliveries
-        self._status = in_flight.status
-        self._refused = asyncio.Event()
+    ledger: RunLedger
+    in_flight: InFlight
+    intake: Intake
+    deliveries: Deliveries
+    _refused: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     async def run(self) -> None:
         """Once an outcome has stopped the run, withdraw what no worker has begun. Raises FleetError."""
@@ -40,19 +40,19 @@ class Stop:
         await self._withdraw_unbegun()
 
     def end_if_done(self) -> None:
-        if not len(self._in_flight) and (self._status.stopping is not None or self._intake.done):
-            self._deliveries.end()
+        if not len(self.in_flight) and (self.in_flight.status.stopping is not None or self.intake.done):
+            self.deliveries.end()
 
     def begin_by(self, cause: Cause) -> None:
         """An outcome says that the key, or its budget, takes no more requests."""
-        if self._status.stopping is None:
+        if self.in_flight.status.stopping is None:
             self._begin(cause.value)
             self._refused.set()
 
     async def drain(self) -> None:
         """Send nothing more; end when the requests on the wire have ended."""
         self._begin("drain")
-        if not len(self._in_flight):
+        if not len(self.in_flight):
             return
         try:
             async with asyncio.timeout(_DRAIN_S):
@@ -60,35 +60,35 @@ class Stop:
         except (TimeoutError, FleetError) as error:
             why = str(recent_refusal() or error) or "Redis does not answer"
             log.warning("brimful: stopped without waiting for what is on the wire: %s", why)
-            self._deliveries.end()
+            self.deliveries.end()
 
     async def now(self) -> None:
         """Withdraw everything, and end at once."""
         self._begin("stop")
-        self._deliveries.end()
+        self.deliveries.end()
         with contextlib.suppress(*REDIS_ERRORS, TimeoutError):
             async with asyncio.timeout(_NOW_S):
-                await self._ledger.withdraw(list(self._in_flight.shards))
+                await self.ledger.withdraw(list(self.in_flight.shards))
 
     async def withdraw(self, shards: list[str]) -> None:
         """Raises FleetError when Redis refuses."""
         if shards:
-            await retry_until_available(lambda: self._ledger.withdraw(shards))
+            await retry_until_available(lambda: self.ledger.withdraw(shards))
             for id in shards:
-                if (shard := self._in_flight.shards.get(id)) is not None:
-                    self._in_flight.drop(shard)
+                if (shard := self.in_flight.shards.get(id)) is not None:
+                    self.in_flight.drop(shard)
         self.end_if_done()
 
     def _begin(self, why: str) -> None:
         """Plan nothing from now on, and send nothing that was planned."""
-        if self._status.stopping in (None, "drain"):
-            self._status.stopping = why
-        self._intake.wake()
-        self._in_flight.drop_unsent()
+        if self.in_flight.status.stopping in (None, "drain"):
+            self.in_flight.status.stopping = why
+        self.intake.plan()
+        self.in_flight.drop_unsent()
         self.end_if_done()
 
     async def _withdraw_unbegun(self) -> None:
         """Shards that no worker has begun. Workers hold back what of theirs is not on the wire."""
-        await retry_until_available(lambda: self._ledger.drain(True))
-        states = await retry_until_available(lambda: self._ledger.look(list(self._in_flight.shards)))
+        await retry_until_available(lambda: self.ledger.drain(True))
+        states = await retry_until_available(lambda: self.ledger.look(list(self.in_flight.shards)))
         await self.withdraw([id for id, state in states.items() if not state.claimed])
