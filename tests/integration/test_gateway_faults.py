@@ -146,7 +146,7 @@ async def test_a_custom_fault_and_rule() -> None:
     async def teapot(context: FaultContext) -> Any:
         return json_response({"choices": len(context.answer()["choices"])}, 418)
 
-    rule = Rule(Fault("teapot", teapot), prompt=lambda prompt: prompt == "c d", count=None)
+    rule = Rule(Fault("teapot", teapot), when=lambda rule, prompts: "c d" in prompts)
     async with running_gateway(faults=[rule]) as gateway:
         status, body, _ = await call(gateway.url)
         assert (status, json.loads(body)) == (418, {"choices": 4})

@@ -1,4 +1,4 @@
-"""Servers that break the rules of HTTP/1.1: no answer is another's, nobody waits for ever or behind another's rest."""
+"""Servers that violate HTTP/1.1: no request gets another's answer, waits forever, or waits behind another's body."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter, int], Awaitable[No
 
 
 class Bench:
-    """``serve(reader, writer, number)`` is the server's side of the number-th connection, from 1 on."""
+    """A client and a server; ``serve(reader, writer, number)`` handles the number-th connection, from 1 on."""
 
     def __init__(self, serve: Serve, max_bytes: int = 2**20, tls: tuple[Path, ssl.SSLContext] | None = None) -> None:
         self._serve = serve
         self._tls = tls
         trusted = ssl.create_default_context(cafile=tls[0]) if tls else True
-        self._http = HttpClient(headers={}, connect_timeout_s=5, max_bytes=max_bytes, tls=trusted)
+        self._http = HttpClient(headers={}, timeout_s=20, connect_timeout_s=5, max_bytes=max_bytes, tls=trusted)
         self.connections = 0
         self._writers: list[asyncio.StreamWriter] = []
 
@@ -54,19 +54,17 @@ class Bench:
         except (asyncio.IncompleteReadError, ConnectionError):
             writer.close()
 
-    async def ask(
-        self, body: bytes = b"{}", timeout_s: float = 20, lease: FakeLease | None = None
-    ) -> Answer | TransportError:
+    async def ask(self, body: bytes = b"{}", lease: FakeLease | None = None) -> Answer | TransportError:
         route = self._http.route("POST", self.url, {})
         async with asyncio.timeout(30):
-            return await self._http.exchange(route, body, timeout_s=timeout_s, grant=lease or FakeLease())
+            return await self._http.exchange(route, body, lease or FakeLease())
 
     async def close_client(self) -> None:
         await self._http.aclose()
 
 
 async def asked(reader: asyncio.StreamReader) -> int:
-    """Reads a request's head; the length of its body."""
+    """Read a request's head; returns the length of its body."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode()
     return int(head.lower().split("content-length: ")[1].split("\r\n")[0])
 
@@ -143,7 +141,7 @@ def test_closing_the_client_ends_what_is_half_read(
 @pytest.mark.parametrize(
     "stray", [answer("stray"), answer("", 408), b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nhalf"]
 )
-def test_what_nobody_asked_for_is_nobodys_answer(loop: str, stray: bytes) -> None:
+def test_unsolicited_data_is_no_requests_answer(loop: str, stray: bytes) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
         for turn in range(9):
             await whole(reader)
@@ -162,7 +160,7 @@ def test_what_nobody_asked_for_is_nobodys_answer(loop: str, stray: bytes) -> Non
             told = [await bench.ask()]
             first_told.set()
             await sent.wait()
-            for _ in range(20):  # the loop meets what has come
+            for _ in range(20):  # let the loop read what has arrived
                 await asyncio.sleep(0)
             told += [await bench.ask(), await bench.ask()]
         assert [one.body for one in told if isinstance(one, Answer)] == [b"1.0", b"2.0", b"2.1"]
@@ -171,11 +169,11 @@ def test_what_nobody_asked_for_is_nobodys_answer(loop: str, stray: bytes) -> Non
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_who_is_refused_before_its_body_was_taken_leaves_the_connection(loop: str) -> None:
+def test_a_connection_is_closed_when_a_refusal_comes_before_the_body_is_read(loop: str) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
         length = await asked(reader)
         if length > 2**20:
-            writer.write(answer("no", 429))  # and its body stays where it is
+            writer.write(answer("no", 429))  # without reading the body
             return
         await reader.readexactly(length)
         writer.write(answer("yes"))
@@ -194,7 +192,7 @@ def test_who_is_refused_before_its_body_was_taken_leaves_the_connection(loop: st
 
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("tls", [False, True])
-def test_an_answer_that_is_too_large_is_not_sent_on_once_its_slot_is_free(
+def test_the_connection_of_an_answer_that_is_too_large_is_closed(
     loop: str, tls: bool, certificate: tuple[Path, ssl.SSLContext]
 ) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
@@ -238,6 +236,6 @@ def test_a_connection_is_watched_for_its_own_request_only(loop: str) -> None:
     async def test() -> None:
         async with Bench(serve) as bench:
             await bench.ask(lease=Lease())
-            assert said == ["watch", "unwatch"], "though the lease is held on: a Job is under way"
+            assert said == ["watch", "unwatch"], "although the lease is still held, as a Job's is"
 
     run(loop, test)

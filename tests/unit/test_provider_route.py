@@ -57,5 +57,6 @@ async def test_an_invalid_url_is_refused_when_the_worker_starts(url: str, monkey
     monkeypatch.setenv("ACS_API_KEY", "sk-canary")
     monkeypatch.setenv("ACS_API_BASE", url)
     with pytest.raises(SettingError, match="ACS_API_BASE") as raised:
-        await Provider(Settings.load()).start()
+        async with Provider(Settings.load()):
+            pass
     assert "sk-canary" not in str(raised.value)

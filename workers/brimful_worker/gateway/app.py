@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any, Self
 
 from aiohttp import web
 
 from brimful.errors import SettingError
-from brimful_worker.gateway.control import control_routes
-from brimful_worker.gateway.core import GatewayCore, Handler
+from brimful_worker.gateway.control import control
+from brimful_worker.gateway.core import GatewayCore
 from brimful_worker.gateway.faults.fault import Fault
 from brimful_worker.gateway.generation import Generation
-from brimful_worker.gateway.jobs.routes import JobRoutes
+from brimful_worker.gateway.jobs.routes import job_routes
 from brimful_worker.gateway.options import GatewayOptions
 from brimful_worker.gateway.responses import Refusal, json_response
 from brimful_worker.gateway.sample_request import SampleRequest
@@ -28,14 +27,6 @@ class Gateway(GatewayCore):
         super().__init__(options)
         self._stop: Callable[[], Awaitable[None]] | None = None
         self._host, self.port = "127.0.0.1", 0
-        self._job_routes = JobRoutes(self)
-        self._routes: dict[tuple[str, str], Handler] = {
-            ("POST", "/completions"): partial(self.receive, kind="completions", serve=self._generate),
-            ("POST", "/chat/completions"): partial(self.receive, kind="chat", serve=self._generate),
-            ("POST", "/completion-jobs"): self._job_routes.submit,
-            ("GET", "/models"): self._models,
-            **control_routes(self),
-        }
 
     @property
     def root(self) -> str:
@@ -69,24 +60,31 @@ class Gateway(GatewayCore):
 
     async def _handle(self, http: web.BaseRequest) -> web.StreamResponse:
         path = http.raw_path.partition("?")[0].removeprefix("/v1") if http.raw_path[:1] == "/" else http.path
-        handler = self._routes.get((http.method, path))
         try:
-            if handler is not None:
-                return await handler(http)
-            if path.startswith(JobRoutes.PREFIX):
-                return await self._job_routes.handle(http, path.removeprefix(JobRoutes.PREFIX))
-            if any(path == known for _, known in self._routes):
-                raise Refusal(405, "method_not_allowed", f"{http.method} is not allowed for {path}.")
-            raise Refusal(404, "not_found", f"Unknown request URL: {http.method} {path}.")
+            return await self._route(http, path)
         except Refusal as refusal:
             return self.refuse(refusal)
         except SettingError as error:
             return self.refuse(Refusal(400, "invalid_option", str(error)))
 
-    async def _models(self, http: web.BaseRequest) -> web.StreamResponse:
-        self.check_key(http)
-        models = [{"id": name, "object": "model", "created": 0, "owned_by": "mock"} for name in self.options.models]
-        return json_response({"object": "list", "data": models})
+    async def _route(self, http: web.BaseRequest, path: str) -> web.StreamResponse:
+        match http.method, path.split("/")[1:]:
+            case "POST", ["completions"]:
+                return await self.receive(http, "completions", self._generate)
+            case "POST", ["chat", "completions"]:
+                return await self.receive(http, "chat", self._generate)
+            case _, ["completion-jobs", *rest] if (response := await job_routes(self, http, rest)) is not None:
+                return response
+            case "GET", ["models"]:
+                self.check_key(http)
+                models = self.options.models
+                data = [{"id": name, "object": "model", "created": 0, "owned_by": "mock"} for name in models]
+                return json_response({"object": "list", "data": data})
+            case _, ["completions"] | ["chat", "completions"] | ["completion-jobs"] | ["models"]:
+                raise Refusal(405, "method_not_allowed", f"{http.method} is not allowed for {path}.")
+        if (response := await control(self, http, path)) is not None:
+            return response
+        raise Refusal(404, "not_found", f"Unknown request URL: {http.method} {path}.")
 
     async def _generate(
         self, http: web.BaseRequest, request: SampleRequest, fields: dict[str, Any], fault: Fault | None

@@ -2,56 +2,42 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from aiohttp import web
 
-from brimful_worker.gateway.core import GatewayCore, Handler
+from brimful_worker.gateway.core import GatewayCore
 from brimful_worker.gateway.responses import Refusal, json_response
 from brimful_worker.gateway.sample_request import read_json
 
 
-def control_routes(core: GatewayCore) -> dict[tuple[str, str], Handler]:
-    """The handlers, by method and path."""
+async def control(core: GatewayCore, http: web.BaseRequest, path: str) -> web.StreamResponse | None:
+    """The response; None for any other route. Raises Refusal (400), and SettingError for invalid options or faults."""
+    body: Any = {"status": "ok"}
+    match http.method, path:
+        case "GET", "/healthz":
+            pass
+        case "GET", "/ledger":
+            body = core.snapshot(arrivals="arrivals" in http.query)
+        case "POST", "/ledger/reset":
+            core.reset()
+            body = core.snapshot()
+        case "POST", "/ledger/prompts":
+            log, prompts = core.request_log, await _field(core, http, "prompts", list, "a list")
+            body = {"prompts": [{"attempts": log.attempts(p), "sampled": log.times_sampled(p)} for p in prompts]}
+        case "POST", "/options":
+            core.set(**read_json(await core.body(http)))
+        case "GET" | "POST", "/faults":
+            if http.method == "POST":
+                core.set(faults=await _field(core, http, "faults", str, 'a string, as in "500:0.05,reset:x2"'))
+            body = {"rules": [{"fault": rule.fault.name, "happened": rule.happened} for rule in core.faults.rules]}
+        case _:
+            return None
+    return json_response(body)
 
-    async def health(http: web.BaseRequest) -> web.StreamResponse:
-        return json_response({"status": "ok"})
 
-    async def ledger(http: web.BaseRequest) -> web.StreamResponse:
-        return json_response(core.snapshot(arrivals="arrivals" in http.query))
-
-    async def reset_ledger(http: web.BaseRequest) -> web.StreamResponse:
-        core.reset()
-        return json_response(core.snapshot())
-
-    async def prompts(http: web.BaseRequest) -> web.StreamResponse:
-        prompts = read_json(await core.body(http)).get("prompts")
-        if not isinstance(prompts, list):
-            raise Refusal(400, "invalid_type", "prompts must be a list", param="prompts")
-        log = core.request_log
-        return json_response(
-            {"prompts": [{"attempts": log.attempts(p), "sampled": log.times_sampled(p)} for p in prompts]}
-        )
-
-    async def get_faults(http: web.BaseRequest) -> web.StreamResponse:
-        rules = [{"fault": rule.fault.name, "happened": rule.happened} for rule in core.faults.rules]
-        return json_response({"rules": rules})
-
-    async def set_faults(http: web.BaseRequest) -> web.StreamResponse:
-        faults = read_json(await core.body(http)).get("faults")
-        if not isinstance(faults, str):
-            raise Refusal(400, "invalid_type", 'faults must be a string, as in "500:0.05,reset:x2"', param="faults")
-        core.set(faults=faults)
-        return await get_faults(http)
-
-    async def set_options(http: web.BaseRequest) -> web.StreamResponse:
-        core.set(**read_json(await core.body(http)))
-        return json_response({"status": "ok"})
-
-    return {
-        ("GET", "/healthz"): health,
-        ("GET", "/ledger"): ledger,
-        ("POST", "/ledger/reset"): reset_ledger,
-        ("POST", "/ledger/prompts"): prompts,
-        ("GET", "/faults"): get_faults,
-        ("POST", "/faults"): set_faults,
-        ("POST", "/options"): set_options,
-    }
+async def _field(core: GatewayCore, http: web.BaseRequest, name: str, kind: type, wanted: str) -> Any:
+    value = read_json(await core.body(http)).get(name)
+    if not isinstance(value, kind):
+        raise Refusal(400, "invalid_type", f"{name} must be {wanted}", param=name)
+    return value

@@ -21,7 +21,6 @@ from brimful_worker.gateway.request_log import Arrival, RequestLog
 from brimful_worker.gateway.responses import Refusal, json_response, retry_headers
 from brimful_worker.gateway.sample_request import SampleRequest, parse_request, read_json
 
-Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 Serve = Callable[[web.BaseRequest, SampleRequest, dict[str, Any], Fault | None], Awaitable[web.StreamResponse]]
 """Serves an accepted request, given its body's fields and its fault. May raise Refusal."""
 

@@ -1,27 +1,29 @@
-"""One request being served: it takes a slot and a token hold, takes its time, and is answered."""
+"""One request being served: it takes a slot and a token hold, takes its time, and is answered with a Completion."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+import uuid
 from collections.abc import Callable
 from typing import Any, Self
 
 from aiohttp import web
 
-from brimful_worker.gateway.completion import complete
 from brimful_worker.gateway.core import GatewayCore
 from brimful_worker.gateway.faults.fault import Fault, FaultContext
 from brimful_worker.gateway.jobs.jobs import Result
+from brimful_worker.gateway.options import GatewayOptions
 from brimful_worker.gateway.responses import Refusal, json_response
 from brimful_worker.gateway.sample_request import SampleRequest, read_json
+from brimful_worker.gateway.text import sample_text
 
 
 class Generation:
     """Entering takes a slot, then a hold; leaving returns both, once."""
 
     def __init__(self, core: GatewayCore, request: SampleRequest, *, background: bool = False) -> None:
-        """``background``: the request is a Job's."""
+        """``background`` is true for a Job."""
         self._core = core
         self._request = request
         self._background = background
@@ -96,3 +98,40 @@ async def run_job(core: GatewayCore, request: SampleRequest, on_running: Callabl
     assert isinstance(response, web.Response)
     assert isinstance(response.body, bytes)
     return response.status, read_json(response.body)
+
+
+def complete(request: SampleRequest, options: GatewayOptions) -> dict[str, Any]:
+    """All prompts x n choices, choice i of prompt p at index p*n + i, and the usage. ("Sample many rollouts")"""
+    choices: list[dict[str, Any]] = []
+    generated = 0
+    for digest in request.digests:
+        for choice in range(request.n):
+            text, tokens, finish = sample_text(
+                digest,
+                choice,
+                max_tokens=request.max_tokens,
+                seed=request.seed,
+                model=request.model,
+                greedy=request.greedy,
+                odd=options.text == "unicode",
+            )
+            for stop in request.stop:
+                if (end := text.find(stop)) >= 0:
+                    text, finish = text[:end], "stop"
+                    tokens = len(text.split())
+            generated += tokens
+            message = {"role": "assistant", "content": text}
+            content: dict[str, Any] = {"message": message} if request.chat else {"text": text}
+            choices.append({"index": len(choices), **content, "logprobs": None, "finish_reason": finish})
+    return {
+        "id": ("chatcmpl-" if request.chat else "cmpl-") + uuid.uuid4().hex,
+        "object": "chat.completion" if request.chat else "text_completion",
+        "created": int(time.time()),
+        "model": request.model,
+        "choices": choices,
+        "usage": {
+            "prompt_tokens": request.prompt_tokens,
+            "completion_tokens": generated,
+            "total_tokens": request.prompt_tokens + generated,
+        },
+    }

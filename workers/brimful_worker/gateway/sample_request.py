@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -67,7 +68,7 @@ def parse_request(fields: Mapping[str, Any], options: GatewayOptions, *, chat: b
     prompts = [_messages(fields.get("messages"))] if chat else _prompts(fields.get("prompt"))
     if fields.get("stream"):
         raise _bad("stream is not supported", "stream", "unsupported_value")
-    n = _count(fields, "n", 1)
+    n = _number(fields, "n", 1) or 1
     max_tokens = _max_tokens(fields, options, chat=chat, choices=len(prompts) * n)
     if options.max_request_tokens is not None and len(prompts) * n * max_tokens > options.max_request_tokens:
         raise _bad(
@@ -76,11 +77,7 @@ def parse_request(fields: Mapping[str, Any], options: GatewayOptions, *, chat: b
             "max_tokens",
             "request_too_large",
         )
-    temperature = _number(fields, "temperature", 0, 2)
-    _number(fields, "top_p", 0, 1)
-    seed = fields.get("seed")
-    if seed is not None and type(seed) is not int:
-        raise _bad("seed must be an integer", "seed", "invalid_type")
+    _number(fields, "top_p", 0, 1, whole=False)
     return SampleRequest(
         chat=chat,
         model=model,
@@ -88,8 +85,8 @@ def parse_request(fields: Mapping[str, Any], options: GatewayOptions, *, chat: b
         digests=[prompt_digest(prompt) for prompt in prompts],
         n=n,
         max_tokens=max_tokens,
-        seed=seed,
-        greedy=temperature == 0,
+        seed=_number(fields, "seed", -math.inf),
+        greedy=_number(fields, "temperature", 0, 2, whole=False) == 0,
         stop=_stop(fields.get("stop")),
         prompt_tokens=sum(map(count_tokens, prompts)),
     )
@@ -103,29 +100,19 @@ def _max_tokens(fields: Mapping[str, Any], options: GatewayOptions, *, chat: boo
     name = "max_completion_tokens" if chat and fields.get("max_completion_tokens") is not None else "max_tokens"
     if fields.get(name) is None and not chat and choices > 1 and options.max_tokens_required:
         raise _bad("max_tokens must be set explicitly for several prompts or n > 1", "max_tokens", "missing_max_tokens")
-    return _count(fields, name, _DEFAULT_MAX_TOKENS)
+    return _number(fields, name, 1) or _DEFAULT_MAX_TOKENS
 
 
-def _count(fields: Mapping[str, Any], name: str, default: int) -> int:
-    value = fields.get(name)
-    if value is None:
-        return default
-    if type(value) is not int:
-        raise _bad(f"{name} must be an integer", name, "invalid_type")
-    if value < 1:
-        raise _bad(f"{name} must be at least 1", name, "invalid_value")
-    return value
-
-
-def _number(fields: Mapping[str, Any], name: str, low: float, high: float) -> float | None:
+def _number(fields: Mapping[str, Any], name: str, low: float, high: float = math.inf, *, whole: bool = True) -> Any:
     value = fields.get(name)
     if value is None:
         return None
-    if type(value) not in (int, float):
-        raise _bad(f"{name} must be a number", name, "invalid_type")
+    if type(value) is not int and (whole or type(value) is not float):
+        raise _bad(f"{name} must be {'an integer' if whole else 'a number'}", name, "invalid_type")
     if not low <= value <= high:
-        raise _bad(f"{name} must be between {low} and {high}", name, "invalid_value")
-    return float(value)
+        limits = f"at least {low}" if high == math.inf else f"between {low} and {high}"
+        raise _bad(f"{name} must be {limits}", name, "invalid_value")
+    return value
 
 
 def _stop(value: Any) -> tuple[str, ...]:

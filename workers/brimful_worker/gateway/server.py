@@ -16,9 +16,10 @@ from typing import Any
 
 from aiohttp import web
 
-from brimful_worker.gateway.core import Handler
 from brimful_worker.gateway.options import GatewayOptions
 from brimful_worker.gateway.request_log import RequestLog
+
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 _BACKLOG = 8192
 _STOP_S = 0.01

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import ssl
@@ -66,17 +67,13 @@ def raise_open_file_limit(requests: int) -> int | None:
     """
     if resource is None:
         return None
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = requests + _OTHER_OPEN_FILES
-    if soft != resource.RLIM_INFINITY and soft != hard:
-        wanted = hard if hard != resource.RLIM_INFINITY else max(soft, 1 << 20)
-        for attempt in (wanted, needed):  # macOS refuses what exceeds its kernel's own limit
-            try:
-                resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, attempt), hard))
-            except (OSError, ValueError):
-                continue
-            break
-        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for wanted in (hard, needed):  # macOS refuses its own hard limit
+        if soft not in (hard, resource.RLIM_INFINITY) and not 0 <= wanted <= soft:
+            with contextlib.suppress(OSError, ValueError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if soft == resource.RLIM_INFINITY:
         return None
     if soft < needed:

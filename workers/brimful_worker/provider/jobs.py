@@ -15,7 +15,7 @@ import hashlib
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from brimful.outcome import Cause
@@ -102,7 +102,7 @@ class JobPoller:
             job_id = str(job["id"])
             if job.get("status") in _CANCELLED:
                 # An earlier delivery of this work was revoked, but this one was not.
-                return self._replace(Cause.JOB_CANCELLED, f"Job {job_id} was cancelled earlier")
+                return self._start_over(Cause.JOB_CANCELLED, f"Job {job_id} was cancelled earlier")
             return await self._watch(job_id, job)
         except asyncio.CancelledError as error:
             if grant.lost or self._hooks.giving_back() or error.args[:1] == (GIVE_BACK,):
@@ -117,7 +117,7 @@ class JobPoller:
         while True:
             status = job.get("status")
             if job.get("result_expired") is True or status == "expired":
-                return self._replace(Cause.JOB_EXPIRED, f"the result of Job {job_id} expired before it was fetched")
+                return self._start_over(Cause.JOB_EXPIRED, f"the result of Job {job_id} expired before it was fetched")
             if status in _CANCELLED:
                 self._key.generation += 1
                 return Classification(Kind.PERMANENT, cause=Cause.JOB_CANCELLED, message=f"Job {job_id} was cancelled")
@@ -140,7 +140,7 @@ class JobPoller:
                 await self._hooks.throttled(classification)
                 continue
             if classification.status == 404:
-                return self._replace(Cause.JOB_EXPIRED, f"the provider no longer knows Job {job_id}")
+                return self._start_over(Cause.JOB_EXPIRED, f"the provider no longer knows Job {job_id}")
             failures += 1
             if classification.kind is not Kind.TRANSIENT or failures >= _MAX_FAILURES:
                 return classification
@@ -154,7 +154,7 @@ class JobPoller:
                 if answer.status == 202 or (answer.status in (409, 425) and _error_code(answer) in _NOT_READY):
                     return None
                 if answer.status in (404, 410):
-                    return self._replace(
+                    return self._start_over(
                         Cause.JOB_EXPIRED, f"the result of Job {job_id} is gone (HTTP {answer.status})"
                     )
             classification = self._classify(answer)
@@ -183,11 +183,12 @@ class JobPoller:
                 return classification  # the next attempt finds the same Job
         self._key.generation += 1
         if classification.kind in (Kind.SUCCESS, Kind.SHORT):
-            message = f"Job {job_id} failed without an error"
-            return Classification(Kind.TRANSIENT, cause=Cause.JOB_FAILED, message=message)
+            return Classification(
+                Kind.TRANSIENT, cause=Cause.JOB_FAILED, message=f"Job {job_id} failed without an error"
+            )
         if classification.kind is Kind.TRANSIENT:
             message = f"the Job failed: {classification.message}"
-            return Classification(Kind.TRANSIENT, cause=Cause.JOB_FAILED, message=message, status=classification.status)
+            return replace(classification, cause=Cause.JOB_FAILED, message=message, retry_after_s=None)
         return classification
 
     async def _get(self, *path: str) -> Answer | TransportError:
@@ -218,7 +219,7 @@ class JobPoller:
         cancelling.add_done_callback(_retrieve_exception)
         await asyncio.wait({cancelling})
 
-    def _replace(self, cause: Cause, message: str) -> Classification:
+    def _start_over(self, cause: Cause, message: str) -> Classification:
         """The Job ended without a result: the next attempt makes a new one."""
         self._key.generation += 1
         return Classification(Kind.TRANSIENT, cause=cause, message=message)

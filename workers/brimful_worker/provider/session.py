@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
+from typing import Self
 from urllib.parse import urlsplit
 
 from brimful.config import Settings
@@ -29,8 +29,11 @@ OnSent = Callable[[HttpExchange], None]
 class Provider:
     """One process's session with the provider. Use ``async with Provider(settings)`` on the loop that sends requests.
 
-    Entering raises SettingError for an invalid URL, proxy or certificate file; the constructor for an invalid key.
+    Entering raises the process's limit on open files. It raises SettingError for an invalid URL, proxy or certificate
+    file, and the constructor for an invalid key.
     """
+
+    _http: HttpClient
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -43,11 +46,9 @@ class Provider:
                 f"{self._profile.key_env[0]}: the key contains characters that a header cannot carry (a line break, a "
                 "typographic quote?): set it again"
             )
-        self._http: HttpClient | None = None
         self._routes: dict[tuple[Mode, Workload], Route] = {}
 
-    async def start(self) -> None:
-        """Open the session. Raises the process's limit on open files as far as it can."""
+    async def __aenter__(self) -> Self:
         settings = self._settings
         raise_open_file_limit(min(self._profile.slots, self._profile.per_process))
         self._http = HttpClient(
@@ -56,6 +57,7 @@ class Provider:
                 "Accept": "application/json",
                 "User-Agent": "brimful",
             },
+            timeout_s=settings.timeout_s,
             connect_timeout_s=settings.connect_timeout_s,
             max_bytes=int(settings.max_answer_mb * 2**20),
             tls=tls_context(),
@@ -70,19 +72,10 @@ class Provider:
         except ValueError:
             name = self._profile.base_env[0]
             raise SettingError(f"{name}: invalid provider URL {settings.api_base!r}") from None
-
-    async def aclose(self) -> None:
-        """Close all connections."""
-        if self._http is not None:
-            http, self._http = self._http, None
-            await http.aclose()
-
-    async def __aenter__(self) -> Provider:
-        await self.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
+        await self._http.aclose()
 
     @property
     def host(self) -> str:
@@ -96,7 +89,7 @@ class Provider:
     async def complete(self, part: Part, body: bytes, grant: Grant, on_sent: OnSent) -> Classification:
         """Send one request to the completions or chat endpoint. Raises StaleGrant from ``grant.sent()``."""
         route = self._routes[part.request.mode, part.request.workload]
-        answer = await self._exchange(route, body, grant, on_sent)
+        answer = await self._http.exchange(route, body, grant, on_sent)
         classification = classify_answer(answer, expected=len(part.places), prompts=part.prompts, now=time.time())
         return self._redact(classification, part)
 
@@ -109,14 +102,12 @@ class Provider:
         async def send(
             method: str, path: tuple[str, ...], *, key: JobKey | None, grant: Grant | None
         ) -> Answer | TransportError:
-            assert self._http is not None
             if key is None:
-                return await self._exchange(
-                    self._http.route(method, self._endpoints.job(*path), headers), None, grant, None
-                )
+                route = self._http.route(method, self._endpoints.job(*path), headers)
+                return await self._http.exchange(route, None, grant)
             url = self._endpoints.submit(part.request.mode)
             route = self._http.route(method, url, {**headers, "Idempotency-Key": str(key)})
-            return await self._exchange(route, body, grant, on_sent)
+            return await self._http.exchange(route, body, grant, on_sent)
 
         poller = JobPoller(send, hooks, key, expected=len(part.places), prompts=part.prompts)
         return self._redact(await poller.run(grant), part)
@@ -126,12 +117,6 @@ class Provider:
         if self._profile.workload_header:
             headers[self._profile.workload_header] = workload.value
         return headers
-
-    def _exchange(
-        self, route: Route, body: bytes | None, grant: Grant | None, on_sent: OnSent | None
-    ) -> Coroutine[Any, Any, Answer | TransportError]:
-        assert self._http is not None, "the provider's session is not open"
-        return self._http.exchange(route, body, timeout_s=self._settings.timeout_s, grant=grant, on_sent=on_sent)
 
     def _redact(self, classification: Classification, part: Part) -> Classification:
         """Providers quote keys and prompts in their errors; our messages may contain neither."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from brimful.errors import SettingError
-from brimful_worker.gateway.faults import answers, breaks, refusals  # noqa: F401 (they register their faults)
+from brimful_worker.gateway.faults import answers, refusals  # noqa: F401 (they register their faults)
 from brimful_worker.gateway.faults.fault import FAULTS, Fault
 
 WORK = frozenset({"completions", "chat", "submit"})
@@ -29,30 +29,23 @@ KINDS = WORK | {"job", "poll", "result", "cancel"}
 
 @dataclass(slots=True)
 class Rule:
-    """A fault and its condition, one of ``probability`` … ``prompt``; without one, it applies to every request."""
+    """A fault and its condition, ``probability`` or ``when``; without one, it applies to every request."""
 
     fault: Fault
     kinds: frozenset[str] = WORK
     probability: float | None = None
-    count: int | None = None
-    nth: int | None = None
-    every: int | None = None
-    prompt: Callable[[Any], bool] | None = None
-    """True for a prompt (string, token ids or messages) that meets the fault."""
+    when: Callable[[Rule, Sequence[Any]], bool] | None = None
+    """Called with this rule and the request's prompts (strings, token ids or messages)."""
     happened: int = 0
+    """Requests that met the fault."""
     seen: int = field(default=0, repr=False)
+    """Requests of its kinds, this one included."""
 
     def applies(self, prompts: Sequence[Any], draw: float) -> bool:
         """Whether this request meets the fault; ``draw`` in [0, 1) is reduced by the probabilities of earlier rules."""
         self.seen += 1
-        if self.count is not None:
-            applies = self.happened < self.count
-        elif self.nth is not None:
-            applies = self.seen == self.nth
-        elif self.every is not None:
-            applies = self.seen % self.every == 0
-        elif self.prompt is not None:
-            applies = any(map(self.prompt, prompts))
+        if self.when is not None:
+            applies = self.when(self, prompts)
         else:
             applies = self.probability is None or 0 <= draw < self.probability
         self.happened += applies
@@ -119,14 +112,18 @@ def _parse(text: str) -> Rule:
 
 
 def _set_condition(rule: Rule, when: str) -> None:
-    if when.startswith("@") and len(when) > 1:
-        needle = when[1:]
-        rule.prompt = lambda prompt: needle in (prompt if isinstance(prompt, str) else repr(prompt))
-    elif when[:1] in ("x", "#", "%"):
-        number = int(when[1:])
+    sign, rest = when[:1], when[1:]
+    if sign == "@" and rest:
+        rule.when = lambda rule, prompts: any(rest in (p if isinstance(p, str) else repr(p)) for p in prompts)
+    elif sign in ("x", "#", "%"):
+        number = int(rest)
         if number < 1:
             raise ValueError(when)
-        setattr(rule, {"x": "count", "#": "nth", "%": "every"}[when[0]], number)
+        rule.when = {
+            "x": lambda rule, prompts: rule.happened < number,
+            "#": lambda rule, prompts: rule.seen == number,
+            "%": lambda rule, prompts: rule.seen % number == 0,
+        }[sign]
     elif when:
         rule.probability = float(when)
         if not 0 <= rule.probability <= 1:

@@ -14,65 +14,60 @@ from brimful_worker.gateway.core import GatewayCore
 from brimful_worker.gateway.faults.fault import Fault, FaultContext
 from brimful_worker.gateway.generation import run_job
 from brimful_worker.gateway.jobs.jobs import Result
-from brimful_worker.gateway.responses import Refusal, json_response
+from brimful_worker.gateway.responses import json_response
 from brimful_worker.gateway.sample_request import SampleRequest
 
 
-class JobRoutes:
-    """A submission is an arrival, like a completion; the other routes take no slot, and a start only if polls count."""
+async def job_routes(core: GatewayCore, http: web.BaseRequest, path: list[str]) -> web.StreamResponse | None:
+    """Handle ``/completion-jobs/PATH``; None for an unknown route. Raises Refusal.
 
-    PREFIX = "/completion-jobs/"
-    """The path of one Job's routes."""
+    A submission is an arrival, like a completion; the other routes take no slot, and a start only if polls count.
+    """
+    jobs = core.jobs
+    match http.method, path:
+        case "POST", []:
+            return await core.receive(http, "submit", partial(_create, core))
+        case "GET", [id]:
+            return await _respond(core, http, "poll", lambda: (200, jobs.view(jobs.get(id))))
+        case "GET", [id, "result"]:
+            return await _respond(core, http, "result", lambda: jobs.result(id))
+        case ("POST", [id, "cancel"]) | ("DELETE", [id]):
+            return await _respond(core, http, "cancel", lambda: (200, jobs.view(jobs.cancel(id))))
+        case _:
+            return None
 
-    def __init__(self, core: GatewayCore) -> None:
-        self._core = core
 
-    async def submit(self, http: web.BaseRequest) -> web.StreamResponse:
-        return await self._core.receive(http, "submit", self._create)
+async def _create(
+    core: GatewayCore, http: web.BaseRequest, request: SampleRequest, fields: dict[str, Any], fault: Fault | None
+) -> web.StreamResponse:
+    """Make the Job, or find the one of the same key. Raises Refusal (409) as ``Jobs.submit`` does."""
+    if fault is not None and not fault.after_work:
+        return await fault.inject(FaultContext(http, core.retry_after))
+    key, body = http.headers.get("Idempotency-Key"), json_bytes.encode(fields, sort=True)
+    view = core.jobs.view(core.jobs.submit(request, key, body, partial(run_job, core)))
+    if fault is not None:
+        return await fault.inject(FaultContext(http, core.retry_after, lambda: view))
+    return json_response(view, 202)
 
-    async def handle(self, http: web.BaseRequest, path: str) -> web.StreamResponse:
-        """``path`` is what follows PREFIX. Raises Refusal."""
-        jobs = self._core.jobs
-        match http.method, path.split("/"):
-            case "GET", [id]:
-                return await self._respond(http, "poll", lambda: (200, jobs.view(jobs.get(id))))
-            case "GET", [id, "result"]:
-                return await self._respond(http, "result", lambda: jobs.result(id))
-            case ("POST", [id, "cancel"]) | ("DELETE", [id]):
-                return await self._respond(http, "cancel", lambda: (200, jobs.view(jobs.cancel(id))))
-            case _:
-                raise Refusal(404, "not_found", f"Unknown request URL: {http.method} {http.path}.")
 
-    async def _create(
-        self, http: web.BaseRequest, request: SampleRequest, fields: dict[str, Any], fault: Fault | None
-    ) -> web.StreamResponse:
-        """Make the Job, or find the one of the same key. Raises Refusal (409) as ``Jobs.submit`` does."""
-        core = self._core
-        if fault is not None and not fault.after_work:
+async def _respond(
+    core: GatewayCore, http: web.BaseRequest, kind: str, find: Callable[[], Result]
+) -> web.StreamResponse:
+    """Check the key, the window and the faults, then answer with ``find()``.
+
+    A fault without ``after_work`` is injected before it is called. Raises Refusal: 401, 429 if polls count, and those
+    of ``find``.
+    """
+    core.check_key(http)
+    core.request_log.kinds[kind] += 1
+    if core.options.polls_count and (refusal := core.take_start(time.monotonic())) is not None:
+        raise refusal
+    fault = core.faults.choose(kind)
+    if fault is not None:
+        core.request_log.faulted(None, fault.name)
+        if not fault.after_work:
             return await fault.inject(FaultContext(http, core.retry_after))
-        key, body = http.headers.get("Idempotency-Key"), json_bytes.encode(fields, sort=True)
-        view = core.jobs.view(core.jobs.submit(request, key, body, partial(run_job, core)))
-        if fault is not None:
-            return await fault.inject(FaultContext(http, core.retry_after, lambda: view))
-        return json_response(view, 202)
-
-    async def _respond(self, http: web.BaseRequest, kind: str, find: Callable[[], Result]) -> web.StreamResponse:
-        """Check the key, the window and the faults, then answer with ``find()``.
-
-        A fault without ``after_work`` is injected before it is called. Raises Refusal: 401, 429 if polls count, and
-        those of ``find``.
-        """
-        core = self._core
-        core.check_key(http)
-        core.request_log.kinds[kind] += 1
-        if core.options.polls_count and (refusal := core.take_start(time.monotonic())) is not None:
-            raise refusal
-        fault = core.faults.choose(kind)
-        if fault is not None and not fault.after_work:
-            core.request_log.faulted(None, fault.name)
-            return await fault.inject(FaultContext(http, core.retry_after))
-        status, body = find()
-        if fault is not None:
-            core.request_log.faulted(None, fault.name)
-            return await fault.inject(FaultContext(http, core.retry_after, lambda: body))
-        return json_response(body, status)
+    status, body = find()
+    if fault is not None:
+        return await fault.inject(FaultContext(http, core.retry_after, lambda: body))
+    return json_response(body, status)

@@ -30,13 +30,18 @@ class HttpClient:
         self,
         *,
         headers: Mapping[str, str],
+        timeout_s: float,
         connect_timeout_s: float,
         max_bytes: int,
         tls: ssl.SSLContext | bool = True,
         proxy: str | None = None,
     ) -> None:
-        """``headers`` are sent with every request; a body of more than ``max_bytes`` is not read."""
+        """``headers`` are sent with every request; a body of more than ``max_bytes`` is not read.
+
+        ``timeout_s`` runs from the first byte written to the last byte read.
+        """
         self._headers = headers
+        self._timeout_s = timeout_s
         self._proxy = proxy
         self._max_bytes = max_bytes
         self._connector = Connector(tls, connect_timeout_s)
@@ -52,17 +57,14 @@ class HttpClient:
         self,
         route: Route,
         body: bytes | None,
-        *,
-        timeout_s: float,
         grant: Grant | None,
         on_sent: Callable[[HttpExchange], None] | None = None,
     ) -> Answer | TransportError:
         """Send one request and read the complete answer. Redirects are not followed.
 
-        ``timeout_s`` runs from the first byte written to the last byte read. An exception of ``grant.sent()`` is raised
-        with nothing written. A cancellation drops the connection at once.
+        An exception of ``grant.sent()`` is raised with nothing written. A cancellation drops the connection at once.
         """
-        exchange = HttpExchange(grant, timeout_s, on_sent)
+        exchange = HttpExchange(grant, self._timeout_s, on_sent)
         connection = None
         try:
             connection = await self._connector.open(route)
@@ -119,38 +121,39 @@ def _timed_out(exchange: HttpExchange) -> TransportError:
 
 def _transport_error(error: BaseException, exchange: HttpExchange) -> TransportError:
     """What failed, and when. aiohttp's own texts are not quoted: some contain a proxy's password or raw bytes."""
+    cause, permanent, stale = Cause.CONNECTION, False, False
     match error:
         case TimeoutError() if not error.errno:
-            return TransportError(Cause.CONNECTION, "no connection within the connect timeout")
+            message = "no connection within the connect timeout"
         case aiohttp.ClientConnectorCertificateError():
+            permanent = True
             reason = _reason(error.certificate_error)
-            message = (
-                f"the provider's certificate does not verify: {reason}; SSL_CERT_FILE can name the authority's file"
-            )
-            return TransportError(Cause.CONNECTION, message, permanent=True)
+            message = f"the provider's certificate does not verify: {reason}; set SSL_CERT_FILE to its authority's file"
         case aiohttp.ClientProxyConnectionError():
-            return TransportError(Cause.CONNECTION, f"no connection to the proxy: {_reason(error.os_error)}")
+            message = f"no connection to the proxy: {_reason(error.os_error)}"
         case aiohttp.ClientConnectorError():
-            place = f"{error.host}:{error.port}"
-            return TransportError(Cause.CONNECTION, f"no connection to {place}: {_reason(error.os_error)}")
+            message = f"no connection to {error.host}:{error.port}: {_reason(error.os_error)}"
         case aiohttp.ClientHttpProxyError():
+            permanent = error.status == 407
             message = f"the proxy refused the connection: HTTP {error.status}"
-            return TransportError(Cause.CONNECTION, message, permanent=error.status == 407)
         case aiohttp.InvalidURL():
-            return TransportError(Cause.BAD_REQUEST, "invalid provider URL", permanent=True)
+            cause, permanent = Cause.BAD_REQUEST, True
+            message = "invalid provider URL"
         case aiohttp.ClientPayloadError():
-            return TransportError(Cause.CONNECTION, "the connection ended within the answer's body")
+            message = "the connection ended within the answer's body"
         case aiohttp.ClientResponseError() | HttpProcessingError():
-            return TransportError(Cause.BAD_ANSWER, "the answer is not HTTP")
+            cause = Cause.BAD_ANSWER
+            message = "the answer is not HTTP"
         case aiohttp.ClientConnectionError() | OSError():
+            stale = exchange.reused
             when = "before the request was sent" if exchange.sent_at is None else "before an answer came"
-            reason = _reason(error) if isinstance(error, OSError) else "by the server"
-            return TransportError(Cause.CONNECTION, f"connection closed {when}: {reason}", stale=exchange.reused)
+            message = f"connection closed {when}: {_reason(error) if isinstance(error, OSError) else 'by the server'}"
         case ValueError():
+            cause, permanent = Cause.BAD_REQUEST, True
             message = f"the request cannot be sent: {type(error).__name__}"
-            return TransportError(Cause.BAD_REQUEST, message, permanent=True)
         case _:
-            return TransportError(Cause.CONNECTION, _reason(error))
+            message = _reason(error)
+    return TransportError(cause, message, permanent=permanent, stale=stale)
 
 
 def _reason(error: BaseException) -> str:
