@@ -19,7 +19,7 @@ from brimful.state.broker_queues import read_queues
 from brimful.state.keys import TAGS
 from brimful.state.probes import check_provider, connect
 from brimful.state.redis_url import broker_url, without_password
-from brimful.state.target import Place, find_redis, find_tag
+from brimful.state.target import RedisTarget, find_redis, find_tag
 from brimful_worker.local.server.valkey import Valkey, free_port
 from support.commands import brimful
 
@@ -102,7 +102,7 @@ def test_a_client_needs_no_key() -> None:
 
 
 def test_a_server_that_forgets_and_evicts_is_told(valkey: Valkey) -> None:
-    place = Place(valkey.url)
+    place = RedisTarget(valkey.url)
     with connect(place.url) as client:
         client.config_set("maxmemory", "100mb")
         client.config_set("maxmemory-policy", "allkeys-lru")
@@ -158,7 +158,7 @@ def test_a_wrong_password_is_said(valkey: Valkey) -> None:
 
 
 def test_which_key_is_meant(valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> None:
-    place, settings = Place(valkey.url), Settings.load()
+    place, settings = RedisTarget(valkey.url), Settings.load()
     with connect(place.url) as client:
         with pytest.raises(UsageError, match="no worker has ever used"):
             find_tag(place, client, settings)

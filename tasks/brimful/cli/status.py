@@ -18,7 +18,7 @@ from brimful.runtime.interrupt import unwinding
 from brimful.state.broker_queues import Queues, read_queues
 from brimful.state.probes import connect, unreachable
 from brimful.state.status import Status, known_tags, read_status
-from brimful.state.target import Place, find_redis, find_tag
+from brimful.state.target import RedisTarget, find_redis, find_tag
 
 _EVERY_S = 1.0
 _BAR = 30
@@ -52,7 +52,9 @@ def status(
             time.sleep(_EVERY_S)
 
 
-def _look(place: Place, client: redis.Redis, settings: Settings, tag: str | None, *, as_json: bool, clear: bool) -> str:
+def _look(
+    place: RedisTarget, client: redis.Redis, settings: Settings, tag: str | None, *, as_json: bool, clear: bool
+) -> str:
     looks = [(read_status(client, one), read_queues(client)) for one in _tags(place, client, settings, tag)]
     if as_json:
         return json.dumps(_as_dict(place, looks))
@@ -60,14 +62,14 @@ def _look(place: Place, client: redis.Redis, settings: Settings, tag: str | None
     return _cleared(text) if clear else text
 
 
-def _tags(place: Place, client: redis.Redis, settings: Settings, wanted: str | None) -> list[str]:
+def _tags(place: RedisTarget, client: redis.Redis, settings: Settings, wanted: str | None) -> list[str]:
     """All keys' without a choice: a look costs nothing."""
     if wanted is None and len(tags := known_tags(client)) > 1:
         return tags
     return [find_tag(place, client, settings, wanted)]
 
 
-def _as_dict(place: Place, looks: list[tuple[Status, Queues]]) -> dict[str, Any]:
+def _as_dict(place: RedisTarget, looks: list[tuple[Status, Queues]]) -> dict[str, Any]:
     keys = [status.to_dict() for status, _ in looks]
     queues = looks[0][1]
     first = keys[0]

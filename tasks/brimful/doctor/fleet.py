@@ -11,12 +11,12 @@ from brimful.doctor.check import Check, Level
 from brimful.names import QUEUES
 from brimful.state.broker_queues import read_queues
 from brimful.state.probes import worker_queues
-from brimful.state.target import Place
+from brimful.state.target import RedisTarget
 
 _PING_S = 1.0
 
 
-def fleet_checks(place: Place, client: redis.Redis, settings: Settings) -> Iterator[Check]:
+def fleet_checks(place: RedisTarget, client: redis.Redis, settings: Settings) -> Iterator[Check]:
     reads = worker_queues(place.url, settings.visibility_timeout_s, timeout_s=_PING_S)
     waiting = read_queues(client)
     total = sum(waiting.lengths.values())

@@ -10,10 +10,10 @@ from brimful.config import Settings
 from brimful.doctor.check import Check, Level
 from brimful.errors import UsageError
 from brimful.state.status import Status, read_status
-from brimful.state.target import Place, find_tag
+from brimful.state.target import RedisTarget, find_tag
 
 
-def limit_checks(place: Place, client: redis.Redis, settings: Settings) -> Iterator[Check]:
+def limit_checks(place: RedisTarget, client: redis.Redis, settings: Settings) -> Iterator[Check]:
     try:
         tag = find_tag(place, client, settings)
     except UsageError as error:

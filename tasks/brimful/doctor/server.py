@@ -9,7 +9,7 @@ from typing import Any
 import redis
 
 from brimful.doctor.check import Check, Level
-from brimful.state.target import Place
+from brimful.state.target import RedisTarget
 
 _OLDEST = (6, 2)
 _SKEW_S = 5.0
@@ -17,7 +17,7 @@ _SLOW_S = 0.05
 _ROUNDS = 5
 
 
-def server_checks(place: Place, client: redis.Redis) -> Iterator[Check]:
+def server_checks(place: RedisTarget, client: redis.Redis) -> Iterator[Check]:
     """``client`` is one for ``place``. Raises redis.RedisError where it does not answer."""
     times = []
     for _ in range(_ROUNDS):

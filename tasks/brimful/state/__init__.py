@@ -1,4 +1,4 @@
-"""State in Redis: its URL, key names, fleet status, queue depths, live limits, and retrying until Redis answers.
+"""State in Redis: URL, key names, fleet status, queue depths, limits, and retrying until Redis answers.
 
-Level 5. Imports the vocabulary and ``runtime``; imported by ``celery``, ``doctor``, ``dispatch`` and everything above.
+Level 5. Imports the vocabulary, ``packing`` and ``runtime``; imported by ``celery``, ``doctor`` and everything above.
 """

@@ -1,7 +1,7 @@
-"""Every Redis key and channel name, built here and nowhere else.
+"""Every Redis key and channel name of brimful; Celery's are in :mod:`brimful.state.broker_queues`.
 
-All keys of one API key's admission carry the hash tag ``{<key tag>}``, all keys of a run ``{run:<id>}``: each set stays
-in one slot of a Redis Cluster, and several API keys can share one Redis.
+The keys of one API key's admission carry the hash tag ``{<key tag>}``, those of a run ``{run:<id>}``: each set stays in
+one slot of a Redis Cluster, and several API keys can share one Redis.
 """
 
 from __future__ import annotations
@@ -10,60 +10,39 @@ TAGS = "brimful:tags"
 """ZSET: key tag → when a process of it last started (seconds, Unix)."""
 
 
-def admission_key(tag: str, name: str) -> str:
-    """``name`` is one of :data:`ADMISSION`."""
-    return f"brimful:{{{tag}}}:{name}"
-
-
 ADMISSION = (
-    "state",
-    "limits",
-    "defaults",
-    "slots",
-    "starts",
-    "tokens",
-    "amounts",
-    "start_only",
-    "interactive",
-    "batch",
-    "heard",
-    "commands",
-    "pushed",
-    "inbox",
-    "workers",
+    "state",  # HASH: epoch, server, clock, pause, slow start, circuit breaker
+    "limits",  # HASH: the operator's limits, which override the defaults
+    "defaults",  # HASH: the limits that the first process brought
+    "slots",  # ZSET: ticket → expiry of its lease (ms); ``~ticket`` while the slot cools down
+    "starts",  # ZSET: ticket → when it was granted (ms); the log of the window
+    "tokens",  # ZSET: ticket → when it was granted (ms); the log of the token window
+    "amounts",  # HASH: ticket → tokens of that log
+    "start_only",  # ZSET: ticket that waits for a start without a slot → since when (ms)
+    "interactive",  # ZSET: waiting ticket → since when (ms)
+    "batch",  # ZSET: the same
+    "heard",  # ZSET: process → time of its last command (ms)
+    "commands",  # HASH: process → number of its last command; "process seen" → the last grant that it confirmed
+    "pushed",  # HASH: process → number of its last grant
+    "inbox",  # HASH: process → JSON of the grants that it has not confirmed
+    "workers",  # HASH: process → JSON: name, host, pid, and how many wait beyond those in the queues
 )
-"""The admission's keys, in the order in which its scripts take them.
-
-state        HASH  epoch, server, clock, pause, ramp, breaker
-limits       HASH  the operator's limits, which beat the defaults
-defaults     HASH  the limits that the first process brought
-slots        ZSET  ticket → expiry of its lease (ms); ``~ticket`` while the slot cools off
-starts       ZSET  ticket → when it was granted (ms), the log of the window
-tokens       ZSET  ticket → when it was granted (ms), the log of the token window
-amounts      HASH  ticket → tokens of that log
-start_only   ZSET  ticket that waits for a start without a slot → since when (ms)
-interactive  ZSET  waiting ticket → since when (ms)
-batch        ZSET  the same
-heard        ZSET  process → when it last spoke (ms)
-commands     HASH  process → number of its last command; "process seen" → number of the last grant it confirmed
-pushed       HASH  process → number of its last grant
-inbox        HASH  process → JSON of the grants it has not confirmed
-workers      HASH  process → JSON: name, host, pid; and how many wait there beyond those in the queues
-"""
+"""The admission's keys, in the order in which its scripts take them."""
 
 
 def admission_keys(tag: str) -> dict[str, str]:
-    return {name: admission_key(tag, name) for name in ADMISSION}
+    """:data:`ADMISSION` → key."""
+    return {name: f"brimful:{{{tag}}}:{name}" for name in ADMISSION}
 
 
 def everyone_channel(tag: str) -> str:
-    """All processes of a key listen here: a new epoch, changed limits."""
-    return admission_key(tag, "everyone")
+    """Channel of all of a key's processes: a new epoch, changed limits."""
+    return f"brimful:{{{tag}}}:everyone"
 
 
 def process_channel(tag: str, process: str) -> str:
-    """One process listens here: its grants, and when to come again."""
-    return admission_key(tag, "to:") + process
+    """Channel of one process: its grants, and when to poll again."""
+    return f"brimful:{{{tag}}}:to:{process}"
 
 
 def run_key(run: str, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Which Redis a command reads: BRIMFUL_REDIS_URL, or the one embedded Valkey that runs on this machine."""
+"""Which Redis and which key a command is about: BRIMFUL_REDIS_URL, or the embedded Valkey of this machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from brimful.state.status import known_tags
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RedisTarget:
     url: str
     tag: str | None = None
     """The key tag, of an embedded Valkey, which serves one key."""
@@ -25,23 +25,19 @@ class Place:
         return without_password(self.url)
 
 
-def find_redis(settings: Settings) -> Place:
-    """Raises UsageError when there is neither a URL nor exactly one embedded Valkey that can be meant."""
+def find_redis(settings: Settings) -> RedisTarget:
+    """Raises UsageError if there is neither a URL nor one embedded Valkey, of this key or the only one."""
     if settings.redis_url is not None:
-        return Place(settings.redis_url)
+        return RedisTarget(settings.redis_url)
     servers = running_servers(settings.state_dir)
-    try:
-        own = settings.key_tag
-    except SettingError:
-        own = None
-    if own in servers:
-        return Place(servers[own].url, own)
-    if len(servers) == 1:
-        ((tag, server),) = servers.items()
-        return Place(server.url, tag)
+    tag = own_tag(settings)
+    if tag not in servers and len(servers) == 1:
+        (tag,) = servers
+    if tag in servers:
+        return RedisTarget(servers[tag].url, tag)
     if servers:
         raise UsageError(
-            f"{len(servers)} local fleets run here, for different keys: set the key of the one you mean, or "
+            f"{len(servers)} local fleets run here, for different keys: set the key of one of them, or "
             "BRIMFUL_REDIS_URL as its `brimful up` printed it"
         )
     raise UsageError(
@@ -49,27 +45,33 @@ def find_redis(settings: Settings) -> Place:
     )
 
 
-def find_tag(place: Place, client: redis.Redis, settings: Settings, wanted: str | None = None) -> str:
-    """The key tag that is meant: ``wanted`` (its beginning is enough), the own key's, or the only one there is.
+def find_tag(target: RedisTarget, client: redis.Redis, settings: Settings, wanted: str | None = None) -> str:
+    """The key tag that begins with ``wanted``; without it this process's own key's, or the only one there is.
 
-    Raises UsageError listing the tags when none or several could be meant, redis.RedisError.
+    Raises UsageError listing the tags if none or several fit, and redis.RedisError.
     """
     tags = known_tags(client)
     if wanted is not None:
         found = [tag for tag in tags if tag.startswith(wanted)]
-        if len(found) == 1:
-            return found[0]
-        raise UsageError(f"--tag {wanted}: {'several' if found else 'no'} such; there are {', '.join(tags) or 'none'}")
-    try:
-        own = settings.key_tag
-    except SettingError:
-        own = None
+        if len(found) != 1:
+            which = "several" if found else "no"
+            raise UsageError(f"--tag {wanted}: {which} tags begin so; there are {', '.join(tags) or 'none'}")
+        return found[0]
+    own = own_tag(settings)
     if own in tags:
         return own
     if len(tags) == 1:
         return tags[0]
-    if not tags:
-        if own or place.tag:
-            return own or str(place.tag)
-        raise UsageError(f"no worker has ever used the Redis at {place.shown}: start one with `brimful worker`")
-    raise UsageError(f"several keys share this Redis: choose one with --tag, of {', '.join(tags)}")
+    if tags:
+        raise UsageError(f"several keys share this Redis: choose one with --tag, of {', '.join(tags)}")
+    if tag := own or target.tag:
+        return tag
+    raise UsageError(f"no worker has ever used the Redis at {target.shown}: start one with `brimful worker`")
+
+
+def own_tag(settings: Settings) -> str | None:
+    """The tag of this process's API key; None if it has none."""
+    try:
+        return settings.key_tag
+    except SettingError:
+        return None

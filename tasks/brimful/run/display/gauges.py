@@ -9,9 +9,9 @@ import time
 from redis.asyncio import Redis
 
 from brimful.config import Settings
-from brimful.errors import SettingError
 from brimful.state.redis_url import close_redis_client, redis_client
 from brimful.state.status import Status, read_status_async, tag_in_use
+from brimful.state.target import own_tag
 
 _EVERY_S = 0.9
 _TIMEOUT_S = 2.0
@@ -33,8 +33,7 @@ class GaugeReader:
     def connect(self, settings: Settings) -> None:
         assert settings.redis_url is not None
         self._client = redis_client(settings.redis_url)
-        with contextlib.suppress(SettingError):
-            self._tag = settings.key_tag
+        self._tag = own_tag(settings)
 
     async def __call__(self) -> Status | None:
         if self._client is not None and time.monotonic() >= self._due:
