@@ -1,4 +1,4 @@
-"""The driver on a real Valkey, against shard runners with a sampler of the tests' own."""
+"""The driver on a real Valkey, with real shard runners around a stub sampler."""
 
 from __future__ import annotations
 
@@ -28,6 +28,18 @@ FREE = ACS.model_copy(update={"starts": None})
 Item = Delivered | Failed
 
 
+class Gate:
+    """A sampler's answer that waits until the gate is opened."""
+
+    def __init__(self) -> None:
+        self._opened = asyncio.Event()
+        self.open = self._opened.set
+
+    async def __call__(self, request: Request) -> Failure | None:
+        await self._opened.wait()
+        return None
+
+
 def unit(line: int, prompt: Any = None, wanted: Any = None, **fields: Any) -> Unit:
     raw = {"prompt": f"p{line}" if prompt is None else prompt, "max_tokens": 32, **fields}
     return Unit(line, f"id{line}", Request.parse(raw, line_profile(ACS)), wanted)
@@ -47,7 +59,7 @@ def rollouts(items: list[Item]) -> Counter[tuple[int, int, int, str]]:
 
 
 @pytest.mark.parametrize("pack", ["off", 7, "auto"])
-async def test_every_rollout_once_and_redis_is_left_empty(valkey: Valkey, pack: Any) -> None:
+async def test_every_rollout_is_delivered_once_and_no_keys_are_left(valkey: Valkey, pack: Any) -> None:
     units = [unit(line, n=1 + line % 3, temperature=line % 2) for line in range(1, 120)]
     units.append(unit(120, prompt=["a", "b", "\ud800\u2028\U0001f600"], n=2))
     sampler = StubSampler()
@@ -55,10 +67,10 @@ async def test_every_rollout_once_and_redis_is_left_empty(valkey: Valkey, pack: 
         driver = Driver(valkey.url, "r1", FREE, pack=pack)
         items = await drive(driver, units, total=120)
     expected = Counter(
-        (wish.line, place, choice, f"{prompt}#{choice}")
-        for wish in units
-        for place, prompt in enumerate(wish.request.prompts)
-        for choice in range(wish.request.n)
+        (each.line, place, choice, f"{prompt}#{choice}")
+        for each in units
+        for place, prompt in enumerate(each.request.prompts)
+        for choice in range(each.request.n)
     )
     assert rollouts(items) == expected
     status = driver.snapshot()
@@ -67,10 +79,10 @@ async def test_every_rollout_once_and_redis_is_left_empty(valkey: Valkey, pack: 
     assert (len(sampler.asked) == 120) == (pack == "off")
     async with redis_client(valkey.url) as client:
         left = [key async for key in client.scan_iter("brimful:{run:*")]
-    assert [key for key in left if ":claim:" not in key] == []  # claims run out by themselves
+    assert [key for key in left if ":claim:" not in key] == []  # claims expire
 
 
-async def test_what_is_outstanding_is_bounded_and_the_input_is_read_as_needed(valkey: Valkey) -> None:
+async def test_requests_in_flight_and_lines_read_ahead_are_bounded(valkey: Valkey) -> None:
     read = 0
 
     async def endless() -> AsyncIterator[Unit]:
@@ -79,25 +91,21 @@ async def test_what_is_outstanding_is_bounded_and_the_input_is_read_as_needed(va
             read += 1
             yield unit(read)
 
-    hold = asyncio.Event()
-
-    async def held(request: Request) -> None:
-        await hold.wait()
-
-    sampler = StubSampler(held)
+    gate = Gate()
+    sampler = StubSampler(gate)
     async with stub_fleet(valkey.url, sampler):
         driver = Driver(valkey.url, "r", ACS, pack="off")
         deliveries = driver.deliveries(endless())
         first = asyncio.ensure_future(anext(deliveries))
-        await wait_until_async(lambda: sampler.active == 16, "all slots are used")
+        await wait_until_async(lambda: sampler.active == 16, "all slots to be used")
         assert driver.snapshot().queued <= 16 + 2.5 * 10 + 1
         assert read < 1000
-        hold.set()
+        gate.open()
         assert await first
         await deliveries.aclose()
 
 
-async def test_an_input_that_trickles_is_not_held_back(valkey: Valkey) -> None:
+async def test_lines_of_a_slow_input_are_sent_at_once(valkey: Valkey) -> None:
     gate: asyncio.Queue[Unit] = asyncio.Queue()
 
     async def trickle() -> AsyncIterator[Unit]:
@@ -113,7 +121,7 @@ async def test_an_input_that_trickles_is_not_held_back(valkey: Valkey) -> None:
         assert [batch async for batch in deliveries] == []
 
 
-async def test_a_refused_pack_is_narrowed_down_to_the_culprit(valkey: Valkey) -> None:
+async def test_a_refused_pack_is_split_until_the_culprit_is_alone(valkey: Valkey) -> None:
     async def answer(request: Request) -> Failure | None:
         if "p13" in request.prompts:
             return Failure(Cause.BAD_REQUEST, "400: no", 400, permanent=True)
@@ -135,52 +143,44 @@ async def test_a_line_that_fits_no_request_fails_alone(valkey: Valkey) -> None:
 
 
 async def test_a_shard_lost_with_its_worker_is_enqueued_again(valkey: Valkey) -> None:
-    hold = asyncio.Event()
-
-    async def held(request: Request) -> None:
-        await hold.wait()
-
-    sampler = StubSampler(held)
+    gate = Gate()
+    sampler = StubSampler(gate)
     async with stub_fleet(valkey.url, sampler) as fleet:
         driver = Driver(valkey.url, "r", FREE, pack="off", sweep_s=1.0)
         running = asyncio.create_task(drive(driver, [unit(line) for line in range(1, 11)]))
-        await wait_until_async(lambda: sampler.active == 10, "all of it on the wire")
+        await wait_until_async(lambda: sampler.active == 10, "all requests to be on the wire")
         fleet.die()
-        hold.set()
+        gate.open()
         items = await running
     assert rollouts(items).total() == 10
     assert driver.snapshot().redelivered > 0
 
 
-async def test_a_message_lost_on_its_way_is_enqueued_again(valkey: Valkey) -> None:
+async def test_a_lost_message_is_enqueued_again(valkey: Valkey) -> None:
     async with stub_fleet(valkey.url, StubSampler()) as fleet, redis_client(valkey.url) as client:
         fleet.popping.clear()
         driver = Driver(valkey.url, "r", FREE, pack="off", sweep_s=1.0)
         running = asyncio.create_task(drive(driver, [unit(1)]))
-        await wait_until_async(lambda: client.delete("batch"), "the message is there, and taken away")
+        await wait_until_async(lambda: client.delete("batch"), "the message to be enqueued, and deleted")
         fleet.popping.set()
         assert rollouts(await running).total() == 1
 
 
-async def test_redis_that_forgets_everything_is_told_again(valkey: Valkey) -> None:
-    hold = asyncio.Event()
-
-    async def held(request: Request) -> None:
-        await hold.wait()
-
-    sampler = StubSampler(held)
+async def test_shards_are_enqueued_again_after_redis_lost_its_data(valkey: Valkey) -> None:
+    gate = Gate()
+    sampler = StubSampler(gate)
     async with stub_fleet(valkey.url, sampler), redis_client(valkey.url) as client:
         driver = Driver(valkey.url, "r", FREE, pack="off", sweep_s=1.0)
         running = asyncio.create_task(drive(driver, [unit(line) for line in range(1, 6)]))
-        await wait_until_async(lambda: sampler.active == 5, "on the wire")
+        await wait_until_async(lambda: sampler.active == 5, "all requests to be on the wire")
         await client.flushall()
-        await wait_until_async(lambda: sampler.active == 0, "the workers let go")
-        hold.set()
+        await wait_until_async(lambda: sampler.active == 0, "the workers to cancel their requests")
+        gate.open()
         assert rollouts(await running).total() == 5
 
 
 @pytest.mark.parametrize("cause", [Cause.KEY_REFUSED, Cause.BUDGET])
-async def test_a_refused_key_or_budget_ends_the_run_by_itself(valkey: Valkey, cause: Cause) -> None:
+async def test_a_refused_key_or_budget_stops_the_run(valkey: Valkey, cause: Cause) -> None:
     async def answer(request: Request) -> Failure | None:
         await asyncio.sleep(0.01)
         return Failure(cause, "no more", permanent=cause is Cause.KEY_REFUSED) if request.prompts == ["p30"] else None
@@ -195,44 +195,37 @@ async def test_a_refused_key_or_budget_ends_the_run_by_itself(valkey: Valkey, ca
 
 
 async def test_draining_delivers_what_is_on_the_wire_and_nothing_else(valkey: Valkey) -> None:
-    hold = asyncio.Event()
-
-    async def held(request: Request) -> None:
-        await hold.wait()
-
-    sampler = StubSampler(held)
+    gate = Gate()
+    sampler = StubSampler(gate)
     async with stub_fleet(valkey.url, sampler):
         driver = Driver(valkey.url, "r", FREE, pack="off")
         running = asyncio.create_task(drive(driver, [unit(line) for line in range(1, 1000)]))
-        await wait_until_async(lambda: sampler.active == 16, "the slots are full")
+        await wait_until_async(lambda: sampler.active == 16, "all slots to be used")
         await driver.stop(drain=True)
         assert not running.done()
-        await wait_until_async(lambda: driver.snapshot().queued == 16, "what waited is withdrawn")
-        hold.set()
+        await wait_until_async(lambda: driver.snapshot().queued == 16, "the queued requests to be withdrawn")
+        gate.open()
         items = await running
     assert rollouts(items).total() == 16
     assert len(sampler.asked) == 16
 
 
-async def test_stopping_at_once_withdraws_all(valkey: Valkey) -> None:
-    async def held(request: Request) -> None:
-        await asyncio.Event().wait()
-
-    sampler = StubSampler(held)
+async def test_stopping_at_once_withdraws_everything(valkey: Valkey) -> None:
+    sampler = StubSampler(Gate())
     async with stub_fleet(valkey.url, sampler):
         driver = Driver(valkey.url, "r", FREE, pack="off")
         running = asyncio.create_task(drive(driver, [unit(line) for line in range(1, 100)]))
-        await wait_until_async(lambda: sampler.active == 16, "the slots are full")
+        await wait_until_async(lambda: sampler.active == 16, "all slots to be used")
         await driver.stop(drain=False)
         assert await running == []
-        await wait_until_async(lambda: sampler.active == 0, "workers let go within a second or so")
+        await wait_until_async(lambda: sampler.active == 0, "the workers to cancel their requests")
 
 
-async def test_what_the_consumer_has_not_come_back_for_stays_in_redis(valkey: Valkey) -> None:
+async def test_an_unacknowledged_batch_stays_in_redis(valkey: Valkey) -> None:
     async with stub_fleet(valkey.url, StubSampler()), redis_client(valkey.url) as client:
         deliveries = Driver(valkey.url, "r", FREE, pack="off").deliveries(iter([unit(1)]))
         await anext(deliveries)
-        await deliveries.aclose()  # as if killed here
+        await deliveries.aclose()  # as if the submitter was killed here
         assert len(await RunLedger(client, "r").results("0", 10, None)) == 1
         again = Driver(valkey.url, "r", FREE, pack="off")
         recovered = await again.recover()
@@ -242,21 +235,21 @@ async def test_what_the_consumer_has_not_come_back_for_stays_in_redis(valkey: Va
 
 
 async def test_a_second_submitter_takes_over_what_is_queued_and_what_runs(valkey: Valkey) -> None:
-    hold = asyncio.Event()
+    gate = Gate()
 
-    async def held(request: Request) -> Failure | None:
-        await hold.wait()
+    async def answer(request: Request) -> Failure | None:
+        await gate(request)
         return Failure(Cause.BAD_REQUEST, "no", 400, permanent=True) if "p3" in request.prompts else None
 
-    sampler = StubSampler(held, slots=2)
+    sampler = StubSampler(answer, slots=2)
     units = [unit(line, n=2) for line in range(1, 31)]
     async with stub_fleet(valkey.url, sampler) as fleet:
         first = Driver(valkey.url, "r", FREE.model_copy(update={"slots": 2}), pack=5)
         deliveries = first.deliveries(iter(units))
         pending = asyncio.ensure_future(anext(deliveries))
-        await wait_until_async(lambda: sampler.active == 2, "two requests of five lines on the wire")
+        await wait_until_async(lambda: sampler.active == 2, "two requests to be on the wire")
         fleet.popping.clear()
-        await wait_until_async(lambda: first.snapshot().queued >= 4, "others are queued")
+        await wait_until_async(lambda: first.snapshot().queued >= 4, "others to be queued")
         pending.cancel()
         await asyncio.gather(pending, return_exceptions=True)
         await deliveries.aclose()
@@ -265,12 +258,12 @@ async def test_a_second_submitter_takes_over_what_is_queued_and_what_runs(valkey
         recovered = await second.recover()
         assert recovered.delivered == []
         kept = {(line, choice) for line, _, choice in recovered.outstanding}
-        hold.set()
+        gate.open()
         fleet.popping.set()
         rest = [
-            dataclasses.replace(wish, wanted=wanted)
-            for wish in units
-            if (wanted := tuple((0, choice) for choice in (0, 1) if (wish.line, choice) not in kept))
+            dataclasses.replace(each, wanted=wanted)
+            for each in units
+            if (wanted := tuple((0, choice) for choice in (0, 1) if (each.line, choice) not in kept))
         ]
         items = await drive(second, rest)
     got = rollouts(items)
@@ -281,14 +274,13 @@ async def test_a_second_submitter_takes_over_what_is_queued_and_what_runs(valkey
     assert (failed.line, failed.wanted) == (3, ((0, 0), (0, 1)))
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # sockets that the clients left open
-async def test_an_outage_of_redis_is_sat_out(valkey: Valkey, tmp_path: Any) -> None:
+async def test_an_outage_of_redis_loses_and_doubles_nothing(valkey: Valkey, tmp_path: Any) -> None:
     with Valkey(tmp_path / "kept", appendonly=True, options=("appendfsync always",)) as server:
         sampler = StubSampler(lambda request: asyncio.sleep(0.02), slots=4)  # type: ignore[arg-type, return-value]
         async with stub_fleet(server.url, sampler):
             driver = Driver(server.url, "r", FREE, pack="off", sweep_s=1.0)
             running = asyncio.create_task(drive(driver, [unit(line) for line in range(1, 301)]))
-            await wait_until_async(lambda: driver.snapshot().rollouts > 50, "well under way")
+            await wait_until_async(lambda: driver.snapshot().rollouts > 50, "some to be delivered")
             server.kill()
             server.start()
             items = await running
@@ -300,17 +292,17 @@ async def test_interactive_work_goes_to_its_own_queue(valkey: Valkey) -> None:
     async with redis_client(valkey.url) as client:
         driver = Driver(valkey.url, "r", ACS, workload=Workload.INTERACTIVE)
         running = asyncio.create_task(drive(driver, [unit(1)]))
-        await wait_until_async(lambda: client.llen("interactive"), "it is there")
+        await wait_until_async(lambda: client.llen("interactive"), "the message")
         assert await client.llen("batch") == 0
         await driver.stop(drain=False)
         await running
 
 
-async def test_prompts_are_nowhere_in_redis_but_in_the_message_and_the_key_nowhere(valkey: Valkey) -> None:
+async def test_prompts_are_in_no_redis_value_but_the_message(valkey: Valkey) -> None:
     async with redis_client(valkey.url) as client:
         driver = Driver(valkey.url, "r", ACS)
         running = asyncio.create_task(drive(driver, [unit(1, prompt="a secret prompt")]))
-        await wait_until_async(lambda: client.llen("batch"), "enqueued")
+        await wait_until_async(lambda: client.llen("batch"), "the message")
         [message] = await client.lrange("batch", 0, -1)
         assert "secret" not in message  # the body is base64
         for shard in await client.zrange("brimful:{run:r}:shards", 0, -1):
@@ -319,8 +311,8 @@ async def test_prompts_are_nowhere_in_redis_but_in_the_message_and_the_key_nowhe
         await running
 
 
-async def test_packs_that_would_run_into_their_timeout_are_asked_anew_in_smaller_ones(valkey: Valkey) -> None:
-    """A latency in proportion to the choices, of which nothing is known when the first packs are sent."""
+async def test_packs_that_would_time_out_are_sent_again_in_smaller_ones(valkey: Valkey) -> None:
+    """The latency grows with the choices, and nothing is known of it when the first packs are sent."""
 
     async def slow(request: Request) -> None:
         await asyncio.sleep(0.01 * request.choices)
@@ -328,12 +320,12 @@ async def test_packs_that_would_run_into_their_timeout_are_asked_anew_in_smaller
     sampler = StubSampler(slow)
     async with stub_fleet(valkey.url, sampler):
         driver = Driver(valkey.url, "r", FREE, pack="auto", timeout_s=0.8, sweep_s=0.5)
-        driver._sizer._longest_s = 48.0  # as if the timeout were long when the first ones are sent
+        driver._sizer._longest_s = 48.0  # so that the first packs are large
         running = asyncio.create_task(drive(driver, [unit(line, max_tokens=8) for line in range(1, 5001)], total=5000))
-        await wait_until_async(lambda: len(sampler.asked) > 16, "the first packs are out, and some have ended")
+        await wait_until_async(lambda: len(sampler.asked) > 16, "some of the first packs to end")
         driver._sizer._longest_s = 0.3
         items = await running
     assert max(len(request.prompts) for request in sampler.asked) > 80
-    assert sum(sampler.sampled.values()) == 5000, "none of the large ones came to its end"
+    assert sum(sampler.sampled.values()) == 5000, "none of the large packs was sampled to its end"
     assert set(rollouts(items).values()) == {1}
     assert rollouts(items).total() == 5000

@@ -1,4 +1,4 @@
-"""A driver that answers by itself, with the interface of ``brimful.dispatch.driver.Driver``."""
+"""A stand-in for ``brimful.dispatch.driver.Driver`` that needs no fleet: it answers every unit itself."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Answer = Callable[[Unit, int, int], str | Failure | tuple[str, str]]
 
 
 class Killed(Exception):
-    """Stands for a SIGKILL: what was yielded was taken, nothing more happens."""
+    """Stands for a SIGKILL after a batch was yielded."""
 
 
 class FakeDriver:
-    """``answer(unit, prompt, choice)`` gives a text, a (text, finish_reason), or a Failure of the whole line."""
+    """``answer(unit, prompt, choice)`` returns a text, ``(text, finish_reason)``, or a Failure of the whole line."""
 
     def __init__(
         self,
@@ -63,7 +63,6 @@ class FakeDriver:
             self.asked.append(unit)
             waiting.append(unit)
             if len(waiting) < self._ahead and not self._stopped:
-                # Like the real one, it does not hold back what is there when the input stalls.
                 continue
             async for batch in self._flush(waiting):
                 done += len(batch)
@@ -118,7 +117,7 @@ class FakeDriver:
 
 
 def _single(item: Delivered | Failed) -> list[Delivered | Failed]:
-    """A delivery rollout by rollout, as when a line was split."""
+    """One delivery for each rollout, as when a line was split."""
     if isinstance(item, Failed):
         return [item]
     parts: list[Delivered | Failed] = []

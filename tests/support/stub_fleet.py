@@ -1,9 +1,8 @@
-"""Workers without Celery: shards' messages are popped from the queue and run by real shard runners, in this process."""
+"""Workers without Celery: real shard runners in the test's process take shards' messages from the queues."""
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import json
 import threading
@@ -16,7 +15,7 @@ from brimful.names import QUEUES
 from brimful.outcome import Cause, Failure, Outcome
 from brimful.request import Request
 from brimful.runtime.aio import cancel_and_wait
-from brimful.state.broker_queues import parse_message
+from brimful.state.broker_queues import UNACKED, ShardMessage, parse_message
 from brimful.state.redis_url import redis_client
 from brimful_worker.shards.shard import ShardRunner
 
@@ -28,7 +27,7 @@ async def at_once(request: Request) -> Failure | None:
 
 
 def completion(request: Request) -> dict[str, Any]:
-    """Choice i of prompt p says both; the text names the prompt and the choice."""
+    """A complete answer; every text is ``prompt#choice``."""
     texts = [f"{prompt}#{choice}" for prompt in request.prompts for choice in range(request.n)]
     return {
         "model": request.fields.get("model", "llama-8b"),
@@ -38,14 +37,14 @@ def completion(request: Request) -> dict[str, Any]:
 
 
 class StubSampler:
-    """``slots`` requests at a time; each awaits ``answer``, which may give a failure instead of a completion."""
+    """Runs ``slots`` requests at a time; each awaits ``answer``, which may return a failure instead of a completion."""
 
     def __init__(self, answer: Answer = at_once, slots: int = 16) -> None:
         self.answer = answer
         self.slots = asyncio.Semaphore(slots)
         self.asked: list[Request] = []
         self.sampled: dict[str, int] = {}
-        """Prompt → rollouts that were sampled of it."""
+        """Prompt → rollouts sampled of it."""
         self.active = self.peak = 0
 
     async def sample(
@@ -72,7 +71,7 @@ class StubSampler:
 
 
 class StubFleet:
-    """``await fleet.next_shard()`` is automatic while ``popping`` is set."""
+    """Takes shards while ``popping`` is set."""
 
     def __init__(self, url: str, sampler: Any, workers: int) -> None:
         self._client = redis_client(url)
@@ -98,7 +97,7 @@ class StubFleet:
         await self._client.aclose()
 
     def die(self) -> None:
-        """Cancel all that runs, as a death would; claims are given up, messages stay unacknowledged."""
+        """Cancel all running shards, as the workers' death would: their messages stay unacknowledged."""
         for task in self.running:
             task.cancel()
 
@@ -111,25 +110,19 @@ class StubFleet:
                     continue
                 message = parse_message(popped[1])
                 assert message is not None
-                shard, requests = message
-                run = _run_of(popped[1])
-                self.shards.append(shard)
+                self.shards.append(message.shard)
                 runner = self._runners[len(self.shards) % len(self._runners)]
                 with contextlib.suppress(RedisError):
-                    await self._client.hset("unacked", shard, json.dumps([popped[1], "", popped[0]]))  # type: ignore[misc]
-                task = asyncio.create_task(self._run(runner, run, shard, requests))
+                    unacked = json.dumps([popped[1], "", popped[0]])
+                    await self._client.hset(UNACKED, message.shard, unacked)  # type: ignore[misc]
+                task = asyncio.create_task(self._run(runner, message))
                 self.running.add(task)
                 task.add_done_callback(self.running.discard)
 
-    async def _run(self, runner: ShardRunner, run: str, shard: str, requests: list[Any]) -> None:
-        await runner.run(run, shard, requests)
+    async def _run(self, runner: ShardRunner, message: ShardMessage) -> None:
+        await runner.run(message.run, message.shard, message.requests)
         with contextlib.suppress(RedisError):
-            await self._client.hdel("unacked", shard)  # type: ignore[misc]
-
-
-def _run_of(raw: str) -> str:
-    args, _, _ = json.loads(base64.b64decode(json.loads(raw)["body"]))
-    return str(args[0])
+            await self._client.hdel(UNACKED, message.shard)  # type: ignore[misc]
 
 
 @contextlib.asynccontextmanager
@@ -149,7 +142,7 @@ async def refuse_thirteen(request: Request) -> Failure | None:
 
 
 class Background:
-    """Stub workers on a loop of their own, for clients that block."""
+    """Stub workers on an event loop of their own, for clients that block."""
 
     def __init__(self, url: str, sampler: StubSampler) -> None:
         self._url, self._sampler = url, sampler

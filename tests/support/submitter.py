@@ -1,6 +1,6 @@
-"""A run's submitter as a process that can be killed: ``python submitter.py URL COUNT OUT PACK``.
+"""A run's submitter as a process that a test can kill: ``python submitter.py URL COUNT OUT PACK``.
 
-OUT holds ``[line, prompt, choice, text]`` a line, flushed in whole lines; started again, it goes on.
+It appends ``[line, prompt, choice, text]`` to OUT, a JSON line for each rollout. Started again, it resumes.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from brimful.request import Request
 N = 2
 
 
-def wish(line: int) -> Request:
+def request_of(line: int) -> Request:
     profile = line_profile(get_profile("acs"))
     return Request.parse({"prompt": f"p{line}\u2028\ud83d", "max_tokens": 8, "n": N}, profile)
 
 
-def mended(out: Path) -> set[tuple[int, ...]]:
-    """What is there already; a torn last line is cut off, and asked again."""
+def completed_rollouts(out: Path) -> set[tuple[int, ...]]:
+    """The rollouts that OUT holds; an incomplete last line is cut off."""
     whole = out.read_bytes().rpartition(b"\n")[0] if out.exists() else b""
     out.write_bytes(whole + b"\n" if whole else b"")
     return {tuple(json.loads(row)[:3]) for row in whole.splitlines()}
 
 
 async def main(url: str, count: int, out: Path, pack: str) -> None:
-    done = mended(out)
+    done = completed_rollouts(out)
     profile = get_profile("acs").model_copy(update={"starts": None, "slots": 4})
     driver = Driver(url, "killed", profile, pack=parse_pack(pack), sweep_s=2.0)
     recovered = await driver.recover()
@@ -59,7 +59,7 @@ async def main(url: str, count: int, out: Path, pack: str) -> None:
                     if (line, 0, choice) not in done and (line, 0, choice) not in recovered.outstanding
                 )
                 if wanted:
-                    yield Unit(line, str(line), wish(line), wanted)
+                    yield Unit(line, str(line), request_of(line), wanted)
 
         async for batch in driver.deliveries(units(), total=count):
             write(batch)

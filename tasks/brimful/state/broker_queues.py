@@ -10,7 +10,7 @@ import json
 import logging
 from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import redis
 from redis.asyncio import Redis
@@ -20,7 +20,8 @@ from brimful.state.redis_url import PRIORITY_STEPS
 
 log = logging.getLogger(__name__)
 
-_UNACKED = "unacked"
+UNACKED = "unacked"
+"""HASH: delivery tag → JSON of ``[message, exchange, routing key]``."""
 _PAGE = 50
 """Messages read at once: each may hold a megabyte of prompts."""
 
@@ -41,7 +42,7 @@ def read_queues(client: redis.Redis) -> Queues:
         for queue in QUEUES:
             for name in _list_names(queue):
                 pipe.llen(name)
-        pipe.hlen(_UNACKED)
+        pipe.hlen(UNACKED)
         *counts, unacked = pipe.execute()
     lengths = iter(counts)
     return Queues({queue: sum(next(lengths) for _ in PRIORITY_STEPS) for queue in QUEUES}, unacked)
@@ -58,8 +59,8 @@ async def find_shards(client: Redis, shards: Collection[str]) -> dict[str, list[
         if len(found) == len(wanted):
             break
         message = parse_message(raw)
-        if message is not None and message[0] in wanted:
-            found[message[0]] = message[1]
+        if message is not None and message.shard in wanted:
+            found[message.shard] = message.requests
     return found
 
 
@@ -71,12 +72,20 @@ async def _messages(client: Redis) -> AsyncIterator[Any]:
                 for raw in page:
                     yield raw
                 start += len(page)
-    async for _, raw in client.hscan_iter(_UNACKED, count=_PAGE):
+    async for _, raw in client.hscan_iter(UNACKED, count=_PAGE):
         yield raw
 
 
-def parse_message(raw: Any) -> tuple[str, list[dict[str, Any]]] | None:
-    """(shard, requests) of a ``brimful.shard`` message; None for any other message."""
+class ShardMessage(NamedTuple):
+    """The arguments of :data:`brimful.shard`."""
+
+    run: str
+    shard: str
+    requests: list[dict[str, Any]]
+
+
+def parse_message(raw: Any) -> ShardMessage | None:
+    """A ``brimful.shard`` message from a queue or from UNACKED; None for any other message."""
     try:
         message = json.loads(raw)
         if isinstance(message, list):  # [message, exchange, routing key]
@@ -90,7 +99,7 @@ def parse_message(raw: Any) -> tuple[str, list[dict[str, Any]]] | None:
             body = base64.b64decode(body)
         args, kwargs, _ = json.loads(body)
         given = dict(zip(("run", "shard", "requests"), args, strict=False)) | kwargs
-        return str(given["shard"]), list(given["requests"])
+        return ShardMessage(str(given["run"]), str(given["shard"]), list(given["requests"]))
     except (ValueError, TypeError, KeyError, IndexError) as error:
         log.debug("skipped a message that is not a shard's: %s", type(error).__name__)
         return None
