@@ -19,11 +19,27 @@ import pytest
 from support import house, upstream
 
 SIGNATURES = {
+    "celery.concurrency.base.BasePool._get_info": "(self)",
+    "celery.concurrency.base.BasePool.flush": "(self)",
+    "celery.concurrency.base.BasePool.on_apply": "(self, *args, **kwargs)",
+    "celery.concurrency.base.BasePool.on_close": "(self)",
+    "celery.concurrency.base.BasePool.on_start": "(self)",
+    "celery.concurrency.base.BasePool.on_stop": "(self)",
+    "celery.concurrency.base.BasePool.on_terminate": "(self)",
+    "celery.concurrency.base.BasePool.register_with_event_loop": "(self, loop)",
+    "celery.concurrency.base.BasePool.start": "(self)",
+    "celery.concurrency.base.BasePool.terminate_job": "(self, pid, signal=None)",
+    "celery.utils.threads._LocalStack.pop": "(self)",
+    "celery.utils.threads._LocalStack.push": "(self, obj)",
     "celery.worker.consumer.mingle.Mingle.send_hello": "(self, c)",
     "celery.worker.request.Request.info": "(self, safe=False)",
     "celery.worker.request.Request.on_failure": "(self, exc_info, send_failed_event=True, return_ok=False)",
     "celery.worker.request.Request.revoked": "(self)",
     "celery.worker.state.maybe_shutdown": "()",
+    "kombu.asynchronous.hub.Hub._pop_ready": "(self)",
+    "kombu.asynchronous.hub.Hub.call_soon": "(self, callback, *args)",
+    "kombu.asynchronous.hub.Hub.fire_timers": "(self, min_delay=1, max_delay=10, max_timers=10, propagate=())",
+    "kombu.asynchronous.semaphore.LaxBoundedSemaphore.release": "(self)",
     "kombu.transport.redis.Channel._basic_cancel": "(self, consumer_tag)",
     "kombu.transport.redis.Channel._brpop_read": "(self, **options)",
     "kombu.transport.redis.Channel._brpop_start": "(self, timeout=None)",
@@ -114,7 +130,7 @@ def check(part: Part, signature: str | None) -> None:
         found = find(part.name)
     except (AttributeError, ModuleNotFoundError):
         pytest.fail(part.sentence("is gone"))
-    if callable(found) and not inspect.isclass(found) and (now := shown(found)) != signature:
+    if inspect.isroutine(found) and (now := shown(found)) != signature:
         pytest.fail(part.sentence(f"takes {now}, and not {signature}"))
 
 

@@ -1,4 +1,4 @@
-"""One job: its coroutine, its ends, and what is dropped."""
+"""One execution: its coroutine, its ends, and what is dropped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from celery.exceptions import SoftTimeLimitExceeded
 
 from brimful.errors import Cancelled, NoWorker
-from brimful_worker.pool.execution import Execution, Phase, current_execution, run_coroutine
+from brimful_worker.pool.execution import Execution, Phase, run_coroutine
 from brimful_worker.pool.loop import LoopThread
 from support.waiting import wait_until
 
@@ -25,37 +25,37 @@ def loop() -> Iterator[LoopThread]:
     assert not thread.alive
 
 
-class Reports:
-    """What a job's end was told."""
+class Report:
+    """What an execution reported at its end."""
 
     def __init__(self) -> None:
         self.result: Any = None
         self.error: BaseException | None = None
+        self._came = threading.Event()
 
-    def __call__(self, job: Execution, result: Any, einfo: Any) -> None:
+    def __call__(self, execution: Execution, result: Any, einfo: Any) -> None:
         self.result = result
         self.error = None if einfo is None else getattr(einfo.exception, "exc", einfo.exception)
+        self._came.set()
+
+    def wait(self) -> None:
+        assert self._came.wait(10)
 
 
-def job(loop: LoopThread, target: Callable[..., Any], soft: float | None = None) -> tuple[Execution, Reports]:
-    reports = Reports()
-    return Execution("id", target, (), {}, loop.loop, reports, soft), reports
-
-
-def over(one: Execution) -> None:
-    assert one.ended.wait(10)
-    one._thread.join(10)
+def execute(loop: LoopThread, target: Callable[..., Any]) -> tuple[Execution, Report]:
+    report = Report()
+    return Execution("id", target, (), {}, loop.loop, report), report
 
 
 def test_a_coroutine_runs_on_the_loop_and_returns_to_its_thread(loop: LoopThread) -> None:
-    async def body() -> tuple[Any, bool]:
+    async def body() -> Any:
         await asyncio.sleep(0)
-        return asyncio.get_running_loop(), current_execution() is one
+        return asyncio.get_running_loop()
 
-    one, reports = job(loop, lambda: run_coroutine(body()))
+    one, report = execute(loop, lambda: (run_coroutine(body()), threading.current_thread()))
     one.start()
-    over(one)
-    assert reports.result == (loop.loop, True)
+    report.wait()
+    assert report.result == (loop.loop, one._thread)
     assert one.phase is Phase.DONE
 
 
@@ -64,10 +64,10 @@ def test_whatever_a_coroutine_raises_comes_out_and_the_loop_lives(loop: LoopThre
     async def body() -> None:
         raise error
 
-    one, reports = job(loop, lambda: run_coroutine(body()))
+    one, report = execute(loop, lambda: run_coroutine(body()))
     one.start()
-    over(one)
-    assert reports.error is error
+    report.wait()
+    assert report.error is error
     assert loop.alive
 
 
@@ -82,23 +82,23 @@ def test_a_subtasks_system_exit_does_not_end_the_loop(loop: LoopThread) -> None:
             child.result()
         return "on"
 
-    one, reports = job(loop, lambda: run_coroutine(body()))
+    one, report = execute(loop, lambda: run_coroutine(body()))
     one.start()
-    over(one)
-    assert reports.result == "on"
+    report.wait()
+    assert report.result == "on"
 
 
 def test_a_coroutine_that_cancels_itself_fails(loop: LoopThread) -> None:
     async def body() -> None:
         raise asyncio.CancelledError
 
-    one, reports = job(loop, lambda: run_coroutine(body()))
+    one, report = execute(loop, lambda: run_coroutine(body()))
     one.start()
-    over(one)
-    assert isinstance(reports.error, Cancelled)
+    report.wait()
+    assert isinstance(report.error, Cancelled)
 
 
-def test_ending_frees_the_thread_at_once_and_drops_a_late_success(loop: LoopThread) -> None:
+def test_termination_frees_the_thread_at_once_and_drops_a_late_success(loop: LoopThread) -> None:
     let_go, finished = threading.Event(), threading.Event()
 
     async def body() -> str:
@@ -109,32 +109,32 @@ def test_ending_frees_the_thread_at_once_and_drops_a_late_success(loop: LoopThre
         finished.set()
         return "late"
 
-    one, reports = job(loop, lambda: run_coroutine(body()))
+    one, report = execute(loop, lambda: run_coroutine(body()))
     one.start()
     wait_until(lambda: one._task, "the body")
-    assert one.end()
-    over(one)  # while the coroutine still cleans up
+    assert one.terminate()
+    report.wait()  # while the coroutine still cleans up
     let_go.set()
     assert finished.wait(10)
-    assert reports.result is None
-    assert reports.error is None
-    assert not one.end()
+    assert report.result is None
+    assert report.error is None
+    assert not one.terminate()
 
 
-def test_a_job_ended_before_it_began_never_runs_its_body(loop: LoopThread) -> None:
+def test_an_execution_terminated_before_its_start_never_runs_its_body(loop: LoopThread) -> None:
     ran: list[int] = []
 
     async def body() -> None:
         ran.append(1)
 
-    one, reports = job(loop, lambda: run_coroutine(body()))
-    assert one.end()
+    one, report = execute(loop, lambda: run_coroutine(body()))
+    assert one.terminate()
     one.start()
-    over(one)
-    assert (ran, reports.result, reports.error) == ([], None, None)
+    report.wait()
+    assert (ran, report.result, report.error) == ([], None, None)
 
 
-def test_a_job_that_stores_its_result_is_left_to_finish(loop: LoopThread) -> None:
+def test_an_execution_that_stores_its_result_is_left_to_finish(loop: LoopThread) -> None:
     storing, stored = threading.Event(), threading.Event()
 
     async def body() -> int:
@@ -146,21 +146,21 @@ def test_a_job_that_stores_its_result_is_left_to_finish(loop: LoopThread) -> Non
         assert stored.wait(10)
         return int(value)
 
-    one, reports = job(loop, trace)
+    one, report = execute(loop, trace)
     one.start()
     assert storing.wait(10)
-    assert not one.end()
+    assert not one.terminate()
     stored.set()
-    over(one)
-    assert reports.result == 7
+    report.wait()
+    assert report.result == 7
 
 
-def test_the_soft_limit_is_caught_inside_and_life_goes_on(loop: LoopThread) -> None:
-    told: list[tuple[bool, float]] = []
+def test_a_body_that_catches_its_soft_limit_goes_on(loop: LoopThread) -> None:
+    reached: list[tuple[bool, float]] = []
 
     def on_limit(one: Execution, soft: bool, seconds: float) -> None:
-        told.append((soft, seconds))
-        one.interrupt() if soft else one.end()
+        reached.append((soft, seconds))
+        one.interrupt() if soft else one.terminate()
 
     async def body() -> str:
         try:
@@ -171,26 +171,28 @@ def test_the_soft_limit_is_caught_inside_and_life_goes_on(loop: LoopThread) -> N
             return "soft"
         return "no"
 
-    one, reports = job(loop, lambda: run_coroutine(body()), soft=0.05)
-    one.limits(0.05, None, on_limit)
-    one.start()
-    over(one)
-    assert reports.result == "soft"
-    assert told == [(True, 0.05)]
+    one, report = execute(loop, lambda: run_coroutine(body()))
+    one.start(0.05, None, on_limit)
+    report.wait()
+    assert report.result == "soft"
+    assert reached == [(True, 0.05)]
 
 
-def test_limits_are_disarmed_by_the_end(loop: LoopThread) -> None:
-    async def body() -> None: ...
+def test_the_end_disarms_the_time_limits(loop: LoopThread) -> None:
+    armed = threading.Event()
 
-    one, _ = job(loop, lambda: run_coroutine(body()))
-    one.limits(30, 60, lambda *_: None)
-    wait_until(lambda: len(one._timers) == 2, "the timers")
-    one.start()
-    over(one)
+    def trace() -> None:
+        wait_until(lambda: len(one._timers) == 2, "the timers")
+        armed.set()
+
+    one, report = execute(loop, trace)
+    one.start(30, 60)
+    report.wait()
+    assert armed.is_set()
     wait_until(lambda: not one._timers, "the timers to be gone")
 
 
-@pytest.mark.parametrize(("how", "error"), [("interrupt", SoftTimeLimitExceeded), ("end", type(None))])
+@pytest.mark.parametrize(("how", "error"), [("interrupt", SoftTimeLimitExceeded), ("terminate", type(None))])
 def test_a_plain_function_is_reached_in_its_thread(
     loop: LoopThread, how: str, error: type[BaseException] | type[None]
 ) -> None:
@@ -201,12 +203,12 @@ def test_a_plain_function_is_reached_in_its_thread(
         while True:
             threading.Event().wait(0.001)
 
-    one, reports = job(loop, lambda: one.run_function(spin, (), {}))
+    one, report = execute(loop, lambda: one.run_function(spin, (), {}))
     one.start()
     assert began.wait(10)
     assert getattr(one, how)()
-    over(one)
-    assert isinstance(reports.error, error)
+    report.wait()
+    assert isinstance(report.error, error)
 
 
 def test_a_coroutine_task_outside_a_pool_says_where_it_belongs() -> None:

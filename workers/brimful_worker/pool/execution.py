@@ -1,12 +1,12 @@
-"""A task in flight: Celery's tracer in a thread of its own, the task's coroutine on the process's loop.
+"""A task in flight: Celery's tracer in a thread of its own, the task's coroutine on the process's event loop.
 
-Life of a job, each step under its lock::
+Phases, each entered under the lock::
 
-    READY -> BODY -> STORING -> DONE   the body ran, the tracer stores its result, the outcome goes to the main thread
+    READY -> BODY -> STORING -> DONE   the body ran, the tracer stores its result, the pool is told
       |        |
-      +--------+--> ENDED              revoked, over its hard limit, or given back: whatever comes later is dropped
+      +--------+--> ENDED              revoked, over its hard limit, or given back: what comes later is dropped
 
-Once the tracer stores a result the job can no longer be ended: a success that is already being written stays one.
+Once the tracer stores a result the execution can no longer be ended: a success that is being written stays one.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import functools
+import inspect
 import itertools
 import threading
 from collections.abc import Callable, Coroutine
@@ -24,18 +26,19 @@ from enum import Enum
 from typing import Any
 
 from billiard.einfo import ExceptionInfo
+from celery import Celery, Task
 from celery.exceptions import SoftTimeLimitExceeded
 
 from brimful.errors import Cancelled, NoWorker
 from brimful_worker.pool.interrupt import Interruptible, SoftLimit
 from brimful_worker.pool.task_context import carry
 
-_current: ContextVar[Execution | None] = ContextVar("brimful_job", default=None)
+_current: ContextVar[Execution | None] = ContextVar("brimful_execution", default=None)
 _ids = itertools.count(1)
 
 
-class JobEnded(BaseException):
-    """Takes the tracer off its thread. No Exception: the tracer would store it as the task's failure."""
+class ExecutionEnded(BaseException):
+    """Takes the tracer off its thread. Not an Exception, which the tracer would store as the task's failure."""
 
 
 class Phase(Enum):
@@ -57,17 +60,11 @@ class Execution:
         kwargs: dict[str, Any],
         loop: asyncio.AbstractEventLoop,
         report: Callable[[Execution, Any, ExceptionInfo | None], None],
-        soft_limit: float | None = None,
     ) -> None:
-        """``report(job, result, einfo)`` is called on the job's thread once, at its very end, ended jobs included."""
+        """``report(execution, result, einfo)`` is called once, at the very end of the thread, also when ended."""
         self.id = next(_ids)
-        self.task_id = task_id
         self.phase = Phase.READY
-        self.ended = threading.Event()
-        self.soft_limit = soft_limit
-        self._target = target
-        self._args = args
-        self._kwargs = kwargs
+        self._trace_task = functools.partial(target, *args, **kwargs)
         self._loop = loop
         self._report = report
         self._lock = threading.Lock()
@@ -75,33 +72,50 @@ class Execution:
         self._body: Interruptible | None = None
         self._task: asyncio.Task[None] | None = None
         self._thread = threading.Thread(target=self._trace, name=f"task-{task_id[:8]}", daemon=True)
+        self._limited = False
+        self._soft_s: float | None = None
         self._timers: list[asyncio.TimerHandle] = []
 
-    def start(self) -> None:
+    def start(
+        self,
+        soft_s: float | None = None,
+        hard_s: float | None = None,
+        on_limit: Callable[[Execution, bool, float], None] = lambda *_: None,
+    ) -> None:
+        """Start the tracer and the time limits, seconds from now.
+
+        ``on_limit(execution, soft, seconds)`` is called on the loop's thread when one is reached.
+        """
+        self._soft_s = soft_s
+
+        def arm() -> None:
+            for seconds, soft in ((soft_s, True), (hard_s, False)):
+                if seconds:
+                    self._timers.append(self._loop.call_later(seconds, on_limit, self, soft, seconds))
+
+        if soft_s or hard_s:
+            self._limited = True
+            self._on_loop(arm)
         self._thread.start()
 
     # -- from outside, any thread
 
-    def terminate(self, signal: Any = None) -> None:
-        """End it and drop what it may still bring; a job that is past its body is left to finish. Idempotent."""
-        self.end()
-
-    def end(self) -> bool:
-        """As :meth:`terminate`; says whether this call ended it."""
+    def terminate(self, signal: Any = None) -> bool:
+        """End it and drop its result. Returns False when it is past its body, and left to finish. Idempotent."""
         with self._lock:
             if self.phase not in (Phase.READY, Phase.BODY):
                 return False
             in_thread = self.phase is Phase.BODY and self._future is None
             self.phase = Phase.ENDED
             if in_thread:
-                self._raise_in_thread(JobEnded)
+                self._raise_in_thread(ExecutionEnded)
             elif self._future is not None and not self._future.done():
-                self._future.set_exception(JobEnded())  # the tracer's thread is free at once
+                self._future.set_exception(ExecutionEnded())  # the tracer's thread is free at once
         self._on_loop(self._cancel)
         return True
 
     def interrupt(self) -> bool:
-        """The soft limit: SoftTimeLimitExceeded inside the body. Says whether there was a body to interrupt."""
+        """Raise SoftTimeLimitExceeded inside the body. Returns whether there was a body to interrupt."""
         with self._lock:
             if self.phase is not Phase.BODY:
                 return False
@@ -111,36 +125,22 @@ class Execution:
         self._on_loop(self._cancel_softly)
         return True
 
-    def limits(
-        self, soft: float | None, hard: float | None, on_limit: Callable[[Execution, bool, float], None]
-    ) -> None:
-        """Arm time limits, in seconds from now; ``on_limit(job, soft, seconds)`` is called on the loop's thread."""
-
-        def arm() -> None:
-            for seconds, is_soft in ((soft, True), (hard, False)):
-                if seconds:
-                    self._timers.append(self._loop.call_later(seconds, on_limit, self, is_soft, seconds))
-
-        if soft or hard:
-            self._on_loop(arm)
-
-    # -- on the job's own thread
+    # -- on its own thread
 
     def _trace(self) -> None:
         _current.set(self)
         result, einfo = None, None
         try:
-            result = self._target(*self._args, **self._kwargs)
-        except JobEnded:
+            result = self._trace_task()
+        except ExecutionEnded:
             pass
-        except BaseException:  # a decode error, Reject, SystemExit: the request decides what it means
+        except BaseException:  # a decode error, Reject, SystemExit: Celery's request decides what it means
             einfo = ExceptionInfo()
         with self._lock:
             if self.phase is not Phase.ENDED:
                 self.phase = Phase.DONE
-        if self._timers:
+        if self._limited:
             self._on_loop(self._disarm)
-        self.ended.set()
         self._report(self, result, einfo)
 
     def run_coroutine(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -149,7 +149,7 @@ class Execution:
         with self._lock:
             if self.phase is Phase.ENDED:
                 coroutine.close()
-                raise JobEnded
+                raise ExecutionEnded
             self._future = future
             self.phase = Phase.BODY
         self._loop.call_soon_threadsafe(self._launch, coroutine, carry(), context=copy_context())
@@ -159,10 +159,10 @@ class Execution:
             self._leave_body()
 
     def run_function(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The body is a plain function: it runs right here, in the job's thread."""
+        """The body is a plain function: it runs in this thread, where it can be ended."""
         with self._lock:
             if self.phase is Phase.ENDED:
-                raise JobEnded
+                raise ExecutionEnded
             self.phase = Phase.BODY
         try:
             return function(*args, **kwargs)
@@ -173,11 +173,11 @@ class Execution:
         with self._lock:
             if self.phase is Phase.ENDED:
                 self._raise_in_thread(None)
-                raise JobEnded  # a late success is dropped before the tracer stores it
+                raise ExecutionEnded  # a late success is dropped before the tracer stores it
             self.phase = Phase.STORING
 
     def _on_loop(self, call: Callable[[], None]) -> None:
-        with contextlib.suppress(RuntimeError):  # closed: the worker is at its end
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the worker ends
             self._loop.call_soon_threadsafe(call)
 
     def _raise_in_thread(self, error: type[BaseException] | None) -> None:
@@ -188,21 +188,21 @@ class Execution:
 
     # -- on the loop
 
-    def _launch(self, coroutine: Coroutine[Any, Any, Any], placed: Callable[[], AbstractContextManager[None]]) -> None:
+    def _launch(self, coroutine: Coroutine[Any, Any, Any], carried: Callable[[], AbstractContextManager[None]]) -> None:
         if self.phase is Phase.ENDED:
             coroutine.close()
             return
         self._body = Interruptible(coroutine)
-        self._task = self._loop.create_task(self._drive(self._body, placed), name=self.task_id)
+        self._task = self._loop.create_task(self._drive(self._body, carried))
 
-    async def _drive(self, body: Interruptible, placed: Callable[[], AbstractContextManager[None]]) -> None:
+    async def _drive(self, body: Interruptible, carried: Callable[[], AbstractContextManager[None]]) -> None:
         result: Any = None
         error: BaseException | None = None
         try:
-            with placed():
+            with carried():
                 result = await body
         except SoftLimit:
-            error = SoftTimeLimitExceeded(self.soft_limit)
+            error = SoftTimeLimitExceeded(self._soft_s)
         except asyncio.CancelledError:
             error = Cancelled("the task's coroutine was cancelled from within", "cancelled")
         except BaseException as raised:  # SystemExit too: it must not reach the loop
@@ -224,7 +224,7 @@ class Execution:
 
     def _cancel_softly(self) -> None:
         if self._body is not None and self._task is not None and not self._task.done():
-            self._body.instead = SoftLimit(self.soft_limit)
+            self._body.replacement = SoftLimit(self._soft_s)
             self._task.cancel()
 
     def _disarm(self) -> None:
@@ -233,15 +233,35 @@ class Execution:
         self._timers.clear()
 
 
-def current_execution() -> Execution | None:
-    """The job whose tracer's thread or coroutine this is."""
-    return _current.get()
-
-
 def run_coroutine(coroutine: Coroutine[Any, Any, Any]) -> Any:
     """Run a task's body to its end; called on a tracer's thread. Raises NoWorker elsewhere."""
-    job = _current.get()
-    if job is None:
+    execution = _current.get()
+    if execution is None:
         coroutine.close()
         raise NoWorker("a coroutine task runs only in a brimful worker's pool: start one with `brimful worker`")
-    return job.run_coroutine(coroutine)
+    return execution.run_coroutine(coroutine)
+
+
+def adapt_tasks(app: Celery) -> None:
+    """Let the pool run the bodies of any app's tasks. Called once, before Celery builds its tracers.
+
+    An ``async def`` body becomes callable for the tracer, and a plain one can be ended.
+    """
+    for task in app.tasks.values():
+        if task.name.startswith("celery.") or getattr(task.run, "_brimful", False):
+            continue
+        if any("__call__" in kind.__dict__ for kind in type(task).__mro__ if kind not in (Task, object)):
+            continue  # a class that calls its body itself, as brimful's own do
+        task.run = _callable(task.run)
+
+
+def _callable(run: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(run)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if inspect.iscoroutinefunction(run):
+            return run_coroutine(run(*args, **kwargs))
+        execution = _current.get()
+        return run(*args, **kwargs) if execution is None else execution.run_function(run, args, kwargs)
+
+    call._brimful = True  # type: ignore[attr-defined]
+    return call

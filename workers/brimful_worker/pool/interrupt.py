@@ -1,4 +1,4 @@
-"""Throw an exception of our choice into a running coroutine, where asyncio alone can only cancel it."""
+"""Throws an exception of our choice into a running coroutine, which asyncio alone can only cancel."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from celery.exceptions import SoftTimeLimitExceeded
 
 
 class SoftLimit(SoftTimeLimitExceeded, asyncio.CancelledError):  # type: ignore[misc]  # celery ships no types
-    """What a coroutine sees at its soft time limit.
+    """Raised in a coroutine at its soft time limit.
 
-    Task code catches it as Celery's SoftTimeLimitExceeded; asyncio's own helpers (task groups, locks) see a
-    cancellation, which they know to clean up after.
+    Task code catches it as Celery's SoftTimeLimitExceeded. asyncio's own helpers (task groups, locks) see a
+    cancellation, after which they know to clean up.
     """
 
 
 class Interruptible:
-    """Awaits a coroutine. A cancellation that arrives while :attr:`instead` is set is thrown into it as that."""
+    """Awaits a coroutine. A cancellation that arrives while :attr:`replacement` is set is thrown into it as that."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         self._coroutine = coroutine
-        self.instead: BaseException | None = None
+        self.replacement: BaseException | None = None
 
     def __await__(self) -> Generator[Any, Any, Any]:
         coroutine = self._coroutine
@@ -38,8 +38,8 @@ class Interruptible:
                 value = yield waiting_for
             except asyncio.CancelledError as cancelled:
                 error = cancelled
-                if self.instead is not None:
-                    error, self.instead = self.instead, None
+                if self.replacement is not None:
+                    error, self.replacement = self.replacement, None
                     task = asyncio.current_task()
                     assert task is not None
                     task.uncancel()  # it was no request to end; the coroutine may go on

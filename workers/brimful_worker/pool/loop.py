@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import time
 from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -32,21 +31,20 @@ class LoopThread:
         self._thread.start()
 
     def submit(self, coroutine: Coroutine[Any, Any, _T]) -> Future[_T]:
-        """Run a coroutine on the loop; safe from every thread."""
+        """Run a coroutine on the loop. From any thread."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
     def stop(self, grace_s: float) -> None:
-        """Cancel what still runs, wait for it for at most ``grace_s`` seconds, end the thread. Idempotent."""
-        if self._stopping or not self._thread.is_alive():
+        """Cancel what still runs, wait at most ``grace_s`` seconds for it, and end the thread. Idempotent."""
+        if self._stopping or not self.alive:
             return
-        end = time.monotonic() + grace_s
         try:
             self.submit(_cancel_all(grace_s)).result(grace_s + 1.0)
         except TimeoutError:
-            log.warning("the event loop did not answer for %.1f s; it is left behind", grace_s + 1.0)
+            log.warning("the event loop did not answer for %.1f s and is abandoned", grace_s + 1.0)
         self._stopping = True
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(max(1.0, end - time.monotonic()))
+        self._thread.join(1.0)
 
     def _main(self) -> None:
         asyncio.set_event_loop(self.loop)
@@ -54,14 +52,13 @@ class LoopThread:
             try:
                 self.loop.run_forever()
             except (SystemExit, KeyboardInterrupt) as error:
-                # A task of a task raised it. One body must not end the loop under all the others.
+                # A task started by a task raised it. One body must not end the loop under all the others.
                 log.error("%s raised inside a coroutine is ignored", type(error).__name__)
         self.loop.close()
 
 
 async def _cancel_all(grace_s: float) -> None:
-    mine = asyncio.current_task()
-    tasks = [task for task in asyncio.all_tasks() if task is not mine]
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()
     if tasks:

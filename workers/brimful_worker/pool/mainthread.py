@@ -1,4 +1,8 @@
-"""What other threads want done on the worker's main thread: in order, one after the other."""
+"""A queue of calls for the worker's main thread, made in order.
+
+Private parts of kombu 5.7.0:
+    kombu.asynchronous.hub.Hub: _pop_ready, call_soon, fire_timers
+"""
 
 from __future__ import annotations
 
@@ -11,37 +15,35 @@ from typing import Any
 log = logging.getLogger(__name__)
 
 
-class MainThread:
-    """A FIFO drained by one callback of Celery's hub, or by hand when the hub no longer loops.
+class MainThreadQueue:
+    """A FIFO that Celery's hub drains, or the pool when the hub no longer loops.
 
-    The hub's own queue is a set: callbacks put there one by one would lose their order.
+    The hub's own queue is a set: calls put there one by one would lose their order.
     """
 
     def __init__(self) -> None:
         self._calls: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._hub: Any = None
         self.arrived = threading.Event()
-        """Set when a call came in; whoever drains by hand waits for it."""
+        """Set when a call came in since the last drain."""
 
     def attach(self, hub: Any) -> None:
-        """From now on this hub drains it."""
+        """From now on this hub drains the queue."""
         self._hub = hub
         hub.call_soon(self.drain)
 
     def put(self, call: Callable[..., None], *args: Any) -> None:
+        """From any thread."""
         self._calls.append((call, args))
         self.arrived.set()
         if self._hub is not None:
             self._hub.call_soon(self.drain)
 
     def drain(self) -> None:
-        """Only on the main thread. A call that fails is logged, and the next one made."""
+        """A call that fails is logged, and the next one made."""
         self.arrived.clear()
-        while True:
-            try:
-                call, args = self._calls.popleft()
-            except IndexError:
-                return
+        while self._calls:
+            call, args = self._calls.popleft()
             try:
                 call(*args)
             except Exception:
@@ -52,11 +54,9 @@ class MainThread:
                 raise
 
     def drain_all(self) -> None:
-        """Also what the hub has ready itself: acknowledgements and buffered events."""
+        """Also what the hub itself has ready: acknowledgements and buffered events."""
         self.drain()
-        if self._hub is None:
-            return
-        for _ in range(100):  # what is ready may make more ready
+        for _ in range(100 if self._hub is not None else 0):  # what is ready may make more ready
             ready = self._hub._pop_ready()
             if not ready:
                 return
@@ -67,7 +67,7 @@ class MainThread:
                     log.warning("a last acknowledgement or event failed: %r", error)
 
     def fire_timers(self) -> None:
-        """While the hub no longer loops: heartbeats and the like go on, so that nobody takes the worker for dead."""
+        """While the hub no longer loops: heartbeats go on, so that the worker is not taken for dead."""
         if self._hub is not None:
             try:
                 self._hub.fire_timers()

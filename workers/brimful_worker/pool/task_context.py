@@ -1,7 +1,11 @@
-"""Celery's per-thread state, for coroutines too.
+"""Celery's per-thread task state, made per coroutine.
 
-Celery keeps ``task.request`` and ``current_task`` in stacks keyed by thread; all coroutines share one thread. Here the
-key can be a coroutine's own, which its context carries into everything it awaits and starts.
+Celery keeps ``task.request`` and ``current_task`` in stacks keyed by thread, and all coroutines share one thread. Here
+a coroutine has a key of its own, which its context carries into everything it awaits and starts.
+
+Private parts of celery 5.7.0:
+    celery._state: _task_stack
+    celery.utils.threads._LocalStack: __ident_func__, pop, push, top
 """
 
 from __future__ import annotations
@@ -11,22 +15,22 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from typing import Any
 
-from celery import _state
+from celery import Celery, _state
 
 _key: ContextVar[int] = ContextVar("brimful_stack_key")
 _keys = itertools.count(-1, -1)  # threads have positive ones
 
 
-def share(stack: Any) -> None:
-    """Make one of Celery's stacks obey the key."""
-    if hasattr(stack, "__ident_func__"):  # absent with USE_FAST_LOCALS
-        stack.__ident_func__ = _owner
+def install(app: Celery) -> None:
+    """Key Celery's stacks by coroutine, for all tasks of the app. Idempotent."""
+    for stack in (_state._task_stack, *(task.request_stack for task in app.tasks.values())):
+        if hasattr(stack, "__ident_func__"):  # absent with USE_FAST_LOCALS
+            stack.__ident_func__ = _owner
 
 
 def carry() -> Callable[[], AbstractContextManager[None]]:
-    """Take the current task and its request; what is returned puts them in place for a coroutine, when entered there.
+    """Take the current task and its request. What is returned sets them for a coroutine that enters it.
 
     The coroutine keeps them even when its tracer leaves first, as it does when the task is revoked.
     """
@@ -34,7 +38,7 @@ def carry() -> Callable[[], AbstractContextManager[None]]:
     request = task.request_stack.top if task is not None else None
 
     @contextmanager
-    def placed() -> Iterator[None]:
+    def carried() -> Iterator[None]:
         _key.set(next(_keys))
         if task is None:
             yield
@@ -47,7 +51,7 @@ def carry() -> Callable[[], AbstractContextManager[None]]:
             task.request_stack.pop()
             _state._task_stack.pop()
 
-    return placed
+    return carried
 
 
 def _owner() -> int:
