@@ -141,10 +141,10 @@ BAD_LINES = {
     "cut JSON": ('{"prompt": "a', "is not JSON"),
     "Python": ("{'prompt': None}", "json.dumps"),
     "pretty-printed": ("{", "jq -c"),
-    "two objects": ('{"prompt": "a"} {"prompt": "b"}', "a line of its own"),
-    "an array": ("[1, 2]", "is an array, but an object is wanted"),
-    "a string": ('"hello"', "is a string, but an object"),
-    "null": ("null", "is null, but an object"),
+    "two objects": ('{"prompt": "a"} {"prompt": "b"}', "on its own line"),
+    "an array": ("[1, 2]", "is an array; each line must be an object"),
+    "a string": ('"hello"', "is a string; each line"),
+    "null": ("null", "is null; each line"),
     "no prompt": ('{"id": "x"}', "has no prompt"),
     "null prompt": ('{"prompt": null}', "has no prompt"),
     "another name": ('{"question": "why?"}', "rename that to prompt"),
@@ -159,7 +159,7 @@ BAD_LINES = {
     "too large": ('{"prompt": "a", "max_tokens": 32001}', "32,001"),
     "too many": ('{"prompt": "a", "n": 1000000000}', "spread them over lines"),
     "stream": ('{"prompt": "a", "stream": true}', "stream: answers are taken whole"),
-    "NaN": ('{"prompt": "a", "temperature": NaN}', "NaN is no JSON number"),
+    "NaN": ('{"prompt": "a", "temperature": NaN}', "NaN is not a JSON number"),
     "deep": ('{"prompt": ' + "[" * 100_000, "nested too deeply"),
     "huge number": ('{"prompt": "a", "x": ' + "9" * 5000 + "}", "is not JSON"),
     "not UTF-8": (b'{"prompt": "\xff\xfe"}', "is not UTF-8 at byte 13"),
@@ -169,7 +169,7 @@ BAD_LINES = {
     "long id": ('{"prompt": "a", "id": "' + "x" * 600 + '"}', "id: must have 1 to 512"),
     "unknown mode": ('{"prompt": "a", "mode": "guess"}', "mode: 'guess' is none of"),
     "body no object": ('{"custom_id": "a", "body": "b"}', "body: must be an object"),
-    "embeddings": ('{"custom_id": "a", "url": "/v1/embeddings", "body": {"prompt": "a"}}', "url: '/v1/embeddings'"),
+    "embeddings": ('{"custom_id": "a", "url": "/v1/embeddings", "body": {"prompt": "a"}}', "not '/v1/embeddings'"),
     "GET": ('{"custom_id": "a", "method": "GET", "body": {"prompt": "a"}}', "method: must be POST"),
 }
 
@@ -196,12 +196,12 @@ BAD_FILES: dict[str, tuple[str, bytes | None, str]] = {
     "zip": ("in.jsonl", b"PK\x03\x04....", "zip"),
     "CSV": ("in.csv", b"prompt\nhello\n", "--input-format text"),
     "Parquet": ("in", b"PAR1....", "Parquet"),
-    "broken gzip": ("in.gz", gzip.compress(b'{"prompt": "a"}\n' * 99)[:-20], "breaks off"),
-    "cut zstd": ("in.zst", zstandard.compress(b'{"prompt": "a"}\n' * 99)[:-5], "breaks off"),
+    "broken gzip": ("in.gz", gzip.compress(b'{"prompt": "a"}\n' * 99)[:-20], "is truncated"),
+    "cut zstd": ("in.zst", zstandard.compress(b'{"prompt": "a"}\n' * 99)[:-5], "is truncated"),
     "broken zstd": ("in.zst", zstandard.compress(b'{"prompt": "a"}\n' * 99)[:-9] + b"garbage!!", "in.zst:"),
     "all bad": ("in.jsonl", b"{\n{\n", "2 lines cannot be used"),
     "duplicate ids": (
-        "in.jsonl", b'{"id": "x", "prompt": "a"}\n\n{"id": "x", "prompt": "b"}\n', ":3: the id 'x' is that of line 1",
+        "in.jsonl", b'{"id": "x", "prompt": "a"}\n\n{"id": "x", "prompt": "b"}\n', ":3: the id 'x' is already used",
     ),
     "number and string": ("in.jsonl", b'{"id": 5, "prompt": "a"}\n{"id": "5", "prompt": "b"}\n', "line 1"),
     "default id taken before": ("in.jsonl", b'{"id": "2", "prompt": "a"}\n{"prompt": "b"}\n', "in.jsonl:2: has no id"),
@@ -250,7 +250,7 @@ def test_an_overlong_line_is_bad_and_the_next_one_is_read(tmp_path: Path, monkey
 def test_strict_ends_at_the_first_fault(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "in.jsonl", ['{"prompt": "a"}', "{", "{"])
     options = ReadOptions((Source(str(path)),), defaults={"max_tokens": 8})
-    with pytest.raises(InputError, match=r"in.jsonl:2: is not JSON by itself"):
+    with pytest.raises(InputError, match=r"in.jsonl:2: is not JSON on its own"):
         survey(options, PROFILE, strict=True).check(strict=True)
     found = survey(options, PROFILE)
     found.check(strict=False)

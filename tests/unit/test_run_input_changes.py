@@ -56,7 +56,7 @@ def test_an_edited_input_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"lines 2 and 9 of the input changed.*--fresh"):
         run(options(source, out=out))
     source.write_text("\n".join(text.splitlines()[:-1]) + "\n")
-    with pytest.raises(InputError, match="had 10 lines at the last try and has 9"):
+    with pytest.raises(InputError, match="had 10 lines at the last try, now 9"):
         run(options(source, out=out))
     source.write_text(text + '{"id": "new", "prompt": "Say more"}\n')
     summary = run(options(source, out=out))

@@ -74,7 +74,7 @@ def test_bad_lines_and_duplicates_of_a_stream_are_recorded(tmp_path: Path, pipe:
     assert (summary.exit_code, summary.requests, summary.succeeded, summary.failed) == (3, 4, 2, 2)
     errors = records(tmp_path / "out.jsonl.errors.jsonl")
     assert [(error["line"], error["cause"]) for error in errors] == [(2, "bad_input"), (4, "bad_input")]
-    assert "the id 'p0' is that of line 1 too" in errors[1]["message"]
+    assert "the id 'p0' is already used by line 1" in errors[1]["message"]
     again = _run(pipe(LINES[0], "{", LINES[1], LINES[0]), out)
     assert again is not None
     assert again.failed == 2
@@ -95,7 +95,7 @@ def test_strict_stops_a_stream_at_its_first_fault(tmp_path: Path, pipe: Feed) ->
 
 
 @pytest.mark.parametrize(
-    ("lines", "words"), [((), "is empty"), (("", " "), "is empty"), (("{", "[]"), "none of 2 lines")]
+    ("lines", "words"), [((), "is empty"), (("", " "), "is empty"), (("{", "[]"), "2 lines cannot be used")]
 )
 def test_a_stream_without_requests_is_refused(tmp_path: Path, pipe: Feed, lines: tuple[str, ...], words: str) -> None:
     with pytest.raises(InputError, match=words):

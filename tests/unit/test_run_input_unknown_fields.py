@@ -35,9 +35,9 @@ def test_unknown_fields_are_pointed_out(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "in.jsonl", [*lines, {"prompt": "b", "max_token": 7}])
     found = _validate(path)
     assert found.notes == [
-        "field 'meta' is not one brimful knows; it is sent as it is (4 lines); "
-        "its value differs from line to line, so that those lines cannot share a request",
-        "field 'max_token' is not one brimful knows; it is sent as it is (1 line); did you mean max_tokens?",
+        "field 'meta' is unknown to brimful and sent unchanged (4 lines); "
+        "its value differs between lines, so those lines cannot share a request",
+        "field 'max_token' is unknown to brimful and sent unchanged (1 line); did you mean max_tokens?",
     ]
     assert found.unknown_fields[1] == {"name": "max_token", "lines": 1, "varies": False, "likely": "max_tokens"}
     prepared = prepare(options(path, out=tmp_path / "out.jsonl"), PROFILE)
@@ -70,7 +70,7 @@ def test_so_many_names_and_no_more() -> None:
     for place in range(1000):
         unknown.add({"prompt": "a", f"x{place}": 1})
     assert len(list(unknown)) == 50
-    assert unknown.notes(10)[-1] == "and 40 such fields more, or yet more"
+    assert unknown.notes(10)[-1] == "and 40 or more other unknown fields"
 
 
 def test_a_misspelt_prompt(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_a_setting_that_spoils_every_line_is_told_once(tmp_path: Path, more: dic
         _validate(path, **more)
     text = str(caught.value)
     assert text.startswith(said)
-    assert text.endswith("(so it is for all 30 lines)")
+    assert text.endswith("(the same for all 30 lines)")
     assert text.count(said) == 1
 
 
@@ -103,7 +103,7 @@ def test_other_bad_lines_are_listed_beside_a_duplicate(tmp_path: Path) -> None:
         _validate(path)
     told = str(caught.value).splitlines()
     assert told[0] == "23 lines cannot be used:"
-    assert ":2: the id 'x' is that of line 1" in told[1]
+    assert ":2: the id 'x' is already used by line 1" in told[1]
     assert ":3: is not JSON" in told[2]
     assert len(told) == 12
     assert told[-1] == "  and 13 more"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from brimful.outcome import Cause, Failure
-from brimful.run.output.done_index import Tally
+from brimful.run.output.done_index import DoneIndex
 from brimful.run.output.errors_file import ErrorsFile
 from support.fake_driver import FakeDriver
 from support.runs import options, records, run, write_lines
@@ -23,11 +23,11 @@ def test_messages_are_kept_in_bounds(tmp_path: Path) -> None:
         for line in range(1, 1001):
             text = "often" if line % 2 else f"once {line} " + "x" * 500
             file.write(f'{{"line": {line}, "cause": "timeout", "message": "{text}"}}\n')
-    errors.load(Tally())
+    errors.load(DoneIndex())
     assert errors.commonest() == {"timeout": "often"}
-    assert len(errors.messages["timeout"]) <= 64
-    assert max(map(len, errors.messages["timeout"])) <= 160
-    assert errors.passing == 1000
+    assert errors.transient == 1000
+    assert len(errors._messages["timeout"]) <= 64
+    assert max(map(len, errors._messages["timeout"])) <= 160
 
 
 def test_failures_are_recorded_and_asked_again_only_on_wish(tmp_path: Path) -> None:

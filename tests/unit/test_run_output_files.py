@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from brimful.errors import FleetError, InputError, UsageError
 from brimful.outcome import Outcome, Rollout
 from brimful.packing.units import Delivered
-from brimful.run.output.done_index import Tally
+from brimful.run.output.done_index import DoneIndex
 from brimful.run.output.jsonl import mend
 from brimful.run.output.paths import Order
 from brimful.run.output.records import rollout_records
-from brimful.run.output.sidecar import Ranges, Sidecar
+from brimful.run.output.sidecar import Sidecar
 from brimful.run.prepare import prepare
 from support.fake_driver import FakeDriver
 from support.runs import PROFILE, options, records, run, write_lines
@@ -36,24 +36,15 @@ def _identities(path: Path) -> list[tuple[str, int, int]]:
 
 
 @given(st.lists(st.tuples(st.integers(1, 20), st.integers(0, 1), st.integers(0, 2)), max_size=80))
-def test_a_tally_counts_each_rollout_once(pairs: list[tuple[int, int, int]]) -> None:
-    tally, seen = Tally(), set()
+def test_the_done_index_counts_each_rollout_once(pairs: list[tuple[int, int, int]]) -> None:
+    done, seen = DoneIndex(), set()
     for pair in pairs:
-        assert tally.add(*pair, of=6) is (pair not in seen)
+        assert done.add(*pair, of=6) is (pair not in seen)
         seen.add(pair)
     complete = {line for line in range(1, 21) if sum(pair[0] == line for pair in seen) == 6}
-    assert {line for line in range(1, 21) if tally.complete(line)} == complete
-    assert tally.lines == len(complete)
-    assert all(tally.has(*pair) for pair in seen)
-
-
-@given(st.sets(st.integers(1, 60)))
-def test_ranges(lines: set[int]) -> None:
-    ranges = Ranges()
-    for line in sorted(lines):
-        ranges.add(line)
-    again = Ranges(ranges.ranges)
-    assert {line for line in range(62) if line in again} == lines
+    assert {line for line in range(1, 21) if done.complete(line)} == complete
+    assert done.lines == len(complete)
+    assert all(done.has(*pair) for pair in seen)
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def test_formats_that_do_not_go_together(tmp_path: Path) -> None:
         run(options(source, out=source))
     with pytest.raises(UsageError, match="mkdir -p"):
         run(options(source, out=tmp_path / "nowhere" / "out.jsonl"))
-    with pytest.raises(UsageError, match="not compressed"):
+    with pytest.raises(UsageError, match="compressed output"):
         run(options(source, out=tmp_path / "out.jsonl.gz"))
     out = tmp_path / "out.jsonl"
     run(options(source, out=out))
@@ -94,7 +94,7 @@ def test_formats_that_do_not_go_together(tmp_path: Path) -> None:
         run(options(source, out=out, form=OutputFormat.OPENAI_BATCH))
 
 
-def test_a_ledger_is_sorted_with_bounded_memory(tmp_path: Path) -> None:
+def test_a_rollouts_file_is_sorted_with_bounded_memory(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     places = [(line, prompt, choice) for line in range(1, 200) for prompt in range(2) for choice in range(2)]
     random.Random(7).shuffle(places)
@@ -102,7 +102,7 @@ def test_a_ledger_is_sorted_with_bounded_memory(tmp_path: Path) -> None:
         for line, prompt, choice in places:
             file.write(dump_line({"line": line, "prompt_index": prompt, "choice_index": choice, "text": "x\u2028"}))
     assert not is_ordered(path)
-    write_ordered(path, run_bytes=1000)  # some 200 runs: they are merged in two rounds
+    write_ordered(path, chunk_bytes=1000)  # some 200 chunks, merged in two rounds
     assert is_ordered(path)
     found = [(record["line"], record["prompt_index"], record["choice_index"]) for record in records(path)]
     assert found == sorted(places)

@@ -15,14 +15,14 @@ from brimful.run.input.changes import LineDigests
 from brimful.run.input.survey import Survey
 from brimful.run.options import RunOptions
 from brimful.run.output.convert import convert
-from brimful.run.output.done_index import Tally
+from brimful.run.output.done_index import DoneIndex
 from brimful.run.output.errors_file import ErrorsFile
-from brimful.run.output.jsonl import LedgerFile, mend, scan
+from brimful.run.output.jsonl import RecordFile, mend, scan
 from brimful.run.output.parquet import check_parquet
 from brimful.run.output.paths import Order, OutputFormat, RunPaths
 from brimful.run.output.sidecar import Sidecar
 
-_LARGE = 100 << 20  # bytes of a ledger whose conversion takes a while
+_LARGE = 100 << 20  # bytes of a rollouts file whose conversion takes a while
 
 
 class RunFiles:
@@ -40,14 +40,14 @@ class RunFiles:
             check_parquet()
         self.notes: list[str] = []
         """Messages for the user."""
-        self.sink = LedgerFile(paths.ledger)
-        self.errors = ErrorsFile(paths.error_ledger)
-        self.tally, self.counts = Tally(), Counts()
+        self.sink = RecordFile(paths.rollouts)
+        self.errors = ErrorsFile(paths.failures)
+        self.done, self.counts = DoneIndex(), Counts()
         self.digests = LineDigests(paths.lines)
         """Also the lock."""
         if options.fresh:
             self._set_aside()
-        results = (paths.output, paths.ledger, paths.errors, paths.error_ledger)
+        results = (paths.output, paths.rollouts, paths.errors, paths.failures)
         self.continued = any(path.exists() for path in results)
         """Records of an earlier try stay: the lines that they came from must not have changed."""
         self.discard_failures = False
@@ -78,31 +78,31 @@ class RunFiles:
         changes = sidecar.changes(parameters)
         if not changes:
             return sidecar
-        if any(path.exists() and path.stat().st_size for path in (paths.output, paths.ledger)):
+        if any(path.exists() and path.stat().st_size for path in (paths.output, paths.rollouts)):
             raise UsageError(
                 f"{paths.output} was sampled with other parameters: {'; '.join(changes)}. Use the same ones, name "
                 "another output with -o, or start over with --fresh (the old output is kept under another name)"
             )
         self.digests.forget()
-        self.discard_failures, self.continued = paths.error_ledger.exists(), False
+        self.discard_failures, self.continued = paths.failures.exists(), False
         return Sidecar.new(parameters)
 
     def _load_records(self) -> None:
-        ledger = self.paths.ledger
-        if torn := mend(ledger):
+        rollouts = self.paths.rollouts
+        if torn := mend(rollouts):
             self.notes.append(
-                f"{ledger} ended in an incomplete line ({torn:,} bytes): that rollout is fetched or sampled again"
+                f"{rollouts} ended in an incomplete line ({torn:,} bytes): that rollout is fetched or sampled again"
             )
-        if ledger.exists():
-            self._scan(ledger)
+        if rollouts.exists():
+            self._scan(rollouts)
         if not self.discard_failures:
-            self.errors.load(self.tally)
+            self.errors.load(self.done)
 
     def _check_foreign(self) -> None:
         """An output without a sidecar is a run's that lost it, or somebody else's file."""
         paths = self.paths
         if paths.converted:
-            if paths.output.exists() and not paths.ledger.exists():
+            if paths.output.exists() and not paths.rollouts.exists():
                 raise UsageError(
                     f"{paths.output} exists and is not of a run that could be resumed; name another output, or --fresh"
                 )
@@ -111,19 +111,19 @@ class RunFiles:
                 f"{paths.sidecar.name} is missing: resuming from {paths.output} alone; input changes go unnoticed"
             )
 
-    def _scan(self, ledger: Path) -> None:
+    def _scan(self, rollouts: Path) -> None:
         repeated = 0
-        for number, (record, _) in enumerate(scan(ledger), 1):
+        for number, (record, _) in enumerate(scan(rollouts), 1):
             try:
                 place = int(record["line"]), int(record["prompt_index"]), int(record["choice_index"])
-                repeated += not self.tally.add(*place, record["of"] or 1 << 60)
+                repeated += not self.done.add(*place, record["of"] or 1 << 60)
                 self.counts.add(record)
             except (AttributeError, KeyError, TypeError, ValueError):
                 raise InputError(
-                    f"{ledger}:{number}: is not a record of a run, nothing is added to it; name another output with -o"
+                    f"{rollouts}:{number}: is not a record of a run, so nothing is added; name another output with -o"
                 ) from None
         if repeated:
-            self.notes.append(f"{ledger} holds {repeated:,} rollouts twice (were files joined?); they are left as is")
+            self.notes.append(f"{rollouts} holds {repeated:,} rollouts twice (were files joined?); they are left as is")
 
     def restart(self) -> None:
         """Give the run a new id: its input has changed, and nothing was sampled from the old one."""
@@ -144,8 +144,8 @@ class RunFiles:
         """Put output and errors in their final form. Raises FleetError."""
         paths, in_order = self.paths, order is Order.INPUT
         self.sink.close()
-        self.errors.finish(self.tally)
-        if (in_order or paths.converted) and paths.ledger.exists() and paths.ledger.stat().st_size > _LARGE:
+        self.errors.load(self.done)
+        if (in_order or paths.converted) and paths.rollouts.exists() and paths.rollouts.stat().st_size > _LARGE:
             say(f"writing {paths.output}")
         convert(paths, input_order=in_order)
 

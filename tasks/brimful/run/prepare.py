@@ -13,16 +13,16 @@ from brimful.packing.units import Unit
 from brimful.profile import Profile
 from brimful.run.display.stats import Counts
 from brimful.run.files import RunFiles
-from brimful.run.input.changes import Edits
+from brimful.run.input.changes import InputChanges
 from brimful.run.input.feed import Budget, Feed
+from brimful.run.input.line_sets import Ranges
 from brimful.run.input.reader import BadLine, Entry
 from brimful.run.input.survey import Survey, survey
 from brimful.run.options import RunOptions
-from brimful.run.output.done_index import Tally
+from brimful.run.output.done_index import DoneIndex
 from brimful.run.output.errors_file import ErrorsFile
 from brimful.run.output.jsonl import Sink, StandardOutput
 from brimful.run.output.paths import Order, OutputFormat, RunPaths
-from brimful.run.output.sidecar import Ranges
 
 _SAY_EVERY = 200_000  # lines
 
@@ -34,11 +34,11 @@ class Prepared:
     options: RunOptions
     profile: Profile
     sink: Sink
-    tally: Tally
+    done: DoneIndex
     counts: Counts
     files: RunFiles | None = None
     """None: the run writes to standard output."""
-    edits: Edits | None = None
+    changes: InputChanges | None = None
     survey: Survey | None = None
     """None: the input can be read only once."""
     left: int = 0
@@ -72,9 +72,9 @@ class Prepared:
             self.profile,
             strict=self.options.strict,
             retry_errors=self.options.retry_errors,
-            tally=self.tally,
+            done=self.done,
             errors=self.errors,
-            edits=self.edits,
+            changes=self.changes,
             surveyed=self.survey is not None,
             budget=Budget(self.options.budget_tokens, self.counts.tokens),
             on_bad=on_bad,
@@ -98,43 +98,43 @@ def prepare(options: RunOptions, profile: Profile, say: Callable[[str], None] = 
     try:
         if files.discard_failures:
             options = replace(options, retry_errors=False)
-        edits = Edits(files.digests, Ranges(files.sidecar.bad_lines), files.errors, files.tally)
-        prepared = Prepared(options, profile, files.sink, files.tally, files.counts, files, edits, notes=files.notes)
+        changes = InputChanges(files.digests, Ranges(files.sidecar.bad_lines), files.errors, files.done)
+        prepared = Prepared(options, profile, files.sink, files.done, files.counts, files, changes, notes=files.notes)
         if options.read.repeatable:
-            _survey(prepared, files, edits, say)
+            _survey(prepared, files, changes, say)
         if options.retry_errors and not len(files.errors.lines):
-            prepared.notes.append(f"--retry-errors: no failures are recorded in {files.paths.error_ledger}")
+            prepared.notes.append(f"--retry-errors: no failures are recorded in {files.paths.failures}")
         return prepared
     except BaseException:
         files.close()
         raise
 
 
-def _survey(prepared: Prepared, files: RunFiles, edits: Edits, say: Callable[[str], None]) -> None:
+def _survey(prepared: Prepared, files: RunFiles, changes: InputChanges, say: Callable[[str], None]) -> None:
     """Read the whole input: count what is left, and raise InputError where it changed or nothing of it can be used."""
     options, profile = prepared.options, prepared.profile
     unpackable = 0
 
     def note(entry: Entry) -> None:
         nonlocal unpackable
-        edits.see(entry)
+        changes.observe(entry)
         if isinstance(entry.item, Unit):
             unpackable += lacks_max_tokens(entry.item.request, profile)
-            if files.tally.missing(entry.line, entry.item.request) != ():
+            if files.done.missing(entry.line, entry.item.request) != ():
                 recorded = entry.line in files.errors.lines
-                prepared.left += recorded if options.retry_errors else not recorded or entry.line in edits.corrected
+                prepared.left += recorded if options.retry_errors else not recorded or entry.line in changes.corrected
         if entry.line % _SAY_EVERY == 0:
             say(f"reading the input: {entry.line:,} lines so far")
 
     found = prepared.survey = survey(options.read, profile, strict=options.strict, note=note)
-    if files.continued or not edits.changed(at_end=found.at_end):
-        edits.check(at_end=found.at_end)
-    else:
+    if (error := changes.error(at_end=found.at_end)) is not None:
+        if files.continued:
+            raise error
         files.restart()
     found.check(options.strict)
     notes, shown = prepared.notes, found.faults[:3]
-    if edits.added:
-        notes.append(f"{edits.added:,} lines were added to the end of the input since the last try")
+    if changes.added:
+        notes.append(f"{changes.added:,} lines were added to the end of the input since the last try")
     if found.bad:
         notes.extend(f"{fault} (recorded in {files.paths.errors})" for fault in shown)
     if found.bad > len(shown):
@@ -160,4 +160,4 @@ def _to_stdout(options: RunOptions, profile: Profile) -> Prepared:
     found = survey(options.read, profile, strict=options.strict) if options.read.repeatable else None
     if found is not None:
         found.check(options.strict)
-    return Prepared(options, profile, StandardOutput(), Tally(), Counts(), survey=found)
+    return Prepared(options, profile, StandardOutput(), DoneIndex(), Counts(), survey=found)

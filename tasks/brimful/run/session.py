@@ -52,7 +52,7 @@ class Session:
         self._display = display
         self._check_fleet = check_fleet
         self._collector = Collector(
-            prepared.sink, prepared.tally, prepared.counts, prepared.errors, display.say, self._provider_stopped
+            prepared.sink, prepared.done, prepared.counts, prepared.errors, display.say, self._provider_stopped
         )
         self._feed = prepared.feed(self._collector.take_bad)
         self._totals = Totals(prepared, self._collector, self._feed, clock)

@@ -40,7 +40,7 @@ class Totals:
             seconds=self._clock() - self._began,
             requests=self._requests,
             total=prepared.survey.requests if prepared.survey else None,
-            succeeded=prepared.tally.lines,
+            succeeded=prepared.done.lines,
             failed=self._collector.failed,
             rollouts=counts.rollouts,
             new_rollouts=counts.rollouts - self.resumed,
@@ -56,7 +56,7 @@ class Totals:
         prepared, counts, collected = self._prepared, self._prepared.counts, self._collector
         paths, profile, errors = prepared.paths, prepared.profile, prepared.errors
         seconds = max(1e-9, self._clock() - self._began)
-        left = max(0, self._requests - prepared.tally.lines - collected.failed)
+        left = max(0, self._requests - prepared.done.lines - collected.failed)
         input_read = prepared.survey is not None or self._feed.at_end
         if ended == "interrupted" and input_read and not left:
             retrying = collected.failed and prepared.options.retry_errors
@@ -66,7 +66,7 @@ class Totals:
         return Summary(
             requests=self._requests,
             rollouts=counts.rollouts,
-            succeeded=prepared.tally.lines,
+            succeeded=prepared.done.lines,
             failed=collected.failed,
             left=left if input_read else None,
             resumed=self.resumed,
@@ -75,7 +75,7 @@ class Totals:
             empty=counts.empty,
             failed_by_cause=dict(errors.causes) if errors else {},
             failure_messages=errors.commonest() if errors else {},
-            failed_passing=errors.passing if errors else 0,
+            failed_passing=errors.transient if errors else 0,
             tokens=counts.tokens,
             prompt_tokens=counts.prompt_tokens,
             completion_tokens=counts.completion_tokens,

@@ -1,4 +1,4 @@
-"""Input files of a run: where lines come from, their format, their ids, and what changed since the last start.
+"""Input files of a run: their lines, formats and ids, and what changed in them since the last try.
 
 Imported by the top files of ``run`` and by ``run.output``.
 """

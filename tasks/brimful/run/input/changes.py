@@ -1,7 +1,7 @@
-"""What changed in the input since the last try of a run, noticed line by line.
+"""Changes of the input since the last try of a run, found line by line.
 
-``OUT.run.lines`` holds four bytes for each line of the input, a digest of what it was at the last try. The same file is
-the lock: two runs cannot write one output.
+``OUT.run.lines`` holds a CRC-32 of each line of the input. The same file is the lock that keeps two runs from writing
+one output.
 """
 
 from __future__ import annotations
@@ -9,23 +9,23 @@ from __future__ import annotations
 import fcntl
 import os
 from array import array
+from dataclasses import dataclass
 from pathlib import Path
 
 from brimful.errors import FleetError, InputError, UsageError
+from brimful.run.input.line_sets import LineSet, Ranges
 from brimful.run.input.reader import Entry
-from brimful.run.output.done_index import LineSet, Tally
+from brimful.run.output.done_index import DoneIndex
 from brimful.run.output.errors_file import ErrorsFile
-from brimful.run.output.sidecar import Ranges
 
 _NAMED = 5  # changed lines that a message names
-WAYS_OUT = (
-    "put it back as it was, name another output with -o, "
-    "or begin anew with --fresh (what there is stays, under another name)"
+_WAYS_OUT = (
+    "restore it, name another output with -o, or start over with --fresh (which keeps the old files under another name)"
 )
 
 
 class LineDigests:
-    """Open it (which takes the lock), compare or append, close it. 0 stands for a line that was never looked at."""
+    """The open and locked file. A digest of 0 stands for a line that was never read."""
 
     def __init__(self, path: Path) -> None:
         """Raises UsageError when another run holds the lock."""
@@ -47,27 +47,26 @@ class LineDigests:
                     break
             except FileNotFoundError:
                 pass
-            os.close(self._fd)  # its holder removed it in between
+            os.close(self._fd)  # another run removed it between open and lock
         self.known = array("I")
-        data = _read_all(self._fd)
+        data = os.pread(self._fd, os.fstat(self._fd).st_size, 0)
         self.known.frombytes(data[: len(data) // 4 * 4])
         self._stored = len(self.known)
 
     def differs(self, line: int, digest: int) -> bool:
-        """Whether a line (1-based) was looked at before and was another."""
+        """Whether the line (1-based) was read before with another digest."""
         return line <= len(self.known) and self.known[line - 1] not in (0, digest)
 
     def note(self, line: int, digest: int) -> None:
-        """Lines come in order; :meth:`store` puts them on disk."""
-        if line <= len(self.known):
-            if self.known[line - 1] != digest:
-                self.known[line - 1] = digest
-                self._stored = min(self._stored, line - 1)
-        else:
+        """Set a line's digest. Lines come in order; :meth:`store` writes them."""
+        if line > len(self.known):
             self.known.append(digest)
+        elif self.known[line - 1] != digest:
+            self.known[line - 1] = digest
+            self._stored = min(self._stored, line - 1)
 
     def forget(self) -> None:
-        """All lines are new."""
+        """Treat all lines as new."""
         del self.known[:]
         os.ftruncate(self._fd, 0)
         self._stored = 0
@@ -83,78 +82,68 @@ class LineDigests:
         self._stored = len(self.known)
 
     def discard(self) -> None:
-        """Remove the file, while the lock is held."""
+        """Remove the file while the lock is held."""
         self._path.unlink(missing_ok=True)
 
     def close(self) -> None:
         os.close(self._fd)
 
 
-class Edits:
-    """Sees every line. A line that was bad, or failed without a single rollout, may be corrected: it is asked then."""
+@dataclass
+class InputChanges:
+    """Compares each line with the last try. A line that was bad, or failed without a rollout, may be corrected."""
 
-    def __init__(self, digests: LineDigests, bad_before: Ranges, errors: ErrorsFile, tally: Tally) -> None:
-        self._digests = digests
-        self._bad_before = bad_before
-        self._errors = errors
-        self._tally = tally
-        self._known = len(digests.known)
+    digests: LineDigests
+    bad_before: Ranges
+    errors: ErrorsFile
+    done: DoneIndex
+
+    def __post_init__(self) -> None:
+        self._known = len(self.digests.known)
         self._changed: list[int] = []
         self._more = 0
         self._seen = 0
         self.corrected = LineSet()
+        """Lines that were changed and may be: they are asked again."""
 
-    def see(self, entry: Entry) -> None:
-        """Compare with the last try, and remember for the next."""
+    def observe(self, entry: Entry) -> None:
+        """Compare a line with the last try, and remember it for the next."""
         line, digest = entry.line, entry.digest
         self._seen = line
-        if self._digests.differs(line, digest):
-            if self._free(line):
+        if self.digests.differs(line, digest):
+            if not self.done.started(line) and (line in self.bad_before or line in self.errors.lines):
                 self.corrected.add(line)
             elif len(self._changed) < _NAMED:
                 self._changed.append(line)
             else:
                 self._more += 1
-        self._digests.note(line, digest)
+        self.digests.note(line, digest)
 
-    def changed(self, at_end: bool) -> bool:
-        """Whether :meth:`check` would raise."""
-        return bool(self._changed) or (at_end and self._seen < self._known)
-
-    def check(self, at_end: bool) -> None:
-        """Raises InputError naming what changed. ``at_end``: the whole input was seen."""
+    def error(self, at_end: bool) -> InputError | None:
+        """What changed and may not. ``at_end``: the whole input was observed."""
         if self._changed:
-            raise InputError(
-                f"{name_lines(self._changed, self._more)} of the input changed since the last try, and rollouts of the "
-                f"old would be mixed with the new: {WAYS_OUT}"
+            return InputError(
+                f"{name_lines(self._changed, self._more)} of the input changed since the last try, so old and new "
+                f"rollouts would be mixed: {_WAYS_OUT}"
             )
         if at_end and self._seen < self._known:
-            raise InputError(f"the input had {self._known:,} lines at the last try and has {self._seen:,}: {WAYS_OUT}")
+            return InputError(f"the input had {self._known:,} lines at the last try, now {self._seen:,}: {_WAYS_OUT}")
+        return None
 
-    def still(self, entry: Entry) -> None:
-        """Raises InputError when a line is not what it was when the input was looked through a moment ago."""
-        if self._digests.differs(entry.line, entry.digest):
-            raise InputError(f"line {entry.line} of the input changed while it was being read: type the command again")
+    def check_unchanged(self, entry: Entry) -> None:
+        """Raises InputError when a line is not what it was in the first pass of this try."""
+        if self.digests.differs(entry.line, entry.digest):
+            raise InputError(f"line {entry.line} of the input changed while it was being read: run the command again")
 
     @property
     def added(self) -> int:
-        """Lines that came to the end of the input since."""
+        """Lines appended to the input since the last try."""
         return max(0, self._seen - self._known) if self._known else 0
-
-    def _free(self, line: int) -> bool:
-        if self._tally.started(line):
-            return False
-        return line in self._bad_before or line in self._errors.lines
 
 
 def name_lines(lines: list[int], more: int = 0) -> str:
     """``line 7``, ``lines 7, 8 and 9``, ``lines 1, 2, 3, 4, 5 and 20 more``."""
-    shown, rest = lines[:_NAMED], len(lines) - len(lines[:_NAMED]) + more
-    words = [str(line) for line in shown] + ([f"{rest:,} more"] if rest else [])
+    rest = len(lines[_NAMED:]) + more
+    words = [str(line) for line in lines[:_NAMED]] + ([f"{rest:,} more"] if rest else [])
     listed = words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1]
     return f"line{'s' if len(words) > 1 else ''} {listed}"
-
-
-def _read_all(fd: int) -> bytes:
-    size = os.fstat(fd).st_size
-    return os.pread(fd, size, 0)

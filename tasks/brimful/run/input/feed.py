@@ -1,35 +1,43 @@
-"""The requests still to be asked, in the input's order, as the driver takes them."""
+"""The units still to be sampled, in the input's order, as the driver takes them.
+
+Skips what the output holds, what an earlier try left in flight and what failed before. With ``--budget-tokens`` it
+gives out a line only when the tokens it may use still fit.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass
 
 from brimful.errors import InputError
 from brimful.packing.units import Unit
 from brimful.profile import Profile
 from brimful.request import Request
-from brimful.run.input.changes import Edits
+from brimful.run.input.changes import InputChanges
 from brimful.run.input.reader import BadLine, Entry, Reader, ReadOptions
-from brimful.run.output.done_index import Tally, all_pairs
+from brimful.run.input.survey import Survey
+from brimful.run.output.done_index import DoneIndex, all_pairs
 from brimful.run.output.errors_file import ErrorsFile
 from brimful.runtime.threads import batches_in_thread
 
-_BREATH = 256  # lines between two looks of the event loop
+_LINES_PER_YIELD = 256  # of a file, before other tasks of the event loop run
 
 
 class Budget:
-    """Tokens of the whole run, all tries. ``used`` is what the provider counted; the rest is held until it ends."""
+    """Tokens that a run may use, all tries together. A line in flight holds the most that it may use."""
 
     def __init__(self, tokens: int | None, used: int = 0) -> None:
+        """``tokens`` None: no limit. ``used``: what the provider has counted so far."""
         self.tokens = tokens
         self.used = used
         self.reached = False
+        """A line did not fit though no other one held tokens."""
         self._held: dict[int, int] = {}
         self._sum = 0
 
     def take(self, line: int, request: Request, rollouts: int) -> bool:
-        """Hold what a line may use. False when that does not fit beside what is held and used."""
+        """Hold the tokens that a line may use. False when they do not fit beside those held and used."""
         if self.tokens is None:
             return True
         tokens = -(-request.hold * rollouts // request.choices)
@@ -40,7 +48,6 @@ class Budget:
         return True
 
     def free(self, line: int) -> None:
-        """All of a line has ended."""
         self._sum -= self._held.pop(line, 0)
 
     @property
@@ -48,93 +55,79 @@ class Budget:
         return bool(self._held)
 
 
+@dataclass
 class Feed:
-    """Passes over what the output holds, what is outstanding from an earlier try and what failed before."""
+    """Iterate over :meth:`units`; report each finished line to :meth:`ended` and the tokens used to :meth:`spent`."""
 
-    def __init__(
-        self,
-        options: ReadOptions,
-        profile: Profile,
-        *,
-        strict: bool,
-        retry_errors: bool,
-        tally: Tally,
-        errors: ErrorsFile | None,
-        edits: Edits | None,
-        surveyed: bool,
-        budget: Budget,
-        on_bad: Callable[[BadLine], None] = lambda bad: None,
-        store: Callable[[], None] = lambda: None,
-    ) -> None:
-        """``store`` puts the digests of the lines seen on disk, before any of them is asked."""
-        self._options = options
-        self._strict = strict
-        self._retry_errors = retry_errors
-        self._reader = Reader(options, profile, ids=not surveyed)
-        self._tally = tally
-        self._errors = errors
-        self._edits = edits
-        self._surveyed = surveyed
-        self._budget = budget
-        self._outstanding: dict[int, set[tuple[int, int]]] = {}
-        self._on_bad = on_bad
-        self._store = store
+    options: ReadOptions
+    profile: Profile
+    strict: bool
+    retry_errors: bool
+    done: DoneIndex
+    errors: ErrorsFile | None
+    changes: InputChanges | None
+    surveyed: bool
+    """A first pass has checked the input, which can be read twice."""
+    budget: Budget
+    on_bad: Callable[[BadLine], None]
+    store: Callable[[], None]
+    """Writes the digests of the lines read so far. Called before any of them is given out."""
+
+    def __post_init__(self) -> None:
+        self._reader = Reader(self.options, self.profile, ids=not self.surveyed)
+        self._in_flight: dict[int, set[tuple[int, int]]] = {}
         self._freed = asyncio.Event()
-        self._of: dict[int, int] = {}
-        self._bad_lines = 0
-        self._first_bad: BadLine | None = None
-        self.requests = 0
+        self._rollouts: dict[int, int] = {}
+        self._seen = Survey()
         self.at_end = False
         self.stopped = False
         self.fault: InputError | None = None
         """The first bad line under ``--strict``, or what ended the input early."""
 
-    def expect(self, outstanding: Iterable[tuple[int, int, int]]) -> None:
-        """These (line, prompt, choice) come from an earlier try, without being asked again. Call it before units."""
-        for line, prompt, choice in outstanding:
-            self._outstanding.setdefault(line, set()).add((prompt, choice))
+    def expect(self, in_flight: Iterable[tuple[int, int, int]]) -> None:
+        """``(line, prompt_index, choice_index)`` of rollouts that an earlier try asked for. Call it before units."""
+        for line, prompt, choice in in_flight:
+            self._in_flight.setdefault(line, set()).add((prompt, choice))
 
     def stop(self) -> None:
-        """Nothing more is given out."""
+        """Give out nothing more."""
         self.stopped = True
         self._freed.set()
 
     @property
     def budget_reached(self) -> bool:
-        return self._budget.reached
+        return self.budget.reached
 
     def spent(self, tokens: int) -> None:
-        """What the whole run has used by now."""
-        self._budget.used = tokens
+        """``tokens``: what the run has used so far, all tries together."""
+        self.budget.used = tokens
 
     def rollouts_of(self, line: int) -> int | None:
-        """How many rollouts a line has that is outstanding; None where its line was not read yet."""
-        return self._of.get(line)
+        """How many rollouts a line in flight has; None when it was not read yet."""
+        return self._rollouts.get(line)
+
+    @property
+    def requests(self) -> int:
+        """Lines of a stream so far that are not blank."""
+        return self._seen.requests
 
     @property
     def unused(self) -> bool:
-        """Whether nothing was there to ask, and nothing bad to record."""
-        return not self._surveyed and self.at_end and not self.requests
+        """Whether a stream held nothing at all."""
+        return not self.surveyed and self.at_end and not self.requests
 
     def nothing_usable(self) -> InputError | None:
-        """What to say of a stream of which nothing could be used; a file is refused before."""
-        name = self._options.sources[0].name
-        if self._surveyed or not self.at_end:
-            return None
-        if not self.requests:
-            return InputError(f"{name}: is empty, or holds only blank lines; write a request or a prompt on each line")
-        if self._first_bad is not None and self._bad_lines == self.requests:
-            return InputError(f"none of {self.requests:,} lines can be used; the first: {self._first_bad}")
-        return None
+        """The error of a stream without a good line. The first pass refuses such a file."""
+        return self._seen.unusable() if not self.surveyed and self.at_end else None
 
     def ended(self, line: int) -> None:
-        """All of a line has come, or failed."""
-        self._of.pop(line, None)
-        self._budget.free(line)
+        """All rollouts of a line were delivered, or it failed."""
+        self._rollouts.pop(line, None)
+        self.budget.free(line)
         self._freed.set()
 
     async def units(self) -> AsyncIterator[Unit]:
-        """For the driver. Ends early when stopped, at the budget's end and at a fault; ``fault`` tells of that."""
+        """For the driver. Ends early when stopped, when the budget is reached, and at an error (see ``fault``)."""
         try:
             async for entry in self._entries():
                 if self.stopped:
@@ -144,73 +137,72 @@ class Feed:
                     continue
                 if not await self._fits(unit):
                     return
-                self._of[unit.line] = unit.request.choices
+                self._rollouts[unit.line] = unit.request.choices
                 yield unit
         except InputError as error:
             self.fault = error
 
     async def _entries(self) -> AsyncIterator[Entry]:
-        passed_over = self._tally.complete if self._surveyed else None
-        entries = self._reader.entries(passed_over)
-        if not self._options.repeatable:
+        entries = self._reader.entries(self.done.complete if self.surveyed else None)
+        if self.options.repeatable:
+            for place, entry in enumerate(entries):
+                if place % _LINES_PER_YIELD == 0:
+                    await asyncio.sleep(0)
+                if self.changes is not None:
+                    self.changes.check_unchanged(entry)
+                yield entry
+        else:
             async for batch in batches_in_thread(entries):
                 for entry in batch:
-                    self._see(entry)
-                self._store()
+                    self._observe(entry)
+                self.store()
                 for entry in batch:
                     yield entry
-        else:
-            for place, entry in enumerate(entries):
-                if place % _BREATH == 0:
-                    await asyncio.sleep(0)
-                if self._edits is not None:
-                    self._edits.still(entry)
-                yield entry
         self.at_end = self._reader.at_end
 
-    def _see(self, entry: Entry) -> None:
-        if self._edits is not None:
-            self._edits.see(entry)
-            self._edits.check(at_end=False)
+    def _observe(self, entry: Entry) -> None:
+        if self.changes is not None:
+            self.changes.observe(entry)
+            if (error := self.changes.error(at_end=False)) is not None:
+                raise error
 
     def _next(self, entry: Entry) -> Unit | None:
+        if not self.surveyed:
+            self._seen.add(entry, self.options)
         item = entry.item
         if item is None:
             return None
-        self.requests += not self._surveyed
         if isinstance(item, BadLine):
             self._bad(item)
             return None
-        recorded = self._errors is not None and item.line in self._errors.lines
-        asked_again = self._retry_errors or self._corrected(item.line)
-        wanted = self._tally.missing(item.line, item.request)
-        if (there := self._outstanding.pop(item.line, None)) is not None:
-            # Its pieces come without being asked; of the others only what is missing.
+        recorded = self.errors is not None and item.line in self.errors.lines
+        asked_again = self.retry_errors or self._corrected(item.line)
+        wanted = self.done.missing(item.line, item.request)
+        if (in_flight := self._in_flight.pop(item.line, None)) is not None:
+            # These are delivered without being asked for; of the others, ask only for what is missing.
             pairs = all_pairs(item.request) if wanted is None else wanted
             if pairs:
-                self._of[item.line] = item.request.choices
-            wanted = tuple(pair for pair in pairs if pair not in there)
-        elif recorded != asked_again and (recorded or self._retry_errors):
+                self._rollouts[item.line] = item.request.choices
+            wanted = tuple(pair for pair in pairs if pair not in in_flight)
+        elif recorded != asked_again and (recorded or self.retry_errors):
             return None
         return None if wanted == () else Unit(item.line, item.id, item.request, wanted)
 
     def _bad(self, bad: BadLine) -> None:
-        self._bad_lines += 1
-        self._first_bad = self._first_bad or bad
-        if self._strict:
+        if self.strict:
             raise InputError(str(bad))
-        if self._errors is not None and bad.line in self._errors.bad and not self._corrected(bad.line):
-            return
-        self._on_bad(bad)
+        recorded = self.errors is not None and bad.line in self.errors.bad
+        if not recorded or self._corrected(bad.line):
+            self.on_bad(bad)
 
     def _corrected(self, line: int) -> bool:
-        return self._edits is not None and line in self._edits.corrected
+        return self.changes is not None and line in self.changes.corrected
 
     async def _fits(self, unit: Unit) -> bool:
         rollouts = unit.request.choices if unit.wanted is None else len(unit.wanted)
-        while not self._budget.take(unit.line, unit.request, rollouts):
-            if not self._budget.holding or self.stopped:
-                self._budget.reached = not self.stopped
+        while not self.budget.take(unit.line, unit.request, rollouts):
+            if not self.budget.holding or self.stopped:
+                self.budget.reached = not self.stopped
                 return False
             self._freed.clear()
             await self._freed.wait()

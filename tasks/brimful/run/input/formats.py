@@ -1,7 +1,7 @@
-"""What a line of an input means: a JSONL request, an OpenAI Batch line, a bare provider body, or plain text.
+"""Parsers of one input line: a JSONL request, an OpenAI Batch line, a bare provider body, or plain text.
 
-Each parser makes the fields of one request of one line, or raises InputError with the fault and its remedy, without the
-``FILE:LINE:`` that the reader puts before it.
+Each returns the fields of one request, or raises InputError with the fault and its remedy. The reader puts
+``FILE:LINE:`` before it. To add an input format, add a parser and a member of InputFormat.
 """
 
 from __future__ import annotations
@@ -18,8 +18,11 @@ from brimful.run.input.unknown_fields import likely
 
 _LIKELY_PROMPTS = ("text", "input", "question", "instruction", "query", "content", "user", "message")
 _URLS = {"/completions": Mode.COMPLETION, "/chat/completions": Mode.CHAT, "/completion-jobs": Mode.JOB}
+_TEXT_SUFFIXES = (".txt", ".text", ".md")
 _ID_LENGTH = 512
-_LOOKED_AT = 32  # names of a line without a prompt
+_NAMES_CHECKED = 32  # of a line without a prompt, for misspellings
+
+Parser = Callable[[bytes], dict[str, Any]]
 
 
 class InputFormat(StrEnum):
@@ -27,32 +30,24 @@ class InputFormat(StrEnum):
 
     AUTO = "auto"
     JSONL = "jsonl"
-    """Objects with a prompt or messages, OpenAI Batch lines, provider bodies: told apart line by line."""
+    """Objects with a prompt or messages, OpenAI Batch lines or provider bodies, detected line by line."""
     TEXT = "text"
-    """A prompt a line."""
-
-
-Parser = Callable[[bytes], dict[str, Any]]
+    """One prompt per line."""
 
 
 def detect(source: Source, first: bytes) -> InputFormat:
     """From the name and the first line that is not blank. Raises InputError when it is a JSON array, not lines."""
     text = first.strip()
-    if text.startswith((b"[{", b'["')) or text == b"[":
-        whole = _try_json(text)
-        if source.suffix not in (".txt", ".text", ".md") or isinstance(whole, list):
-            raise InputError("is a JSON array; one object a line is wanted: jq -c '.[]' FILE > FILE.jsonl")
+    text_file = source.suffix in _TEXT_SUFFIXES
+    whole = _try_json(text) if text_file else None
+    if (text.startswith((b"[{", b'["')) or text == b"[") and (not text_file or isinstance(whole, list)):
+        raise InputError("is a JSON array; write one object per line: jq -c '.[]' FILE > FILE.jsonl")
     if source.suffix in (".jsonl", ".ndjson", ".json"):
         return InputFormat.JSONL
-    if source.suffix in (".txt", ".text", ".md"):
-        whole = _try_json(text)
+    if text_file:
         known = isinstance(whole, dict) and whole.keys() & {"prompt", "messages", "body"}
         return InputFormat.JSONL if known else InputFormat.TEXT
     return InputFormat.JSONL if text.startswith(b"{") else InputFormat.TEXT
-
-
-def parser(form: InputFormat) -> Parser:
-    return parse_text if form is InputFormat.TEXT else parse_json
 
 
 def parse_text(data: bytes) -> dict[str, Any]:
@@ -61,12 +56,12 @@ def parse_text(data: bytes) -> dict[str, Any]:
 
 
 def parse_json(data: bytes) -> dict[str, Any]:
-    """The fields of a request, with ``id`` (a string, or missing) and, where the line tells it, ``mode``."""
+    """The fields of a request, with ``id`` (a string, or missing) and, where the line states it, ``mode``."""
     text = _decode(data)
     try:
         line = _DECODER.decode(text)
     except RecursionError:
-        raise InputError("is nested too deeply to be read; flatten it") from None
+        raise InputError("is nested too deeply to parse; flatten it") from None
     except json.JSONDecodeError as error:
         raise InputError(_not_json(text, error)) from None
     except ValueError as error:  # a number of thousands of digits
@@ -75,13 +70,13 @@ def parse_json(data: bytes) -> dict[str, Any]:
         kind = {list: "an array", str: "a string", bool: "true or false", type(None): "null"}.get(
             type(line), "a number"
         )
-        raise InputError(f'is {kind}, but an object is wanted: {{"prompt": …}}')
+        raise InputError(f'is {kind}; each line must be an object: {{"prompt": …}}')
     fields = _batch_line(line) if "body" in line and "prompt" not in line else dict(line)
     fields = {name: value for name, value in fields.items() if value is not None}
     if "id" in fields:
         fields["id"] = _id(fields["id"], "custom_id" if "custom_id" in line else "id")
     if "prompt" not in fields and "messages" not in fields:
-        _no_prompt(line)
+        raise InputError(_no_prompt(line))
     return fields
 
 
@@ -89,7 +84,7 @@ def _batch_line(line: dict[str, Any]) -> dict[str, Any]:
     """``{"custom_id", "method", "url", "body"}`` of OpenAI's Batch API."""
     body = line["body"]
     if not isinstance(body, dict):
-        raise InputError("body: must be an object, the request as the endpoint takes it")
+        raise InputError("body: must be an object with the endpoint's request fields")
     if (method := line.get("method", "POST")) != "POST":
         raise InputError(f"method: must be POST, not {method!r}")
     fields = dict(body)
@@ -97,7 +92,7 @@ def _batch_line(line: dict[str, Any]) -> dict[str, Any]:
     if (url := line.get("url")) is not None:
         known = [mode for end, mode in _URLS.items() if isinstance(url, str) and url.rstrip("/") in (end, "/v1" + end)]
         if not known:
-            raise InputError(f"url: {url!r} is none of /v1/completions, /v1/chat/completions, /v1/completion-jobs")
+            raise InputError(f"url: must be one of {', '.join('/v1' + end for end in _URLS)}, not {url!r}")
         fields["mode"] = known[0].value
     return fields
 
@@ -111,13 +106,14 @@ def _id(value: Any, name: str) -> str:
     return text
 
 
-def _no_prompt(line: dict[str, Any]) -> NoReturn:
-    found = [name for name in _LIKELY_PROMPTS if name in line]
-    hint = f"; it has {found[0]!r}: rename that to prompt" if found else ""
-    near = [] if found else [name for name in list(line)[:_LOOKED_AT] if likely(name) in ("prompt", "messages")]
-    if near:
-        hint = f"; it has {near[0][:60]!r}: did you mean {likely(near[0])}?"
-    raise InputError(f"has no prompt (nor messages){hint}")
+def _no_prompt(line: dict[str, Any]) -> str:
+    message = "has no prompt (nor messages)"
+    if found := next((name for name in _LIKELY_PROMPTS if name in line), None):
+        return f"{message}; it has {found!r}: rename that to prompt"
+    for name in list(line)[:_NAMES_CHECKED]:
+        if (meant := likely(name)) in ("prompt", "messages"):
+            return f"{message}; it has {name[:60]!r}: did you mean {meant}?"
+    return message
 
 
 def _decode(data: bytes) -> str:
@@ -132,16 +128,16 @@ def _not_json(text: str, error: json.JSONDecodeError) -> str:
     stripped = text.strip()
     where = f"column {error.colno}: {error.msg}"
     if stripped in ("{", "[") or (stripped.startswith("{") and stripped.endswith(",")):
-        return "is not JSON by itself; each line must be a whole object: jq -c . FILE > FILE.jsonl"
+        return "is not JSON on its own; write each object on one line: jq -c . FILE > FILE.jsonl"
     if error.msg == "Extra data":
-        return f"is not JSON ({where}); put each object on a line of its own"
+        return f"is not JSON ({where}); put each object on its own line"
     if stripped.startswith("{'") or "None" in stripped or "True" in stripped:
         return f"is not JSON ({where}); it looks like Python: write it with json.dumps"
-    return f"is not JSON ({where}); correct the line, or say --input-format text if each line is a prompt"
+    return f"is not JSON ({where}); correct the line, or use --input-format text if each line is a prompt"
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number; use null or a number")
+    raise ValueError(f"{name} is not a JSON number; use null or a number")
 
 
 _DECODER = json.JSONDecoder(parse_constant=_no_constant)

@@ -1,7 +1,7 @@
-"""Whose rollouts are whose: every line of an input has an id, and no two lines have the same.
+"""Ids of input lines: finds every id that two lines share. Rollout identity is (line, prompt, choice).
 
-A line without an id of its own gets its line number as a string. A million ids take 32 MB: what is kept of an id is
-eight bytes of its hash and the number of its line, in two flat arrays; of a line without one, a bit.
+A line without an id gets its line number as a string. Memory per line is one bit for a default id, and about 32 bytes
+for a stated one: eight bytes of its hash and its line number, in flat arrays that are at most 70 % full.
 """
 
 from __future__ import annotations
@@ -9,49 +9,41 @@ from __future__ import annotations
 from array import array
 from hashlib import blake2b
 
+from brimful.run.input.line_sets import LineSet
+
 _FULL = 0.7  # of the table, before it doubles
 
 
 class Ids:
-    """Tells for each id in turn on which earlier line it was seen already."""
+    """A hash table from id to line. Lines come in rising order."""
 
     def __init__(self) -> None:
         self._size = 1 << 10
         self._hashes = array("Q", bytes(8 * self._size))
         self._lines = array("Q", bytes(8 * self._size))
         self._used = 0
-        self._default = bytearray()
+        self._default = LineSet()
 
     def add(self, id: str, line: int) -> int | None:
-        """Remember an id that a line states. Returns the earlier line that has it, or None."""
-        if (number := _line_number(id)) is not None and number < line and self._is_default(number):
+        """Remember an id that a line states. Returns the earlier line with this id, or None."""
+        if (number := _line_number(id)) is not None and number < line and number in self._default:
             return number
         return self._insert(_hash(id), line)
 
     def add_default(self, line: int) -> int | None:
-        """As :meth:`add`, for a line without an id: its own line number."""
-        if self._used and (found := self._find(_hash(str(line)))) is not None:
-            return found
-        index = line >> 3
-        if index >= len(self._default):
-            self._default.extend(bytes(index + 1024 - len(self._default)))
-        self._default[index] |= 1 << (line & 7)
+        """Remember a line without an id. Returns the earlier line that states its number as an id, or None."""
+        if self._used and self._hashes[slot := self._slot(_hash(str(line)))]:
+            return self._lines[slot]
+        self._default.add(line)
         return None
 
-    def _is_default(self, line: int) -> bool:
-        index = line >> 3
-        return index < len(self._default) and bool(self._default[index] >> (line & 7) & 1)
-
     def _slot(self, value: int) -> int:
+        """The slot that holds ``value``, or the empty one where it belongs."""
         mask, hashes = self._size - 1, self._hashes
         slot = value & mask
         while hashes[slot] and hashes[slot] != value:
             slot = (slot + 1) & mask
         return slot
-
-    def _find(self, value: int) -> int | None:
-        slot = self._slot(value)
-        return self._lines[slot] if self._hashes[slot] else None
 
     def _insert(self, value: int, line: int) -> int | None:
         slot = self._slot(value)
@@ -75,10 +67,10 @@ class Ids:
 
 
 def _hash(id: str) -> int:
-    """64 bits, never 0. Among a million ids, two that differ share one with a chance of 3 in a hundred million."""
+    """64 bits, never 0. Two of a million different ids collide with a probability of 3e-8."""
     return int.from_bytes(blake2b(id.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little") or 1
 
 
 def _line_number(id: str) -> int | None:
-    """The number that ``id`` is the default id of."""
+    """The line whose default id is ``id``."""
     return int(id) if id.isascii() and id.isdigit() and id[0] != "0" and len(id) < 19 else None

@@ -1,7 +1,7 @@
-"""Input files as byte lines: plain, gzip or zstd (told by their first bytes), standard input, several in a row.
+"""Input files as lines of bytes: plain, gzip or zstd (by their first bytes), standard input, several in a row.
 
-Only ``\\n`` ends a line (a ``\\r`` before it goes too): a JSON string may hold every other line break of Unicode.
-One line at a time is in memory, and never more of it than MAX_LINE bytes.
+Only ``\\n`` ends a line, with or without a ``\\r`` before it: a JSON string may hold any other line break of Unicode.
+Memory holds one line at a time, and at most MAX_LINE bytes of it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from brimful.errors import InputError, UsageError
 
 STDIN = "-"
 MAX_LINE = 64 * 1024 * 1024
-"""Bytes of one line; a longer one is cut there, and refused by the reader."""
+"""Bytes of one line. A longer line is cut there, and the reader refuses it."""
 _BUFFER = 256 * 1024
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _FOREIGN = {
@@ -33,33 +33,23 @@ _FOREIGN = {
     b"BZh": "a bzip2 file; unpack it, or use .gz or .zst",
     b"\xfd7zXZ": "an xz file; unpack it, or use .gz or .zst",
 }
-_NOT_PROMPTS = {".csv", ".tsv", ".parquet", ".xlsx", ".pdf", ".zip"}
-
-
-class RawLine(NamedTuple):
-    line: int
-    """1-based place in the whole input."""
-    source: Source
-    place: int
-    """1-based place in its own file."""
-    data: bytes
-    """Without its line ending."""
-    overlong: bool = False
+_UNSUPPORTED = {".csv", ".tsv", ".parquet", ".xlsx", ".pdf", ".zip"}
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One input. ``name`` is what messages call it."""
+    """One input: a path, or ``-`` for standard input."""
 
     path: str
 
     @property
     def name(self) -> str:
+        """For messages."""
         return "<stdin>" if self.path == STDIN else self.path
 
     @property
     def suffix(self) -> str:
-        """The lower-case suffix that tells the format, without ``.gz`` or ``.zst``."""
+        """The lower-case suffix that names the format, without ``.gz`` or ``.zst``."""
         suffixes = [suffix.lower() for suffix in Path(self.path).suffixes]
         while suffixes and suffixes[-1] in (".gz", ".zst", ".zstd"):
             suffixes.pop()
@@ -67,11 +57,11 @@ class Source:
 
     @property
     def regular(self) -> bool:
-        """A file that can be read twice; False for standard input, pipes and the like."""
+        """A regular file, which can be read twice, as opposed to standard input or a pipe."""
         return self.path != STDIN and Path(self.path).is_file()
 
     def check(self, forced: bool) -> None:
-        """Raises UsageError when it can't be an input; ``forced``: the user named the format."""
+        """Raises UsageError when this cannot be an input. ``forced``: the user named the format."""
         if self.path == STDIN:
             return
         path = Path(self.path)
@@ -90,17 +80,19 @@ class Source:
             raise UsageError(f"{self.path}: no such file; check the name, or use - to read standard input") from None
         except OSError as error:
             raise UsageError(f"{self.path}: cannot be read: {error.strerror or error}") from None
-        if self.suffix in _NOT_PROMPTS and not forced:
+        if self.suffix in _UNSUPPORTED and not forced:
             raise UsageError(
-                f"{self.path}: {self.suffix} files are not read; make it JSONL (an object with a prompt on each line), "
-                "or say --input-format text if each line is a prompt"
+                f"{self.path}: {self.suffix} files are not supported; convert it to JSONL (an object with a prompt on "
+                "each line), or use --input-format text if each line is a prompt"
             )
 
     @contextmanager
     def open(self) -> Iterator[IO[bytes]]:
-        """The unpacked bytes. Raises UsageError naming the file."""
+        """The unpacked bytes. Raises UsageError or InputError naming the file."""
         try:
-            raw: Any = _stdin() if self.path == STDIN else Path(self.path).open("rb")  # noqa: SIM115
+            # Not sys.stdin's own reader: a thread that waits for a line would keep it locked at interpreter exit.
+            file = sys.stdin.fileno() if self.path == STDIN else self.path
+            raw: Any = open(file, "rb", closefd=self.path != STDIN)  # noqa: SIM115  (closed below)
         except OSError as error:
             raise UsageError(f"{self.path}: cannot be read: {error.strerror or error}") from None
         with raw:
@@ -108,30 +100,76 @@ class Source:
             if head.startswith(_GZIP):
                 yield io.BufferedReader(gzip.GzipFile(fileobj=raw), _BUFFER)
             elif head.startswith(_ZSTD):
-                yield _unzstd(raw, self.name)
+                yield _zstd_reader(raw, self.name)
             elif what := next((what for magic, what in _FOREIGN.items() if head.startswith(magic)), None):
                 raise InputError(f"{self.name}:1: is {what}; brimful reads JSONL and plain text in UTF-8")
             else:
                 yield raw
 
 
-def _stdin() -> IO[bytes]:
-    """A reader of its own: the interpreter's would be locked at exit by a thread that still waits for a line."""
-    return open(sys.stdin.fileno(), "rb", closefd=False)
+class RawLine(NamedTuple):
+    line: int
+    """1-based line of the whole input."""
+    source: Source
+    place: int
+    """1-based line of its own file."""
+    data: bytes
+    """Without its line ending."""
+    overlong: bool
+    """Longer than MAX_LINE, and cut there."""
 
 
-def _unzstd(raw: IO[bytes], name: str) -> IO[bytes]:
+def raw_lines(sources: tuple[Source, ...]) -> Iterator[RawLine]:
+    """All lines of all sources, blank ones too. Raises InputError where a file is truncated or cannot be unpacked."""
+    line = 0
+    for source in sources:
+        for place, data, overlong in _lines_of(source):
+            line += 1
+            yield RawLine(line, source, place, data, overlong)
+
+
+def _lines_of(source: Source) -> Iterator[tuple[int, bytes, bool]]:
+    place = 0
+    with _named_errors(source, lambda: place + 1), source.open() as stream:
+        while data := stream.readline(MAX_LINE + 1):
+            place += 1
+            overlong = len(data) > MAX_LINE and not data.endswith(b"\n")
+            if overlong:
+                while (rest := stream.readline(_BUFFER)) and not rest.endswith(b"\n"):
+                    pass
+            if data.endswith(b"\n"):
+                data = data[:-2] if data.endswith(b"\r\n") else data[:-1]
+            if place == 1 and data.startswith(b"\xef\xbb\xbf"):
+                data = data[3:]
+            yield place, data, overlong
+
+
+@contextmanager
+def _named_errors(source: Source, place: Callable[[], int]) -> Iterator[None]:
+    try:
+        yield
+    except EOFError:
+        raise InputError(f"{source.name}:{place()}: the compressed file is truncated; create it again") from None
+    except (zlib.error, OSError) as error:  # gzip's own is an OSError
+        raise InputError(f"{source.name}:{place()}: cannot be read: {error}; create the file again") from None
+    except Exception as error:
+        if type(error).__name__ != "ZstdError":  # by name: the module is optional
+            raise
+        raise InputError(f"{source.name}:{place()}: cannot be unpacked: {error}; create the file again") from None
+
+
+def _zstd_reader(raw: IO[bytes], name: str) -> IO[bytes]:
     try:
         import zstandard
     except ImportError:
         raise UsageError(
             f"{name}: is zstd-compressed; pip install 'brimful[zstd]' to read it, or unpack it first"
         ) from None
-    return io.BufferedReader(_Unzstd(raw, zstandard.ZstdDecompressor()), _BUFFER)
+    return io.BufferedReader(_ZstdReader(raw, zstandard.ZstdDecompressor()), _BUFFER)
 
 
-class _Unzstd(io.RawIOBase):
-    """zstandard's own reader takes a file that breaks off for one that ends; this one raises EOFError."""
+class _ZstdReader(io.RawIOBase):
+    """Reads zstd frames, and raises EOFError for a truncated file, which zstandard's own reader takes for complete."""
 
     def __init__(self, raw: IO[bytes], decompressor: Any) -> None:
         self._raw = raw
@@ -159,45 +197,3 @@ class _Unzstd(io.RawIOBase):
         buffer[:size] = self._plain[:size]
         self._plain = self._plain[size:]
         return size
-
-
-def raw_lines(sources: list[Source]) -> Iterator[RawLine]:
-    """All lines of all sources, blank ones too. Raises InputError where a file breaks off or cannot be unpacked."""
-    line = 0
-    for source in sources:
-        for place, data, overlong in _lines_of(source):
-            line += 1
-            yield RawLine(line, source, place, data, overlong)
-
-
-def _lines_of(source: Source) -> Iterator[tuple[int, bytes, bool]]:
-    place = 0
-    with _faults_named(source, lambda: place + 1), source.open() as stream:
-        while data := stream.readline(MAX_LINE + 1):
-            place += 1
-            overlong = len(data) > MAX_LINE and not data.endswith(b"\n")
-            if overlong:
-                _skip_line(stream)
-            if data.endswith(b"\n"):
-                data = data[:-2] if data.endswith(b"\r\n") else data[:-1]
-            if place == 1 and data.startswith(b"\xef\xbb\xbf"):
-                data = data[3:]
-            yield place, data, overlong
-
-
-@contextmanager
-def _faults_named(source: Source, place: Callable[[], int]) -> Iterator[None]:
-    try:
-        yield
-    except (EOFError, zlib.error, OSError) as error:  # gzip's own is an OSError
-        reason = "the compressed file breaks off" if isinstance(error, EOFError) else f"cannot be read: {error}"
-        raise InputError(f"{source.name}:{place()}: {reason}; make the file anew") from None
-    except Exception as error:
-        if type(error).__name__ != "ZstdError":  # its module may not be there
-            raise
-        raise InputError(f"{source.name}:{place()}: cannot be unpacked: {error}; make the file anew") from None
-
-
-def _skip_line(stream: IO[bytes]) -> None:
-    while (rest := stream.readline(_BUFFER)) and not rest.endswith(b"\n"):
-        pass

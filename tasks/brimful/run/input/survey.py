@@ -1,4 +1,4 @@
-"""A look through the whole input before anything is sampled: it knows the counts, the faults and the edits."""
+"""The first pass over an input, before anything is sampled: counts its lines and finds its faults and changes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from brimful.errors import InputError
 from brimful.packing.units import Unit
 from brimful.profile import Profile
-from brimful.run.input.reader import BadLine, Entry, Reader, ReadOptions, is_duplicate
+from brimful.run.input.line_sets import Ranges
+from brimful.run.input.reader import BadLine, Entry, Reader, ReadOptions
 from brimful.run.input.unknown_fields import UnknownFields
-from brimful.run.output.sidecar import Ranges
 
-_KEPT = 20  # faults that are kept
-_SHOWN = 10  # and told in words
+_KEPT = 20  # bad lines that are kept
+_SHOWN = 10  # bad lines that a message lists
 
 
 @dataclass
@@ -23,14 +23,16 @@ class Survey:
     lines: int = 0
     """All lines, blank ones too."""
     requests: int = 0
+    """Lines that are not blank, bad ones too."""
     bad: int = 0
     bad_lines: Ranges = field(default_factory=Ranges)
     faults: list[BadLine] = field(default_factory=list)
-    """The first ones."""
+    """The first bad lines. A fault of the command's own options, which spoils line after line, is listed once."""
     duplicates: list[BadLine] = field(default_factory=list)
+    """The first lines whose id was taken."""
+    option_faults: set[str] = field(default_factory=set)
+    """Messages of ``faults`` that the command's options are to blame for."""
     unknown: UnknownFields = field(default_factory=UnknownFields)
-    of_settings: set[str] = field(default_factory=set)
-    """Faults of the command's own settings, which spoil line after line: each is listed once."""
     rollouts: int = 0
     at_end: bool = True
     """False when ``--limit`` ended it."""
@@ -40,46 +42,54 @@ class Survey:
         return self.requests - self.bad
 
     def check(self, strict: bool) -> None:
-        """Raises InputError when nothing should be sampled from such an input."""
-        if not self.requests:
-            raise InputError("the input holds no requests, only blank lines; write a request or a prompt on each line")
+        """Raises InputError for duplicate ids, for an input without a good line and, strict, for any bad line."""
         if self.duplicates:
             listed = {fault.line: fault for fault in self.faults + self.duplicates[:_SHOWN]}
             raise InputError(_listed([listed[line] for line in sorted(listed)], self.bad))
-        if self.bad and (strict or not self.good):
-            if not self.good and len(self.faults) == 1 and (message := self.faults[0].message) in self.of_settings:
-                raise InputError(message + (f" (so it is for all {self.bad:,} lines)" if self.bad > 1 else ""))
+        if (error := self.unusable()) is not None:
+            raise error
+        if self.bad and strict:
             raise InputError(_listed(self.faults, self.bad))
 
-    def add(self, entry: Entry, options: ReadOptions | None = None) -> None:
+    def unusable(self) -> InputError | None:
+        """The error of an input without a good line."""
+        if not self.requests:
+            return InputError("the input is empty, or holds only blank lines; write a request or a prompt on each line")
+        if self.good:
+            return None
+        if len(self.faults) == 1 and (message := self.faults[0].message) in self.option_faults:
+            return InputError(message + (f" (the same for all {self.bad:,} lines)" if self.bad > 1 else ""))
+        return InputError(_listed(self.faults, self.bad))
+
+    def add(self, entry: Entry, options: ReadOptions) -> None:
         self.lines = entry.line
         item = entry.item
+        if item is None:
+            return
+        self.requests += 1
         if isinstance(item, Unit):
-            self.requests += 1
             self.rollouts += item.request.choices
             self.unknown.add(item.request.fields)
-        elif item is not None:
-            self.requests += 1
-            self.bad += 1
-            self.bad_lines.add(item.line)
-            if options is not None and options.to_blame(item.message):
-                if item.message not in self.of_settings and len(self.of_settings) < _KEPT:
-                    self.of_settings.add(item.message)
-                    self.faults.append(item)
-            elif len(self.faults) < _KEPT:
+            return
+        self.bad += 1
+        self.bad_lines.add(item.line)
+        if not options.at_fault(item.message):
+            if len(self.faults) < _KEPT:
                 self.faults.append(item)
-            if is_duplicate(item) and len(self.duplicates) < _KEPT:
-                self.duplicates.append(item)
+        elif item.message not in self.option_faults and len(self.option_faults) < _KEPT:
+            self.option_faults.add(item.message)
+            self.faults.append(item)
+        if item.duplicate and len(self.duplicates) < _KEPT:
+            self.duplicates.append(item)
 
 
 def survey(
-    options: ReadOptions,
-    profile: Profile,
-    *,
-    strict: bool = False,
-    note: Callable[[Entry], None] | None = None,
+    options: ReadOptions, profile: Profile, *, strict: bool = False, note: Callable[[Entry], None] | None = None
 ) -> Survey:
-    """Read all of it once. ``note`` sees each line. With ``strict`` it ends at the first fault. Raises InputError."""
+    """Read all of an input once. ``note`` is called with each line; strict, it ends at the first bad one.
+
+    Raises InputError for a file that cannot be read.
+    """
     found = Survey()
     reader = Reader(options, profile)
     for entry in reader.entries():

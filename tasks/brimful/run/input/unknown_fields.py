@@ -1,4 +1,4 @@
-"""Fields of requests that brimful does not know: sent as they are, and pointed out, for they may be misspelt."""
+"""Request fields that brimful does not know. They are sent unchanged and reported, since they may be misspelt."""
 
 from __future__ import annotations
 
@@ -22,30 +22,29 @@ guided_grammar structured_outputs priority
 """
 _OURS = "id mode workload system"
 KNOWN = frozenset(f"{_OPENAI} {_OTHERS} {_OURS}".split())
-"""OpenAI's completions and chat completions, and what servers of the same protocol commonly take."""
-_NAMES = 50  # told apart
+"""Fields of OpenAI's completions and chat completions, and of common servers with the same protocol."""
+_NAMES = 50  # counted by name
 _CUTOFF = 0.8
-_LONG = 60  # characters of a name that are shown
-_describe = json.JSONEncoder(sort_keys=True).encode
+_NAME_SHOWN = 60  # characters
+_encode = json.JSONEncoder(sort_keys=True).encode
 
 
 @dataclass
 class UnknownField:
     name: str
-    value: int
-    """A digest of the first one."""
+    digest: int
+    """Of its first value."""
     lines: int = 0
     varies: bool = False
 
     def __str__(self) -> str:
-        name = self.name if len(self.name) <= _LONG else self.name[: _LONG - 1] + "…"
-        meant = likely(self.name)
-        text = f"field {name!r} is not one brimful knows; it is sent as it is ({self.lines:,} "
-        text += f"line{'s' if self.lines != 1 else ''})"
-        if meant:
+        name = self.name if len(self.name) <= _NAME_SHOWN else self.name[: _NAME_SHOWN - 1] + "…"
+        lines = f"{self.lines:,} line{'s' if self.lines != 1 else ''}"
+        text = f"field {name!r} is unknown to brimful and sent unchanged ({lines})"
+        if meant := likely(self.name):
             text += f"; did you mean {meant}?"
         if self.varies:
-            text += "; its value differs from line to line, so that those lines cannot share a request"
+            text += "; its value differs between lines, so those lines cannot share a request"
         return text
 
     def as_json(self) -> dict[str, Any]:
@@ -53,42 +52,41 @@ class UnknownField:
 
 
 class UnknownFields:
-    """Of all requests of an input; so many names at most."""
+    """Counts the unknown fields of all requests of an input. Keeps at most 50 names."""
 
     def __init__(self) -> None:
         self._found: dict[str, UnknownField] = {}
-        self.more = False
-        """Whether there were more names than are told apart."""
+        self._more = False
 
     def add(self, fields: Mapping[str, Any]) -> None:
         for name in fields.keys() - KNOWN:
             found = self._found.get(name)
             if found is None:
                 if len(self._found) >= _NAMES:
-                    self.more = True
+                    self._more = True
                     continue
                 found = self._found[name] = UnknownField(name, _digest(fields[name]))
             found.lines += 1
             if not found.varies:
-                found.varies = _digest(fields[name]) != found.value
+                found.varies = _digest(fields[name]) != found.digest
 
     def __iter__(self) -> Iterator[UnknownField]:
         """The most frequent first."""
         return iter(sorted(self._found.values(), key=lambda field: (-field.lines, field.name)))
 
     def notes(self, most: int) -> list[str]:
-        """In words, so many of them, and that there are more."""
-        every = [str(field) for field in self]
-        if rest := len(every) - most:
-            every[most:] = [f"and {rest:,} such fields more{', or yet more' if self.more else ''}"] if rest > 0 else []
-        return every
+        """Messages about the first ``most`` fields, and one about the rest."""
+        notes = [str(field) for field in self]
+        if (rest := len(notes) - most) > 0:
+            notes[most:] = [f"and {rest:,}{' or more' if self._more else ''} other unknown fields"]
+        return notes
 
 
 def likely(name: str) -> str | None:
-    """The known field that a name is nearly."""
+    """The known field that ``name`` probably misspells."""
     close = get_close_matches(name.lower().replace("-", "_"), KNOWN, 1, _CUTOFF)
     return close[0] if close else None
 
 
 def _digest(value: Any) -> int:
-    return crc32(_describe(value).encode())
+    return crc32(_encode(value).encode())

@@ -1,4 +1,7 @@
-"""Output files of a run: rollouts, errors, the resume files beside them, and other formats.
+"""Output files of a run: rollouts, failures, the files to resume from, and other formats.
 
-Imported by the top files of ``run``, by ``run.display`` and ``run.report``.
+Imported by the top files of ``run``, by ``run.input``, ``run.display`` and ``run.report``. A run appends to the
+*rollouts file* (one JSON line per rollout, as they come) and the *failures file*, and resumes from them. Where the user
+asked for another order or format, OUT is made from them at the end. To add an output format: a member of OutputFormat
+(``paths``), a writer like ``parquet``, and a branch in ``convert``.
 """

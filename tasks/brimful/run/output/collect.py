@@ -1,9 +1,10 @@
-"""What comes of requests, into the files: records written in whole batches, failures recorded, figures kept."""
+"""Writes what the driver delivers: rollouts in whole batches, failures one by one, and the counts of both."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from brimful.dispatch.outcomes import attempts_since
 from brimful.outcome import Cause, Outcome
@@ -11,32 +12,28 @@ from brimful.packing.units import Delivered, Failed
 from brimful.run.display.stats import Counts, Histogram, Recent
 from brimful.run.input.feed import Feed
 from brimful.run.input.reader import BadLine
-from brimful.run.output.done_index import Tally
+from brimful.run.output.done_index import DoneIndex
 from brimful.run.output.errors_file import ErrorsFile
 from brimful.run.output.jsonl import Sink
 from brimful.run.output.records import rollout_records
 
-_UNKNOWN = 1 << 60  # rollouts of a line that was not read yet: more than any has
+_UNKNOWN = 1 << 60  # rollouts of a line that was not read yet: never reached, so the line is not complete
 
 
+@dataclass
 class Collector:
-    """``on_end(ended, message)`` is called when the provider takes nothing more: ``key_refused`` or ``budget``."""
+    """The figures cover the requests of this try; ``failed`` counts all tries."""
 
-    def __init__(
-        self,
-        sink: Sink,
-        tally: Tally,
-        counts: Counts,
-        errors: ErrorsFile | None,
-        say: Callable[[str], None],
-        on_end: Callable[[str, str], None],
-    ) -> None:
-        self._sink = sink
-        self._tally = tally
-        self._counts = counts
-        self._errors = errors
-        self._say = say
-        self._on_end = on_end
+    sink: Sink
+    done: DoneIndex
+    counts: Counts
+    errors: ErrorsFile | None
+    """None: failures go to ``say``."""
+    say: Callable[[str], None]
+    on_end: Callable[[str, str], None]
+    """Called with cause and message when the provider refuses everything from now on: ``key_refused``, ``budget``."""
+
+    def __post_init__(self) -> None:
         self._outcomes = Recent()
         self._unrecorded = 0
         self._began = time.time()
@@ -49,15 +46,16 @@ class Collector:
 
     @property
     def failed(self) -> int:
-        """Requests that failed, in all tries."""
-        return len(self._errors.lines) if self._errors is not None else self._unrecorded
+        """Requests that failed."""
+        return len(self.errors.lines) if self.errors is not None else self._unrecorded
 
     def take(self, batch: Sequence[Delivered | Failed], feed: Feed, *, earlier: bool = False) -> None:
-        """All of it is on disk when this returns. Raises FleetError when it cannot be written, and counts none of it.
+        """Write a batch. Raises FleetError when its rollouts cannot be written, and counts none of them then.
 
-        ``earlier``: outcomes of an earlier try, which this one only writes down.
+        Rollouts that the output holds already are dropped. ``earlier``: outcomes of an earlier try, which are written
+        but not counted as requests of this one.
         """
-        tally, records = self._tally, []
+        records = []
         new: dict[tuple[int, int, int], int] = {}
         for item in batch:
             if not earlier:
@@ -66,40 +64,41 @@ class Collector:
                 of = feed.rollouts_of(item.line)
                 for record in rollout_records(item, of):
                     place = (item.line, record["prompt_index"], record["choice_index"])
-                    if place not in new and not tally.has(*place):
+                    if place not in new and not self.done.has(*place):
                         new[place] = of or _UNKNOWN
                         records.append(record)
-        self._sink.write(records)
+        self.sink.write(records)
         for place, of in new.items():
-            tally.add(*place, of)
+            self.done.add(*place, of)
         for record in records:
-            self._counts.add(record)
-        feed.spent(self._counts.tokens)
+            self.counts.add(record)
+        feed.spent(self.counts.tokens)
         for item in batch:
             if isinstance(item, Failed):
                 self._fail(item)
                 feed.ended(item.line)
-            elif tally.complete(item.line):
+            elif self.done.complete(item.line):
                 feed.ended(item.line)
 
     def take_bad(self, bad: BadLine) -> None:
-        """A line of the input that no request could be made of."""
-        if self._errors is not None:
-            self._errors.write_bad(bad)
+        """Record a bad line of the input. Raises FleetError."""
+        if self.errors is not None:
+            self.errors.write_bad(bad)
         else:
             self._unrecorded += 1
-            self._say(str(bad))
+            self.say(str(bad))
 
     def _fail(self, failed: Failed) -> None:
-        cause = failed.failure.cause
+        cause, message = failed.failure.cause, failed.failure.message
         if cause in (Cause.KEY_REFUSED, Cause.BUDGET):
-            self._on_end(cause.value, failed.failure.message)  # it is not the request's fault: asked again next time
-        elif cause is not Cause.CANCELLED:
-            if self._errors is not None:
-                self._errors.write_failed(failed)
-            else:
-                self._unrecorded += 1
-                self._say(f"line {failed.line} (id {failed.id}): {cause.value}: {failed.failure.message}")
+            self.on_end(cause.value, message)  # not the request's fault: the next try asks again
+        elif cause is Cause.CANCELLED:
+            pass
+        elif self.errors is not None:
+            self.errors.write_failed(failed)
+        else:
+            self._unrecorded += 1
+            self.say(f"line {failed.line} (id {failed.id}): {cause.value}: {message}")
 
     def _count(self, outcome: Outcome, packed: int) -> None:
         if not self._outcomes.add(outcome.id):

@@ -1,4 +1,4 @@
-"""OUT made of the ledger at the end of a try: another order, OpenAI's Batch files, or Parquet."""
+"""Makes OUT from the rollouts file at the end of a try. A module of its own: the only one that knows every format."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from brimful.run.output.paths import OutputFormat, RunPaths
 
 
 def convert(paths: RunPaths, *, input_order: bool) -> None:
-    """Whole files, put in place atomically; the ledger stays. Raises FleetError when they cannot be written."""
+    """Replace OUT, and with ``openai-batch`` its error file too, as whole files. Raises FleetError."""
     if paths.form is OutputFormat.OPENAI_BATCH:
-        if paths.ledger.exists():
-            write_openai_batch(ordered(paths.ledger), paths.output)
-        write_openai_errors(paths.error_ledger, paths.errors)
+        if paths.rollouts.exists():
+            write_openai_batch(ordered(paths.rollouts), paths.output)
+        write_openai_errors(paths.failures, paths.errors)
     elif paths.parquet:
-        if paths.ledger.exists():
+        if paths.rollouts.exists():
             from brimful.run.output.parquet import write_parquet
 
-            write_parquet(ordered(paths.ledger), paths.output)
-    elif input_order and paths.ledger.exists() and not is_ordered(paths.ledger):
-        write_ordered(paths.ledger)
+            write_parquet(ordered(paths.rollouts), paths.output)
+    elif input_order and paths.rollouts.exists() and not is_ordered(paths.rollouts):
+        write_ordered(paths.rollouts)

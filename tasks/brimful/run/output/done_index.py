@@ -1,84 +1,67 @@
-"""Which rollouts are there already, in flat memory: a bit for a line that is complete, a small set for one that is not.
+"""Which rollouts the output already holds: one bit for a finished line, a small set for a partly finished one.
 
-A line's rollouts come together, mostly in one piece, so that few lines are incomplete at any time.
+Most lines finish in one delivery, so few are partly finished at any time and memory stays small.
 """
 
 from __future__ import annotations
 
 from brimful.request import Request
+from brimful.run.input.line_sets import LineSet
 
 
-class Tally:
-    """Rollouts by (line, prompt, choice). Each record says how many its line has in all (``of``)."""
+class DoneIndex:
+    """Rollouts by (line, prompt_index, choice_index)."""
 
     def __init__(self) -> None:
-        self._complete = bytearray()
+        self._complete = LineSet()
         self._partial: dict[int, set[tuple[int, int]]] = {}
-        self.lines = 0
-        """Lines that are complete."""
+
+    @property
+    def lines(self) -> int:
+        """How many lines are finished."""
+        return len(self._complete)
 
     def add(self, line: int, prompt: int, choice: int, of: int) -> bool:
-        """False when that rollout was there already."""
-        if self.complete(line):
+        """Return False when that rollout was there already. ``of``: how many rollouts the line has in all."""
+        if line in self._complete:
             return False
         if of <= 1:
-            self._set(line)
-            return True
+            return self._complete.add(line)
         there = self._partial.setdefault(line, set())
         if (prompt, choice) in there:
             return False
         there.add((prompt, choice))
         if len(there) >= of:
-            del self._partial[line]
-            self._set(line)
+            self._finish(line)
         return True
 
     def complete(self, line: int) -> bool:
-        index = line >> 3
-        return index < len(self._complete) and bool(self._complete[index] >> (line & 7) & 1)
+        return line in self._complete
 
     def started(self, line: int) -> bool:
-        return line in self._partial or self.complete(line)
+        return line in self._partial or line in self._complete
 
     def has(self, line: int, prompt: int, choice: int) -> bool:
-        return self.complete(line) or (prompt, choice) in self._partial.get(line, ())
+        return line in self._complete or (prompt, choice) in self._partial.get(line, ())
 
     def missing(self, line: int, request: Request) -> tuple[tuple[int, int], ...] | None:
-        """The rollouts still missing, None when all of them are. A line found whole counts as complete from then on."""
-        if self.complete(line):
+        """``(prompt_index, choice_index)`` of the rollouts still missing; None when all of them are.
+
+        A line found to lack none is finished from then on: its records may not have said how many it has.
+        """
+        if line in self._complete:
             return ()
         if line not in self._partial:
             return None
         there = self._partial[line]
         missing = tuple(pair for pair in all_pairs(request) if pair not in there)
         if not missing:
-            del self._partial[line]
-            self._set(line)
+            self._finish(line)
         return missing
 
-    def _set(self, line: int) -> None:
-        index = line >> 3
-        if index >= len(self._complete):
-            self._complete.extend(bytes(index + 4096 - len(self._complete)))
-        self._complete[index] |= 1 << (line & 7)
-        self.lines += 1
-
-
-class LineSet:
-    """A set of line numbers: a bit each."""
-
-    def __init__(self) -> None:
-        self._tally = Tally()
-
-    def add(self, line: int) -> bool:
-        """False when it was there already."""
-        return self._tally.add(line, 0, 0, 1)
-
-    def __contains__(self, line: int) -> bool:
-        return self._tally.complete(line)
-
-    def __len__(self) -> int:
-        return self._tally.lines
+    def _finish(self, line: int) -> None:
+        del self._partial[line]
+        self._complete.add(line)
 
 
 def all_pairs(request: Request) -> list[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""``OUT.errors.jsonl``: every failure as a record, until its success is written."""
+"""``OUT.errors.jsonl``: one record per failed line, kept until the line succeeds."""
 
 from __future__ import annotations
 
@@ -12,50 +12,57 @@ from typing import Any
 
 from brimful.errors import InputError
 from brimful.packing.units import Failed
+from brimful.run.input.line_sets import LineSet
 from brimful.run.input.reader import BadLine
-from brimful.run.output.done_index import LineSet, Tally, all_pairs
-from brimful.run.output.jsonl import LedgerFile, mend, scan
+from brimful.run.output.done_index import DoneIndex, all_pairs
+from brimful.run.output.jsonl import RecordFile, mend, scan
 from brimful.run.output.records import load_line
 from brimful.runtime.atomic import atomic_write
 
 BAD_INPUT = "bad_input"
-"""The cause of a line that no request could be made of; every other cause is a :class:`brimful.outcome.Cause`."""
-_SHOWN = 10_000  # characters of a bad line that are kept
-_KINDS = 64  # messages of a cause that are counted
+"""The cause of a line that makes no request. Every other cause is a :class:`brimful.outcome.Cause`."""
+_BAD_LINE_KEPT = 10_000  # characters
+_MESSAGES = 64  # different messages of a cause that are counted
+_MESSAGE_KEPT = 160  # characters
 _PLACE = re.compile(r"^.*?:\d+: ")
-_MESSAGE = 160  # characters of one that are told
 
 
 class ErrorsFile:
-    """Failures by line. What was recorded in an earlier try stays until the line succeeds, or fails anew."""
+    """Failures by line: :meth:`load` what earlier tries recorded, then write new ones."""
 
     def __init__(self, path: Path) -> None:
-        self._file = LedgerFile(path)
         self.path = path
+        self._file = RecordFile(path)
+        self._reset()
+
+    def _reset(self) -> None:
         self.lines = LineSet()
         """Lines that have a record."""
         self.bad = LineSet()
         """Those of them that were bad input."""
         self.causes: dict[str, int] = {}
         """Lines by cause."""
-        self.messages: dict[str, Counter[str]] = {}
-        """What was said with them, by cause; so many kinds of each, cut short."""
-        self.passing = 0
-        """Lines that failed of what may pass."""
+        self.transient = 0
+        """Lines whose failure may not repeat."""
+        self._messages: dict[str, Counter[str]] = {}
 
-    def load(self, tally: Tally) -> None:
-        """Read what earlier tries recorded, after dropping what has succeeded since. Raises InputError."""
+    def load(self, done: DoneIndex) -> None:
+        """Drop the records of what has succeeded and older ones of what failed again, and count what is left.
+
+        Raises InputError for a line that is not a record, FleetError when the file cannot be written.
+        """
         self._file.close()
+        self._reset()
         mend(self.path)
-        self._compact(tally)
-        self.lines, self.bad, self.causes = LineSet(), LineSet(), {}
-        self.messages, self.passing = {}, 0
+        if self.path.exists():
+            self._compact(done)
         if self.path.exists():
             for record, _ in scan(self.path):
                 self._count(record)
 
     def write_bad(self, bad: BadLine) -> None:
-        text = bad.data[:_SHOWN].decode("utf-8", "replace")
+        """Record a bad line. Raises FleetError."""
+        text = bad.data[:_BAD_LINE_KEPT].decode("utf-8", "replace")
         try:
             request: Any = json.loads(text)
         except (ValueError, RecursionError):
@@ -73,8 +80,10 @@ class ErrorsFile:
         )
 
     def write_failed(self, failed: Failed) -> None:
+        """Record a failure. Raises FleetError."""
         outcome, failure, request = failed.outcome, failed.failure, failed.request
         wanted = failed.wanted or (tuple(all_pairs(request)) if request else ())
+        asked = {name: value for name, value in request.as_message().items() if name != "id"} if request else None
         self._write(
             {
                 "id": failed.id,
@@ -82,7 +91,7 @@ class ErrorsFile:
                 "cause": failure.cause.value,
                 "message": failure.message,
                 "attempts": outcome.attempts,
-                "request": _asked(failed),
+                "request": asked,
                 "status": failure.status,
                 "permanent": failure.permanent,
                 "wanted": [list(pair) for pair in wanted],
@@ -94,17 +103,13 @@ class ErrorsFile:
         )
 
     def commonest(self) -> dict[str, str]:
-        """The message told most often, by cause."""
-        return {cause: said.most_common(1)[0][0] for cause, said in self.messages.items()}
+        """The most frequent message of each cause, cut to 160 characters."""
+        return {cause: messages.most_common(1)[0][0] for cause, messages in self._messages.items()}
 
     def discard(self) -> None:
-        """Nothing of it holds any more."""
+        """Remove the file."""
         self.close()
         self.path.unlink(missing_ok=True)
-
-    def finish(self, tally: Tally) -> None:
-        """Drop the records of what has succeeded, and older ones of what failed again; count what is left."""
-        self.load(tally)
 
     def close(self) -> None:
         self._file.close()
@@ -120,70 +125,51 @@ class ErrorsFile:
         if not self.lines.add(line):
             return
         self.causes[cause] = self.causes.get(cause, 0) + 1
-        self.passing += cause != BAD_INPUT and not record.get("permanent")
-        said = self.messages.setdefault(cause, Counter())
-        message = str(record.get("message") or "")
+        self.transient += cause != BAD_INPUT and not record.get("permanent")
+        message = " ".join(str(record.get("message") or "").split())
         if cause == BAD_INPUT:
             message = _PLACE.sub("", message, count=1)
-        message = _short(message)
-        if message in said or len(said) < _KINDS:
-            said[message] += 1
+        if len(message) > _MESSAGE_KEPT:
+            message = message[: _MESSAGE_KEPT - 1] + "…"
+        messages = self._messages.setdefault(cause, Counter())
+        if message in messages or len(messages) < _MESSAGES:
+            messages[message] += 1
 
-    def _compact(self, tally: Tally) -> None:
-        if not self.path.exists():
-            return
-        offsets = array("Q")
-        for _, offset in scan(self.path):
-            offsets.append(offset)
+    def _compact(self, done: DoneIndex) -> None:
+        offsets = array("Q", (offset for _, offset in scan(self.path)))
         keep = bytearray(len(offsets))
-        newer, whole = Tally(), LineSet()
+        newer, whole = DoneIndex(), LineSet()
         with self.path.open("rb") as file:
-            # From the newest on: a record stays if it tells of a rollout that no newer one does.
+            # Newest first: a record stays when it names a missing rollout that no newer record names.
             for place in range(len(offsets) - 1, -1, -1):
                 file.seek(offsets[place])
-                record = load_line(file.readline(), f"{self.path}:{place + 1}")
+                where = f"{self.path}:{place + 1}"
+                record = load_line(file.readline(), where)
                 try:
-                    keep[place] = _stays(record, tally, newer, whole)
+                    keep[place] = _stays(record, done, newer, whole)
                 except (TypeError, ValueError):
-                    raise InputError(
-                        f"{self.path}:{place + 1}: is no record of a failure; mend or remove that line"
-                    ) from None
+                    raise InputError(f"{where}: is not a record of a failure; fix or remove that line") from None
             if all(keep):
                 return
-            self._rewrite(file, offsets, keep)
-
-    def _rewrite(self, file: Any, offsets: array[int], keep: bytearray) -> None:
-        if not any(keep):
-            self.path.unlink()
-            return
-        with atomic_write(self.path) as out:
-            for place, offset in enumerate(offsets):
-                if keep[place]:
-                    file.seek(offset)
-                    out.write(file.readline())
+            if not any(keep):
+                self.path.unlink()
+                return
+            with atomic_write(self.path) as out:
+                for place, offset in enumerate(offsets):
+                    if keep[place]:
+                        file.seek(offset)
+                        out.write(file.readline())
 
 
-def _short(message: str) -> str:
-    """On one line."""
-    text = " ".join(message.split())
-    return text if len(text) <= _MESSAGE else text[: _MESSAGE - 1] + "…"
-
-
-def _stays(record: dict[str, Any], tally: Tally, newer: Tally, whole: LineSet) -> bool:
+def _stays(record: dict[str, Any], done: DoneIndex, newer: DoneIndex, whole: LineSet) -> bool:
+    """``newer``: rollouts that newer records name. ``whole``: lines of which a newer record names all."""
     line = int(record.get("line") or 0)
-    if tally.complete(line) or line in whole:
+    if done.complete(line) or line in whole:
         return False
     of, wanted = record.get("of"), record.get("wanted")
     if not of or not wanted:
         whole.add(line)
         return not newer.started(line)
-    missing = [(prompt, choice) for prompt, choice in wanted if not tally.has(line, prompt, choice)]
-    new = [newer.add(line, prompt, choice, of) for prompt, choice in missing]
-    return any(new)
-
-
-def _asked(failed: Failed) -> dict[str, Any] | None:
-    if failed.request is None:
-        return None
-    message = failed.request.as_message()
-    return {name: value for name, value in message.items() if name != "id"}
+    missing = [(prompt, choice) for prompt, choice in wanted if not done.has(line, prompt, choice)]
+    added = [newer.add(line, prompt, choice, of) for prompt, choice in missing]
+    return any(added)

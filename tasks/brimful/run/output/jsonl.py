@@ -1,8 +1,12 @@
-"""The ledger on disk: whole lines, each batch in one write, scanned when a run resumes, a torn last line mended."""
+"""JSONL files that a run appends to and resumes from, and standard output.
+
+Each batch is one write. After a crash the last line may be torn: :func:`mend` removes it before the run goes on.
+"""
 
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import sys
 from collections.abc import Iterator
@@ -12,26 +16,25 @@ from typing import Any, Protocol
 from brimful.errors import FleetError
 from brimful.run.output.records import dump_line, load_line
 
-_CHUNK = 1 << 16
-
 
 class Sink(Protocol):
     """Where rollouts go."""
 
     def write(self, records: list[dict[str, Any]]) -> None:
-        """All of them, flushed, when it returns. Raises FleetError when they cannot be written."""
+        """Write all of them. Raises FleetError when they cannot be written."""
 
     def close(self) -> None: ...
 
 
-class LedgerFile:
-    """A file of records, made when the first one is written."""
+class RecordFile:
+    """A JSONL file, created by the first write."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._fd: int | None = None
 
     def write(self, records: list[dict[str, Any]]) -> None:
+        """Append all of them, or none. Raises FleetError."""
         if not records:
             return
         data = b"".join(map(dump_line, records))
@@ -42,10 +45,13 @@ class LedgerFile:
             try:
                 _write_all(self._fd, data)
             except OSError:
-                os.ftruncate(self._fd, end)  # no half line stays behind a full disk
+                os.ftruncate(self._fd, end)  # a full disk takes half a line
                 raise
         except OSError as error:
-            raise FleetError(f"cannot write {self.path}: {error.strerror or error}; nothing in it is lost") from None
+            raise FleetError(
+                f"cannot write {self.path}: {error.strerror or error}; what it holds is intact, "
+                "and the same command resumes"
+            ) from None
 
     def close(self) -> None:
         if self._fd is not None:
@@ -54,14 +60,14 @@ class LedgerFile:
 
 
 class StandardOutput:
-    """``-o -``: records as they come; there is nothing to resume from."""
+    """``-o -``: records as they come. A run cannot resume from it."""
 
     def write(self, records: list[dict[str, Any]]) -> None:
         try:
             sys.stdout.buffer.write(b"".join(map(dump_line, records)))
             sys.stdout.buffer.flush()
         except OSError as error:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else the interpreter complains again at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter reports the same error at exit
             if isinstance(error, BrokenPipeError):
                 raise FleetError("standard output was closed") from None
             raise FleetError(f"cannot write standard output: {error.strerror or error}") from None
@@ -70,7 +76,7 @@ class StandardOutput:
 
 
 def scan(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
-    """Every record of a ledger with the offset of its line. Raises InputError naming the line that is none."""
+    """Every record with the offset of its line. Raises InputError naming a line that is not a record."""
     offset = 0
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
@@ -79,15 +85,14 @@ def scan(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
 
 
 def mend(path: Path) -> int:
-    """Remove a torn last line, or end a whole one that lacks its line ending. Returns the bytes that were removed."""
-    if not path.exists():
+    """Remove a torn last line, or complete one that only lacks its line ending. Returns how many bytes were removed."""
+    if not path.exists() or not path.stat().st_size:
         return 0
     with path.open("r+b") as file:
-        end = file.seek(0, os.SEEK_END)
-        keep = _end_of_lines(file, end)
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
+            keep, end = view.rfind(b"\n") + 1, len(view)
         file.seek(keep)
-        tail = file.read()
-        if not tail:
+        if not (tail := file.read()):
             return 0
         try:
             if isinstance(json.loads(tail), dict):
@@ -97,18 +102,6 @@ def mend(path: Path) -> int:
             pass
         file.truncate(keep)
         return end - keep
-
-
-def _end_of_lines(file: Any, end: int) -> int:
-    """The offset behind the last ``\\n``."""
-    while end > 0:
-        start = max(0, end - _CHUNK)
-        file.seek(start)
-        place = file.read(end - start).rfind(b"\n")
-        if place >= 0:
-            return int(start + place + 1)
-        end = start
-    return 0
 
 
 def _write_all(fd: int, data: bytes) -> None:

@@ -1,14 +1,13 @@
-"""``--format openai-batch``: the output and error files of OpenAI's Batch API, made from the ledger.
+"""``--format openai-batch``: the output and error files of OpenAI's Batch API.
 
-A line per request, in the input's order: ``{"id", "custom_id", "response": {"status_code", "request_id", "body"},
-"error"}``, the body a Completion or a ChatCompletion as OpenAI's types read it. A request of which rollouts are missing
-is left out until they are there.
+One line per request, in the input's order: ``{"id", "custom_id", "response": {"status_code", "request_id", "body"},
+"error"}``. The body is a Completion or a ChatCompletion. A request is left out until all its rollouts are there.
 Source: platform.openai.com, Batch API, "Retrieve the results".
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -18,47 +17,33 @@ from brimful.run.output.records import dump_line
 from brimful.runtime.atomic import atomic_write
 
 
-def write_openai_batch(records: Iterable[tuple[bytes, dict[str, Any]]], path: Path) -> None:
-    """``records`` by line, prompt and choice. Raises FleetError."""
+def write_openai_batch(records: Iterable[dict[str, Any]], path: Path) -> None:
+    """``records`` come by line, prompt and choice. Raises FleetError."""
     with atomic_write(path) as file:
-        file.writelines(_response_lines(record for _, record in records))
+        for _, of_line in groupby(records, key=lambda record: record["line"]):
+            group = list(of_line)
+            of = group[0].get("of")
+            if of is None or len(group) >= of:
+                file.write(dump_line(_response(group)))
 
 
-def write_openai_errors(ledger: Path, path: Path) -> None:
-    """The error file, or none where nothing failed. Raises FleetError."""
-    if not ledger.exists():
+def write_openai_errors(failures: Path, path: Path) -> None:
+    """Write the error file, or remove it when nothing failed. Raises FleetError."""
+    if not failures.exists():
         path.unlink(missing_ok=True)
         return
     with atomic_write(path) as file:
-        file.writelines(dump_line(_error(record)) for record, _ in scan(ledger))
-
-
-def _response_lines(records: Iterable[dict[str, Any]]) -> Iterator[bytes]:
-    for _, of_line in groupby(records, key=lambda record: record["line"]):
-        group = list(of_line)
-        of = group[0].get("of")
-        if of is None or len(group) >= of:
-            yield dump_line(_response(group))
+        file.writelines(dump_line(_error(record)) for record, _ in scan(failures))
 
 
 def _response(group: list[dict[str, Any]]) -> dict[str, Any]:
-    first = group[0]
-    return {
-        "id": f"batch_req_{first['line']:012d}",
-        "custom_id": first["id"],
-        "response": {"status_code": 200, "request_id": first["request_id"], "body": _body(group)},
-        "error": None,
-    }
-
-
-def _body(group: list[dict[str, Any]]) -> dict[str, Any]:
     first = group[0]
     chat = "message" in first
     usage = {
         name: sum((record["usage"] or {}).get(name, 0) for record in group)
         for name in ("prompt_tokens", "completion_tokens", "total_tokens")
     }
-    return {
+    body = {
         "id": ("chatcmpl-" if chat else "cmpl-") + str(first["request_id"]),
         "object": "chat.completion" if chat else "text_completion",
         "created": int(first["ended_at"] or 0),
@@ -66,6 +51,7 @@ def _body(group: list[dict[str, Any]]) -> dict[str, Any]:
         "choices": [_choice(record, index, chat) for index, record in enumerate(group)],
         "usage": usage,
     }
+    return _line(first, {"status_code": 200, "request_id": first["request_id"], "body": body}, None)
 
 
 def _choice(record: dict[str, Any], index: int, chat: bool) -> dict[str, Any]:
@@ -81,14 +67,18 @@ def _choice(record: dict[str, Any], index: int, chat: bool) -> dict[str, Any]:
 
 
 def _error(record: dict[str, Any]) -> dict[str, Any]:
-    error = {"code": record["cause"], "message": record["message"], "param": None, "type": record["cause"]}
-    status = record.get("status")
+    cause, message = record["cause"], record["message"]
     response = None
-    if status:
-        response = {"status_code": status, "request_id": record.get("request_id"), "body": {"error": error}}
+    if status := record.get("status"):
+        body = {"error": {"code": cause, "message": message, "param": None, "type": cause}}
+        response = {"status_code": status, "request_id": record.get("request_id"), "body": body}
+    return _line(record, response, {"code": cause, "message": message})
+
+
+def _line(record: dict[str, Any], response: dict[str, Any] | None, error: dict[str, Any] | None) -> dict[str, Any]:
     return {
         "id": f"batch_req_{record['line']:012d}",
         "custom_id": record["id"],
         "response": response,
-        "error": {"code": record["cause"], "message": record["message"]},
+        "error": error,
     }

@@ -1,20 +1,20 @@
-"""A ledger in the input's order, with bounded memory: sorted in runs of limited size, which are merged from disk."""
+"""A rollouts file in the input's order, with bounded memory: an external merge sort."""
 
 from __future__ import annotations
 
-import contextlib
 import heapq
 import tempfile
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from brimful.run.output.records import load_line
 from brimful.runtime.atomic import atomic_write
 
-RUN_BYTES = 32 * 1024 * 1024
-"""What is sorted in memory at a time."""
-_FAN = 64  # files merged at once
+CHUNK_BYTES = 32 * 1024 * 1024
+"""Sorted in memory at a time."""
+_FAN_IN = 64  # files merged at once
 
 
 class _Keyed(NamedTuple):
@@ -25,67 +25,50 @@ class _Keyed(NamedTuple):
 
 
 def is_ordered(path: Path) -> bool:
-    """Whether it is in the input's order already."""
-    last = (0, 0, 0)
-    for keyed in _keyed(path):
-        if keyed[:3] < last:
-            return False
-        last = keyed[:3]
-    return True
+    return all(one[:3] <= other[:3] for one, other in pairwise(_keyed(path)))
 
 
-def ordered(path: Path, run_bytes: int = RUN_BYTES) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """Every record as its bytes and as an object, by (line, prompt, choice)."""
-    for data in _sorted_lines(path, run_bytes):
-        yield data, load_line(data, str(path))
+def ordered(path: Path) -> Iterator[dict[str, Any]]:
+    """Every record, by (line, prompt_index, choice_index)."""
+    return (load_line(data, str(path)) for data in _sorted_lines(path, CHUNK_BYTES))
 
 
-def write_ordered(path: Path, run_bytes: int = RUN_BYTES) -> None:
-    """Put the file itself in order. Raises FleetError; the file is untouched then."""
+def write_ordered(path: Path, chunk_bytes: int = CHUNK_BYTES) -> None:
+    """Put the file itself in order. Raises FleetError, and leaves the file unchanged then."""
     with atomic_write(path) as file:
-        file.writelines(_sorted_lines(path, run_bytes))
+        file.writelines(_sorted_lines(path, chunk_bytes))
 
 
-def _sorted_lines(path: Path, run_bytes: int) -> Iterator[bytes]:
-    with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=".brimful-sort-", dir=path.parent)))
-        runs: list[Path] = []
+def _sorted_lines(path: Path, chunk_bytes: int) -> Iterator[bytes]:
+    with tempfile.TemporaryDirectory(prefix=".brimful-sort-", dir=path.parent) as name:
+        folder = Path(name)
+        files: list[Path] = []
         held: list[_Keyed] = []
         size = 0
         for keyed in _keyed(path):
             held.append(keyed)
-            size += len(keyed.data) + 200
-            if size > run_bytes:
-                runs.append(_spill(sorted(held), folder, len(runs)))
+            size += len(keyed.data) + 200  # about what the objects around it take
+            if size > chunk_bytes:
+                files.append(_write(sorted(held), folder / str(len(files))))
                 held, size = [], 0
         held.sort()
-        if not runs:
-            yield from (keyed.data for keyed in held)
-            return
-        runs.append(_spill(held, folder, len(runs)))
-        del held
-        number = len(runs)
-        while len(runs) > _FAN:
-            merged = _spill(heapq.merge(*map(_keyed, runs[:_FAN])), folder, number)
-            for done in runs[:_FAN]:
+        made = len(files)
+        while len(files) > _FAN_IN:
+            merged = _write(heapq.merge(*map(_keyed, files[:_FAN_IN])), folder / str(made))
+            for done in files[:_FAN_IN]:
                 done.unlink()
-            runs, number = [*runs[_FAN:], merged], number + 1
-        yield from (keyed.data for keyed in heapq.merge(*map(_keyed, runs)))
+            files, made = [*files[_FAN_IN:], merged], made + 1
+        yield from (keyed.data for keyed in heapq.merge(*map(_keyed, files), held))
 
 
-def _spill(keyed: Iterable[_Keyed], folder: Path, number: int) -> Path:
-    path = folder / f"{number}.jsonl"
-    with path.open("wb", buffering=1 << 18) as out:
-        out.writelines(each.data for each in keyed)
+def _write(lines: Iterable[_Keyed], path: Path) -> Path:
+    with path.open("wb", buffering=1 << 18) as file:
+        file.writelines(each.data for each in lines)
     return path
 
 
 def _keyed(path: Path) -> Iterator[_Keyed]:
     with path.open("rb") as file:
-        yield from _keys(file, path)
-
-
-def _keys(file: IO[bytes], path: Path) -> Iterator[_Keyed]:
-    for number, data in enumerate(file, 1):
-        record = load_line(data, f"{path}:{number}")
-        yield _Keyed(record["line"], record["prompt_index"], record["choice_index"], data)
+        for number, data in enumerate(file, 1):
+            record = load_line(data, f"{path}:{number}")
+            yield _Keyed(record["line"], record["prompt_index"], record["choice_index"], data)

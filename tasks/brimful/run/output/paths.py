@@ -1,4 +1,4 @@
-"""The files of a run: what the user named with ``-o``, and what lies beside it."""
+"""The files of a run: what the user named with ``-o``, and the files beside it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Order(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RunPaths:
-    """Where a run keeps what. Other names are made of OUT's."""
+    """OUT, and the names derived from it."""
 
     output: Path
     form: OutputFormat = OutputFormat.ROLLOUTS
@@ -39,21 +39,22 @@ class RunPaths:
 
     @property
     def converted(self) -> bool:
-        """Whether OUT is made of the ledger at the end of a try, and is not the ledger itself."""
+        """Whether OUT is made from the rollouts file at the end of a try, instead of being that file."""
         return self.parquet or self.form is not OutputFormat.ROLLOUTS
 
     @property
-    def ledger(self) -> Path:
-        """A line a rollout, as they come; what a run resumes from."""
+    def rollouts(self) -> Path:
+        """One JSON line per rollout, as they come. A run resumes from it."""
         return _beside(self.output, ".rollouts.jsonl") if self.converted else self.output
 
     @property
     def errors(self) -> Path:
+        """Failures, in the format of OUT."""
         return _beside(self.output, ".errors.jsonl")
 
     @property
-    def error_ledger(self) -> Path:
-        """Failures in our own form; OUT.errors.jsonl itself, but where that is made in OpenAI's."""
+    def failures(self) -> Path:
+        """Failures in brimful's own format: the same file as ``errors``, except with ``openai-batch``."""
         return _beside(self.output, ".failures.jsonl") if self.form is OutputFormat.OPENAI_BATCH else self.errors
 
     @property
@@ -72,7 +73,8 @@ class RunPaths:
 
     @property
     def all(self) -> list[Path]:
-        return list(dict.fromkeys([self.output, self.ledger, self.errors, self.error_ledger, self.sidecar, self.lines]))
+        """Without the report."""
+        return list(dict.fromkeys([self.output, self.rollouts, self.errors, self.failures, self.sidecar, self.lines]))
 
     def check(self, inputs: list[str]) -> None:
         """Raises UsageError when OUT cannot be written, or would overwrite an input."""
@@ -80,21 +82,21 @@ class RunPaths:
         if self.output.is_dir():
             raise UsageError(f"-o {self.output}: is a directory; name a file in it")
         if self.output.exists() and not stat.S_ISREG(self.output.stat().st_mode):
-            raise UsageError(f"-o {self.output}: is no regular file; use -o - for standard output")
+            raise UsageError(f"-o {self.output}: is not a regular file; use -o - for standard output")
         if not folder.is_dir():
             raise UsageError(f"-o {self.output}: there is no directory {folder}; make it first: mkdir -p {folder}")
         if not os.access(folder, os.W_OK) or (self.output.exists() and not os.access(self.output, os.W_OK)):
-            raise UsageError(f"-o {self.output}: cannot be written; choose another place")
+            raise UsageError(f"-o {self.output}: is not writable; choose another place")
         if self.output.suffix in (".gz", ".zst"):
             raise UsageError(
-                f"-o {self.output}: outputs are not compressed, a run could not resume; leave {self.output.suffix} out"
+                f"-o {self.output}: a run cannot resume from a compressed output; leave {self.output.suffix} out"
             )
         for name in inputs:
             if name != "-" and any(mine.exists() and os.path.samefile(mine, name) for mine in self.all):
                 raise UsageError(f"-o {self.output}: would overwrite the input {name}; name another output")
 
     def set_aside(self) -> Path | None:
-        """Rename what a run left, keeping all of it. Returns the output's new name, or None when there was nothing."""
+        """Rename the files of an earlier run. Returns the output's new name, or None when there were none."""
         there = [path for path in self.all if path.exists() and (path != self.lines or path.stat().st_size)]
         if not there:
             return None

@@ -1,4 +1,4 @@
-"""The lines of the output: one JSON object a rollout, exact whatever its text holds."""
+"""Records of the rollouts file: one JSON object per line, which keeps any text exactly."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from brimful.packing.usage import share_usage
 from brimful.runtime.json_bytes import encode
 
 _BREAKS = {"\x85".encode(): b"\\u0085", "\u2028".encode(): b"\\u2028", "\u2029".encode(): b"\\u2029"}
-"""Line breaks to some readers (str.splitlines), which JSON leaves as they are inside strings."""
+"""Line breaks to some readers (str.splitlines), which JSON does not escape."""
 
 
 def dump_line(record: Mapping[str, Any]) -> bytes:
-    """One line of JSON in UTF-8 with its ``\\n``; whatever could end a line or is no UTF-8 is escaped."""
+    """One line of JSON in UTF-8 with its ``\\n``. Line breaks and lone surrogates inside strings are escaped."""
     line = encode(record)
     for character, escape in _BREAKS.items():
         line = line.replace(character, escape)
@@ -24,25 +24,30 @@ def dump_line(record: Mapping[str, Any]) -> bytes:
 
 
 def load_line(data: bytes, where: str) -> dict[str, Any]:
-    """Raises InputError (``where`` is ``FILE:LINE``) when it is no record of ours."""
+    """Raises InputError when the line is not a JSON object. ``where``: ``FILE:LINE``."""
     try:
         record = json.loads(data)
     except (ValueError, RecursionError):
         record = None
     if not isinstance(record, dict):
-        raise InputError(f"{where}: is not a record of a run; mend or remove that line, or name another output with -o")
+        raise InputError(f"{where}: is not a record of a run; fix or remove that line, or name another output with -o")
     return record
 
 
 def rollout_records(delivered: Delivered, of: int | None) -> list[dict[str, Any]]:
-    """The records of a delivery. ``of``: how many rollouts the line has in all, from which a resumed run knows it done;
-    None where its line was not read yet.
+    """The records of a delivery.
 
-    ``usage`` is the rollout's part: the records of a file add up to what the provider counted.
-    Times are seconds; ``started_at``/``ended_at`` are Unix times of the request that it came with (``request_id``).
+    ``of``: how many rollouts the line has, which tells a resumed run when it is complete; None when the line was not
+    read yet. ``usage`` is the rollout's share of its request's usage: the shares add up to what the provider counted.
+    Durations are seconds. ``started_at`` and ``ended_at`` are Unix times of the request (``request_id``).
     """
     outcome = delivered.outcome
-    usages = _usages(delivered)
+    # In proportion to the length of the text, the nearest to tokens that is known here. Choice 0 pays for its prompt.
+    usages = share_usage(
+        delivered.usage,
+        [max(1, len(rollout.text)) for rollout in delivered.rollouts],
+        [int(rollout.choice_index == 0) for rollout in delivered.rollouts],
+    )
     records = []
     for place, rollout in enumerate(delivered.rollouts):
         record: dict[str, Any] = {
@@ -67,30 +72,21 @@ def rollout_records(delivered: Delivered, of: int | None) -> list[dict[str, Any]
         if outcome.rate_limited:
             record["rate_limited"] = outcome.rate_limited
         if place < len(delivered.choices):
-            record |= _more(delivered.choices[place])
+            record |= _extras(delivered.choices[place])
         records.append(record)
     return records
 
 
-def _more(choice: Mapping[str, Any]) -> dict[str, Any]:
-    """What a choice says beyond its text: logprobs, a message with more in it than its content."""
-    more: dict[str, Any] = {}
+def _extras(choice: Mapping[str, Any]) -> dict[str, Any]:
+    """Log probabilities, and what a chat message holds beside its content (tool calls, for instance)."""
+    extras: dict[str, Any] = {}
     if choice.get("logprobs") is not None:
-        more["logprobs"] = choice["logprobs"]
+        extras["logprobs"] = choice["logprobs"]
     message = choice.get("message")
     if isinstance(message, dict):
-        # Present for any chat, so that formats can tell chat from completion.
-        more["message"] = {name: value for name, value in message.items() if name != "content" and value is not None}
-    return more
-
-
-def _usages(delivered: Delivered) -> list[dict[str, int] | None]:
-    """By length of text: the nearest to tokens that can be seen from outside. A prompt is paid once, with choice 0."""
-    return share_usage(
-        delivered.usage,
-        [max(1, len(rollout.text)) for rollout in delivered.rollouts],
-        [int(rollout.choice_index == 0) for rollout in delivered.rollouts],
-    )
+        # Present for any chat, so that output formats can tell chats from completions.
+        extras["message"] = {name: value for name, value in message.items() if name != "content" and value is not None}
+    return extras
 
 
 def _rounded(seconds: float | None) -> float | None:

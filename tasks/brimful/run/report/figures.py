@@ -70,25 +70,25 @@ def read_run(output: Path) -> RunFigures:
     if sidecar is not None and sidecar.parameters.get("format") == OutputFormat.OPENAI_BATCH:
         form = OutputFormat.OPENAI_BATCH
     paths = RunPaths(output, form)
-    if not paths.ledger.exists() and not paths.error_ledger.exists():
-        missing = paths.ledger if output.exists() else output
+    if not paths.rollouts.exists() and not paths.failures.exists():
+        missing = paths.rollouts if output.exists() else output
         raise UsageError(f"{missing}: no such file; name the output of a run, as you gave it with -o")
     figures = RunFigures(name=output.name, sidecar=sidecar)
     longest, slowest = _Top(), _Top()
     requests = Recent(16_384)
-    for number, record in enumerate(_records(paths.ledger), 1):
+    for number, record in enumerate(_records(paths.rollouts), 1):
         try:
             _add(figures, record, requests)
             longest.add(len(record["text"]), number, record)
             slowest.add(float(record["provider_s"] or 0), number, record)
         except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
-            raise InputError(f"{paths.ledger}:{number}: is not a record of a run; name the output of one") from None
-    for record in _records(paths.error_ledger):
+            raise InputError(f"{paths.rollouts}:{number}: is not a record of a run; name the output of one") from None
+    for record in _records(paths.failures):
         _count(figures.causes, str(record.get("cause")))
         if len(figures.failures) < _FAILURES:
             figures.failures.append(record)
     if not figures.counts.rollouts and not figures.failures:
-        raise InputError(f"{paths.ledger}: holds no rollouts yet; sample some with brimful run")
+        raise InputError(f"{paths.rollouts}: holds no rollouts yet; sample some with brimful run")
     figures.longest, figures.slowest = longest.records, slowest.records
     return figures
 
