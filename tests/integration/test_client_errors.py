@@ -1,4 +1,4 @@
-"""What a service's author does wrong, and what the client says: the one error that is theirs, at once."""
+"""Mistakes of a service's author, and errors in its code: the client raises that one error, at once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _python(code: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("client", [Fleet, AsyncFleet])
-def test_a_fleet_without_a_url_is_not_made(client: type[Fleet] | type[AsyncFleet]) -> None:
+def test_a_fleet_without_a_url_is_refused(client: type[Fleet] | type[AsyncFleet]) -> None:
     with pytest.raises(errors.SettingError, match="BRIMFUL_REDIS_URL is not set"):
         client()
 
@@ -41,7 +41,7 @@ def test_a_task_without_a_url_is_refused_at_once() -> None:
     assert "another exception" not in done.stderr
 
 
-def test_celerys_own_url_will_do(valkey: Valkey) -> None:
+def test_celerys_broker_url_is_enough_to_enqueue(valkey: Valkey) -> None:
     done = _python("import brimful; print(brimful.sample.delay('x').state)", CELERY_BROKER_URL=valkey.url)
     assert (done.returncode, done.stdout) == (0, "PENDING\n"), done.stderr
 
@@ -66,16 +66,16 @@ def test_celerys_commands_without_a_url(arguments: list[str], code: int, said: s
     assert "Traceback" not in done.stderr
 
 
-def test_a_redis_that_is_not_there_ends_a_map(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_map_without_redis_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mapping, "REACH_S", 0.0)
-    with Fleet("redis://:hidden@127.0.0.1:1/0") as fleet, pytest.raises(errors.RedisUnreachable) as told:
+    with Fleet("redis://:hidden@127.0.0.1:1/0") as fleet, pytest.raises(errors.RedisUnreachable) as caught:
         list(fleet.map(["hi"], max_tokens=8))
-    assert "127.0.0.1:1/0" in str(told.value)
-    assert "BRIMFUL_REDIS_URL" in str(told.value)
-    assert "hidden" not in str(told.value)
+    assert "127.0.0.1:1/0" in str(caught.value)
+    assert "BRIMFUL_REDIS_URL" in str(caught.value)
+    assert "hidden" not in str(caught.value)
 
 
-def test_an_error_in_a_comprehension_is_the_only_one(
+def test_an_error_in_a_map_is_the_only_one_reported(
     valkey: Valkey, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unraised: list[object] = []
@@ -83,19 +83,19 @@ def test_an_error_in_a_comprehension_is_the_only_one(
     prompts = [f"p{place}" for place in range(500)]
     with (
         Background(valkey.url, StubSampler(refuse_thirteen)),
-        pytest.raises(errors.PermanentFailure) as told,
+        pytest.raises(errors.PermanentFailure) as caught,
         Fleet(valkey.url) as fleet,  # closed while the exception holds the map
     ):
         _ = [one.texts for one in fleet.map(prompts, max_tokens=8)]
-    assert told.value.__context__ is None
-    del told
+    assert caught.value.__context__ is None
+    del caught
     assert unraised == []
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
     assert not [thread for thread in threading.enumerate() if thread.name == "brimful-map"]
 
 
 @pytest.mark.parametrize("fleet", ["fleet = AsyncFleet()", "fleet = await stack.enter_async_context(AsyncFleet())"])
-async def test_nor_are_there_others_with_asyncio(valkey: Valkey, fleet: str, tmp_path: Path) -> None:
+async def test_an_error_in_an_async_map_is_the_only_one_reported(valkey: Valkey, fleet: str, tmp_path: Path) -> None:
     script = tmp_path / "service.py"
     script.write_text(f"""
 import asyncio, contextlib
@@ -115,7 +115,7 @@ asyncio.run(main())
     assert said.decode().count("Traceback") == 1, said.decode()
 
 
-def test_a_handle_outlives_its_fleet_in_peace(valkey: Valkey, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_handle_that_outlives_its_fleet_does_not_reconnect(valkey: Valkey, caplog: pytest.LogCaptureFixture) -> None:
     with Fleet(valkey.url) as fleet:
         handle = fleet.submit("hi", max_tokens=8)
     valkey.stop()
@@ -124,7 +124,7 @@ def test_a_handle_outlives_its_fleet_in_peace(valkey: Valkey, caplog: pytest.Log
     assert [record for record in caplog.records if "lost" in record.getMessage()] == []
 
 
-def test_an_app_that_is_told_where_goes_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_given_url_beats_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert configuration("redis://there/1")["broker_url"] == "redis://there/1"
     assert configuration()["broker_url"] is None
     assert isinstance(brimful.app, App)

@@ -1,4 +1,4 @@
-"""The client's maps, against shard runners with a sampler of the tests' own."""
+"""The client's maps, with real shard runners around a stub sampler."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.stub_fleet import Background, StubSampler, refuse_thirteen, stub_fl
 from support.waiting import wait_until, wait_until_async
 
 
-def test_a_map_keeps_the_order_and_says_what_failed(valkey: Valkey) -> None:
+def test_a_map_keeps_the_order_and_reports_failures(valkey: Valkey) -> None:
     prompts = [f"p{place}" for place in range(50)]
     with Background(valkey.url, StubSampler(refuse_thirteen)), Fleet(valkey.url) as fleet:
         results = list(fleet.map([*prompts, {"prompt": ""}, {"n": 3}, {"prompt": ["a", "b"]}], n=2, max_tokens=8))
@@ -32,7 +32,7 @@ def test_a_map_keeps_the_order_and_says_what_failed(valkey: Valkey) -> None:
     assert results[52].texts == ["a#0", "a#1", "b#0", "b#1"]
 
 
-def test_as_completed_gives_everything_once_and_is_read_as_needed(valkey: Valkey) -> None:
+def test_as_completed_reads_its_input_as_needed_and_yields_each_result_once(valkey: Valkey) -> None:
     read = 0
 
     def endless() -> Iterator[dict[str, Any]]:
@@ -49,7 +49,7 @@ def test_as_completed_gives_everything_once_and_is_read_as_needed(valkey: Valkey
             if len(seen) == 200:
                 break
         assert read < 20_000
-        wait_until(lambda: sampler.active == 0, "leaving the loop cancels the rest")
+        wait_until(lambda: sampler.active == 0, "the rest to be cancelled")
 
 
 @pytest.mark.parametrize("name", ["map", "as_completed"])
@@ -83,7 +83,7 @@ def test_two_maps_at_once(valkey: Valkey) -> None:
     assert [(one.text, other.text) for one, other in pairs] == [(f"{i}#0", f"{'abc'[i % 3]}#0") for i in range(30)]
 
 
-async def test_async_maps_take_async_iterables(valkey: Valkey) -> None:
+async def test_async_maps_read_async_iterables(valkey: Valkey) -> None:
     async def prompts() -> AsyncIterator[str]:
         for place in range(20):
             yield f"p{place}"
@@ -94,7 +94,7 @@ async def test_async_maps_take_async_iterables(valkey: Valkey) -> None:
         assert {one.index async for one in fleet.as_completed(prompts(), max_tokens=8)} == set(range(20))
 
 
-async def test_an_abandoned_map_leaves_nothing_behind(valkey: Valkey) -> None:
+async def test_a_closed_map_leaves_no_shards_behind(valkey: Valkey) -> None:
     async def never(request: Request) -> None:
         await asyncio.Event().wait()
 
@@ -102,16 +102,16 @@ async def test_an_abandoned_map_leaves_nothing_behind(valkey: Valkey) -> None:
     async with stub_fleet(valkey.url, sampler), AsyncFleet(valkey.url) as fleet, redis_client(valkey.url) as client:
         mapping: Any = fleet.map([str(place) for place in range(100)], max_tokens=8, pack="off")
         first = asyncio.ensure_future(anext(mapping))
-        await wait_until_async(lambda: sampler.active == 16, "the slots are full")
+        await wait_until_async(lambda: sampler.active == 16, "all slots to be used")
         first.cancel()
         await asyncio.gather(first, return_exceptions=True)
         await mapping.aclose()
-        await wait_until_async(lambda: sampler.active == 0, "all of it is cancelled")
+        await wait_until_async(lambda: sampler.active == 0, "all requests to be cancelled")
         left = [key async for key in client.scan_iter("brimful:{run:*")]
         assert [key for key in left if ":shard:" in key] == []
 
 
-async def test_a_refused_key_ends_a_map_with_a_failure_for_each(valkey: Valkey) -> None:
+async def test_a_refused_key_fails_every_request_of_a_map(valkey: Valkey) -> None:
     async def refuse(request: Request) -> Failure:
         return Failure(Cause.KEY_REFUSED, "401", 401, permanent=True)
 
@@ -124,8 +124,8 @@ async def test_a_refused_key_ends_a_map_with_a_failure_for_each(valkey: Valkey) 
     assert not any(one.ok for one in results)
 
 
-def test_an_unreachable_redis_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    with Fleet("redis://:hidden@127.0.0.1:1/0") as fleet, pytest.raises(errors.RedisUnreachable) as told:
+def test_submitting_without_redis_raises() -> None:
+    with Fleet("redis://:hidden@127.0.0.1:1/0") as fleet, pytest.raises(errors.RedisUnreachable) as caught:
         fleet.submit("hi")
-    assert "127.0.0.1:1" in str(told.value)
-    assert "hidden" not in str(told.value)
+    assert "127.0.0.1:1" in str(caught.value)
+    assert "hidden" not in str(caught.value)

@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 
 from brimful import AsyncFleet, Fleet, errors
+from brimful.config import Settings
 from brimful_worker.local.fleet import LocalFleet
 from support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    from brimful.config import Settings
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         with LocalFleet(Settings.load(), workers=1, rehearse=True) as local:
@@ -45,17 +44,17 @@ def test_a_blocking_sample_from_several_threads(url: str) -> None:
     assert len(texts) == 6
 
 
-def test_what_cannot_be_asked_is_told_as_our_own_error(url: str) -> None:
+def test_a_bad_request_raises_bad_request(url: str) -> None:
     with Fleet(url) as fleet, pytest.raises(errors.BadRequest, match="n: must be"):
         fleet.sample("hi", n=0, timeout=30)
 
 
-def test_a_cancelled_request_is_over(url: str) -> None:
+def test_cancelling_revokes_a_running_request(url: str) -> None:
     with Fleet(url) as fleet:
         handle = fleet.submit("long", max_tokens=20_000)
-        wait_until(lambda: handle.state == "STARTED", "it runs")
+        wait_until(lambda: handle.state == "STARTED", "the request to start")
         fleet.cancel(handle)
-        wait_until(lambda: handle.state == "REVOKED", "it is revoked")
+        wait_until(lambda: handle.state == "REVOKED", "the request to be revoked")
 
 
 async def test_async_samples(url: str) -> None:
@@ -68,7 +67,7 @@ async def test_async_samples(url: str) -> None:
         assert (await fleet.result(handle.id))["choices"]
 
 
-async def test_an_async_sample_that_is_given_up_is_revoked(url: str) -> None:
+async def test_cancelled_and_timed_out_async_requests_raise(url: str) -> None:
     async with AsyncFleet(url) as fleet:
         handle: Any = await fleet.submit("long", max_tokens=20_000)
         waiting = asyncio.ensure_future(fleet.result(handle))

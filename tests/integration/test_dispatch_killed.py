@@ -1,4 +1,4 @@
-"""The submitter is killed again and again; workers live on. Nothing is lost, nothing comes or is sampled twice."""
+"""A submitter that is killed and restarted again and again: nothing is lost, delivered twice or sampled twice."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ async def test_a_submitter_killed_at_random_points_loses_and_doubles_nothing(
                 enough = written + chance.randrange(200, 6 * count)
                 await wait_until_async(
                     lambda: process.returncode is not None or (out.exists() and out.stat().st_size > enough),  # noqa: B023
-                    "some more is written",
+                    "more rollouts to be written",
                 )
                 if process.returncode is None:
                     process.kill()
                     kills += 1
                     await process.wait()
                     with out.open("ab") as file:
-                        file.write(b'[17, 0, 0, "to')  # torn
+                        file.write(b'[17, 0, 0, "to')  # an incomplete line
                     continue
             assert await process.wait() == 0
             break

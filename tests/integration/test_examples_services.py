@@ -1,4 +1,4 @@
-"""The examples as a user runs them: each a process of its own, against a real fleet and the mock gateway."""
+"""The examples, each run as a process against a real fleet and the mock gateway."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_it_runs_and_prints_completions(fleet: LocalFleet, name: str, tmp_path: Path) -> None:
+def test_an_example_prints_completions(fleet: LocalFleet, name: str, tmp_path: Path) -> None:
     environment = {**os.environ, "BRIMFUL_REDIS_URL": fleet.redis_url}
     if name == "limits_only.py":
         assert fleet.gateway_url is not None

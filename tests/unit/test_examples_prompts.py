@@ -1,4 +1,4 @@
-"""The demo's prompt file: real, varied, unique, and each line a request that the default provider takes."""
+"""The demo's prompt file: varied, unique prompts, each line a request that the default provider accepts."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def lines() -> list[dict[str, Any]]:
     return [json.loads(line) for line in PROMPTS.read_text("utf-8").splitlines()]
 
 
-def test_there_are_enough_and_every_id_and_prompt_is_unique(lines: list[dict[str, Any]]) -> None:
+def test_ids_and_prompts_are_unique(lines: list[dict[str, Any]]) -> None:
     assert len(lines) >= 1000
     assert len({line["id"] for line in lines}) == len(lines)
     assert len({line["prompt"].casefold().strip() for line in lines}) == len(lines)
 
 
-def test_every_line_is_a_request_that_acs_takes(lines: list[dict[str, Any]]) -> None:
+def test_every_line_is_a_request_that_acs_accepts(lines: list[dict[str, Any]]) -> None:
     acs = get_profile("acs")
     for line in lines:
         request = Request.parse(line, acs)
@@ -39,12 +39,12 @@ def test_prompts_are_varied(lines: list[dict[str, Any]]) -> None:
     words = [len(prompt.split()) for prompt in prompts]
     assert min(words) <= 3
     assert max(words) >= 60
-    # A template with a slot would leave few shapes once numbers are taken out, and few ways to begin.
+    # Prompts made from a template would be equal without their numbers, and begin alike.
     assert len({re.sub(r"\d+", "#", prompt) for prompt in prompts}) == len(prompts)
     assert len({" ".join(prompt.split()[:3]).casefold() for prompt in prompts}) > 0.6 * len(prompts)
     assert len({line["id"].rpartition("-")[0] for line in lines}) >= 30
 
 
-def test_some_lines_bring_fields_of_their_own(lines: list[dict[str, Any]]) -> None:
+def test_some_lines_have_fields_of_their_own(lines: list[dict[str, Any]]) -> None:
     for name in ("max_tokens", "temperature", "stop", "n"):
         assert any(name in line for line in lines), name
