@@ -62,15 +62,17 @@ def run_to_end(
 
 
 class _Launch:
+    """One run: its display, its fleet if that is local, its session; and what signals do to them."""
+
     def __init__(
-        self, prepared: Prepared, settings: Settings, display: DisplayOptions, make_driver: MakeDriver
+        self, prepared: Prepared, settings: Settings, options: DisplayOptions, make_driver: MakeDriver
     ) -> None:
         self._prepared = prepared
         self._settings = settings
-        self._options = display
+        self._options = options
         self._make_driver = make_driver
         self._gauges = GaugeReader()
-        self._display: Display = make_display(progress=display.progress, table=not display.json, fleet=self._gauges)
+        self._display: Display = make_display(progress=options.progress, table=not options.json, fleet=self._gauges)
         self._session: Session | None = None
         self._fleet: LocalFleet | None = None
         self._fleet_stopping = False
@@ -83,17 +85,17 @@ class _Launch:
             for note in self._prepared.notes:
                 self._display.say(note)
             if self._prepared.complete:
-                return await self._conduct(None)
+                return await self._run_session(None)
             if local:
-                return await self._on_local_fleet()
+                return await self._run_with_local_fleet()
             assert self._settings.redis_url is not None
             (await asyncio.to_thread(connect, self._settings.redis_url)).close()
-            self._say_when_no_worker_answers()
-            return await self._conduct(self._settings)
+            self._say_if_no_worker_answers(self._settings.redis_url)
+            return await self._run_session(self._settings)
         finally:
             self._display.close()
 
-    async def _on_local_fleet(self) -> ExitCode:
+    async def _run_with_local_fleet(self) -> ExitCode:
         options, settings = self._prepared.options, self._settings
         if not options.rehearse:
             await asyncio.to_thread(check_provider, settings)
@@ -106,17 +108,15 @@ class _Launch:
                 self._display.say(fleet.data_loss)
             where = "a rehearsal against the mock gateway" if options.rehearse else settings.api_base
             self._display.say(f"{workers} worker{'s' if workers > 1 else ''} on this machine, {where}")
-            return await self._conduct(fleet.settings)
+            return await self._run_session(fleet.settings)
         finally:
             self._fleet, self._fleet_stopping = fleet, True
             # While Redis refuses commands, workers cannot store the outcomes that they would wait for.
-            if recent_refusal() or (self._session is not None and self._session.interrupts > 1):
-                await asyncio.to_thread(fleet.kill)
-            else:
-                await asyncio.to_thread(fleet.stop)
+            abandon = recent_refusal() or (self._session is not None and self._session.interrupts > 1)
+            await asyncio.to_thread(fleet.kill if abandon else fleet.stop)
 
-    async def _conduct(self, settings: Settings | None) -> ExitCode:
-        """Run the session on the fleet of ``settings``; None: nothing is left to ask."""
+    async def _run_session(self, settings: Settings | None) -> ExitCode:
+        """Sample with the fleet of ``settings``; None: nothing is left to ask."""
         if self._interrupted:
             self._display.say("interrupted before any request was sent")
             return ExitCode.INTERRUPTED
@@ -127,18 +127,32 @@ class _Launch:
             self._gauges.connect(settings)
             driver = self._make_driver(settings.redis_url, self._prepared)
         try:
-            await session.run(driver)
+            return ExitCode((await session.run(driver)).exit_code)
         finally:
-            if (summary := session.summary) is not None:
-                summary.next = self._next(summary)
-                self._display.end(summary)
-                if self._options.json:
-                    print(json.dumps(summary.as_json()), flush=True)
+            if session.summary is not None:
+                self._print(session.summary)
             if driver is not None:
                 await driver.aclose()
             await self._gauges.aclose()
-        assert summary is not None
-        return ExitCode(summary.exit_code)
+
+    def _print(self, summary: Summary) -> None:
+        summary.next = self._next_command(summary)
+        self._display.end(summary)
+        if self._options.json:
+            print(json.dumps(summary.as_json()), flush=True)
+
+    def _next_command(self, summary: Summary) -> str | None:
+        """The command that resumes the run, or retries its failures."""
+        if self._prepared.paths is None:
+            return None
+        words = [word for word in self._options.command if word != "--fresh"]
+        if summary.ended == "budget" and self._prepared.options.budget_tokens is not None:
+            return f"{shlex.join(words)}   # with more --budget-tokens"
+        if summary.ended != "done" or summary.left:
+            return shlex.join(words)
+        if summary.failed_passing:
+            return shlex.join(words if "--retry-errors" in words else [*words, "--retry-errors"])
+        return None
 
     def _interrupt(self) -> None:
         if self._fleet_stopping:
@@ -160,29 +174,16 @@ class _Launch:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
-    def _next(self, summary: Summary) -> str | None:
-        """The command that resumes the run or retries its failures."""
-        if self._prepared.paths is None:
-            return None
-        words = [word for word in self._options.command if word != "--fresh"]
-        if summary.ended != "done" or summary.left:
-            if summary.ended == "budget" and self._prepared.options.budget_tokens is not None:
-                return f"{shlex.join(words)}   # with more --budget-tokens"
-            return shlex.join(words)
-        if summary.failed_passing:
-            return shlex.join([*words, *([] if "--retry-errors" in words else ["--retry-errors"])])
-        return None
-
-    def _say_when_no_worker_answers(self) -> None:
+    def _say_if_no_worker_answers(self, redis_url: str) -> None:
         """Say so once if the fleet has no workers yet; the run waits for them meanwhile."""
-        url, visibility_s = self._settings.redis_url, self._settings.visibility_timeout_s
-        assert url is not None
-        loop = asyncio.get_running_loop()
+        from celery import Celery  # noqa: F401 - celery's lazy module fails if two threads import it at once
+
+        loop, visibility_s = asyncio.get_running_loop(), self._settings.visibility_timeout_s
 
         def ask() -> None:
             with contextlib.suppress(Exception):  # this hint must not stop a run
                 # A worker that is still starting does not get a ping sent before it subscribed: ping each second.
-                if not any(worker_queues(url, visibility_s, timeout_s=1.0, limit=1) for _ in range(_PINGS)):
+                if not any(worker_queues(redis_url, visibility_s, timeout_s=1.0, limit=1) for _ in range(_PINGS)):
                     text = "no worker answers yet: waiting for one; start it with `brimful worker`"
                     loop.call_soon_threadsafe(self._display.say, text)
 
@@ -192,12 +193,5 @@ class _Launch:
 def _driver(timeout_s: float, redis_url: str, prepared: Prepared) -> DriverLike:
     from brimful.dispatch.driver import Driver
 
-    options = prepared.options
-    return Driver(
-        redis_url,
-        prepared.run,
-        prepared.profile,
-        pack=options.pack,
-        workload=options.read.workload,
-        timeout_s=timeout_s,
-    )
+    pack, workload = prepared.options.pack, prepared.options.read.workload
+    return Driver(redis_url, prepared.run, prepared.profile, pack=pack, workload=workload, timeout_s=timeout_s)

@@ -61,9 +61,7 @@ def area_chart(series: Series, wide: int = HALF) -> str:
     return _svg("".join(parts), wide)
 
 
-def histogram_chart(
-    bars: Sequence[tuple[str, int]], marks: Sequence[tuple[float, str]], unit: str, wide: int = HALF
-) -> str:
+def histogram_chart(bars: Sequence[tuple[str, int]], marks: Sequence[tuple[float, str]], wide: int = HALF) -> str:
     """``bars``: label and count. ``marks``: a position among the bars (0 to their number) and its name."""
     top = _ceiling(max((count for _, count in bars), default=1))
     width = (wide - _LEFT - _RIGHT) / max(1, len(bars))

@@ -100,14 +100,12 @@ class _Top:
         self._heap: list[tuple[float, int, dict[str, Any]]] = []
 
     def add(self, key: float, number: int, record: dict[str, Any]) -> None:
-        if len(self._heap) < _TOP:
-            heapq.heappush(self._heap, (key, -number, record))
-        elif key > self._heap[0][0]:
-            heapq.heapreplace(self._heap, (key, -number, record))
+        push = heapq.heappush if len(self._heap) < _TOP else heapq.heappushpop
+        push(self._heap, (key, -number, record))
 
     @property
     def records(self) -> list[dict[str, Any]]:
-        return [record for _, _, record in sorted(self._heap, key=lambda entry: (-entry[0], -entry[1]))]
+        return [record for _, _, record in sorted(self._heap, key=lambda entry: entry[:2], reverse=True)]
 
 
 def _add(figures: RunFigures, record: dict[str, Any], requests: Recent) -> None:

@@ -38,20 +38,19 @@ def write_report(output: Path, page: Path | None = None) -> Path:
 
 def render(figures: RunFigures) -> str:
     """The page. All text of models and providers is escaped."""
-    axis = _Axis(figures.timeline)
+    axis, timeline = _Axis(figures.timeline), figures.timeline
     limits = figures.sidecar.limits if figures.sidecar else {}
+    span_s = max(1, math.ceil(float(limits.get("window_s") or 60)))
+    slots = axis.series(axis.means(timeline.busy, 0.001), "slots in use", limits.get("slots"), "slots")
+    starts = axis.most_within(timeline.started, span_s)
     template = resources.files("brimful.run.report").joinpath("report.html").read_text("utf-8")
     return Template(template).substitute(
         name=escape(figures.name),
         when=escape(axis.when),
-        tiles=_tiles(figures, axis),
-        rollouts=area_chart(axis.series(figures.timeline.ended, per_s=60, unit="rollouts a minute"), FULL),
-        slots=area_chart(
-            axis.series(
-                figures.timeline.busy, per_s=0.001, unit="slots in use", limit=limits.get("slots"), name="slots"
-            )
-        ),
-        window=area_chart(_window(figures.timeline, axis, limits)),
+        tiles=_tiles(figures, len(axis.seconds)),
+        rollouts=area_chart(axis.series(axis.means(timeline.ended, 60), "rollouts a minute"), FULL),
+        slots=area_chart(slots),
+        window=area_chart(axis.series(starts, f"starts in {span_s} s", limits.get("starts"), "starts")),
         latency=_latency(figures.provider),
         percentiles=_percentiles(figures),
         finish=bar_list(figures.finish_reasons.most_common()),
@@ -67,19 +66,19 @@ class _Axis:
     """The run's seconds, without idle gaps, grouped into bins of equal length."""
 
     def __init__(self, timeline: Timeline) -> None:
-        seconds = sorted(timeline.busy.keys() | timeline.ended.keys() | timeline.started.keys())
-        self.gaps: list[int] = []
-        self.seconds: list[int] = []
-        for second in seconds or [0]:
-            if self.seconds:
-                last = self.seconds[-1]
-                if second - last > _GAP_S:
-                    self.gaps.append(len(self.seconds))
-                else:
-                    self.seconds.extend(range(last + 1, second))
-            self.seconds.append(second)
-        self.bin_s = max(1, math.ceil(len(self.seconds) / _BINS))
-        self.active_s = len(self.seconds)
+        active = sorted(timeline.busy.keys() | timeline.ended.keys() | timeline.started.keys()) or [0]
+        seconds, gaps = [active[0]], []
+        for second in active[1:]:
+            if second - seconds[-1] > _GAP_S:
+                gaps.append(len(seconds))
+                seconds.append(second)
+            else:
+                seconds.extend(range(seconds[-1] + 1, second + 1))
+        size = max(1, math.ceil(len(seconds) / _BINS))
+        self.seconds = seconds
+        self.bins = [seconds[start : start + size] for start in range(0, len(seconds), size)]
+        self.labels = [time.strftime("%H:%M:%S", time.localtime(each[0])) if each[0] else "–" for each in self.bins]
+        self.marks = [gap // size for gap in gaps]
 
     @property
     def when(self) -> str:
@@ -88,47 +87,31 @@ class _Axis:
             return ""
         return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(first))}, {duration(last - first + 1)}"
 
-    def series(
-        self, counts: Counter[int], *, per_s: float, unit: str, limit: float | None = None, name: str = ""
-    ) -> Series:
-        """The mean of each bin. One count in one second is ``per_s``."""
-        values, labels = [], []
-        for start in range(0, len(self.seconds), self.bin_s):
-            inside = self.seconds[start : start + self.bin_s]
-            values.append(per_s * sum(counts.get(second, 0) for second in inside) / len(inside))
-            labels.append(self.label(inside[0]))
-        marks = [gap // self.bin_s for gap in self.gaps]
-        return Series(values, labels, unit, limit, name, marks)
+    def series(self, values: list[float], unit: str, limit: float | None = None, name: str = "") -> Series:
+        return Series(values, self.labels, unit, limit, name, self.marks)
 
-    def label(self, second: int) -> str:
-        return time.strftime("%H:%M:%S", time.localtime(second)) if second else "–"
+    def means(self, counts: Counter[int], scale: float) -> list[float]:
+        """The mean count a second of each bin, times ``scale``."""
+        return [scale * sum(counts.get(second, 0) for second in each) / len(each) for each in self.bins]
 
-
-def _window(timeline: Timeline, axis: _Axis, limits: dict[str, Any]) -> Series:
-    """For each bin, the most starts in any window that ends in it."""
-    span = max(1, math.ceil(float(limits.get("window_s") or 60)))
-    inside: dict[int, int] = {}
-    running, oldest = 0, 0
-    for place, second in enumerate(axis.seconds):
-        running += timeline.started.get(second, 0)
-        while axis.seconds[oldest] <= second - span:
-            running -= timeline.started.get(axis.seconds[oldest], 0)
-            oldest += 1
-        bin = place // axis.bin_s
-        inside[bin] = max(inside.get(bin, 0), running)
-    labels = [axis.label(axis.seconds[start]) for start in range(0, len(axis.seconds), axis.bin_s)]
-    values = [float(inside[bin]) for bin in sorted(inside)]
-    marks = [gap // axis.bin_s for gap in axis.gaps]
-    return Series(values, labels, f"starts in {span} s", limits.get("starts"), "starts", marks)
+    def most_within(self, counts: Counter[int], span_s: int) -> list[float]:
+        """For each bin, the highest sum of counts in any ``span_s`` seconds that end in it."""
+        most, running, oldest = [0.0] * len(self.bins), 0, 0
+        for place, each in enumerate(self.bins):
+            for second in each:
+                running += counts.get(second, 0)
+                while self.seconds[oldest] <= second - span_s:
+                    running -= counts.get(self.seconds[oldest], 0)
+                    oldest += 1
+                most[place] = max(most[place], running)
+        return most
 
 
-def _tiles(figures: RunFigures, axis: _Axis) -> str:
-    counts = figures.counts
-    failed = sum(figures.causes.values())
-    pace = counts.rollouts / axis.active_s * 60
+def _tiles(figures: RunFigures, active_s: int) -> str:
+    counts, failed = figures.counts, sum(figures.causes.values())
     tiles = [
         (f"{counts.rollouts:,}", "rollouts"),
-        (f"{pace:,.0f}", "a minute"),
+        (f"{counts.rollouts / active_s * 60:,.0f}", "a minute"),
         (f"{counts.tokens:,}", "tokens"),
         (f"{figures.requests:,}", f"requests ({figures.packed:,} packed)"),
         (f"{figures.attempts:,}", f"attempts, {figures.rate_limited:,} × 429"),
@@ -157,7 +140,7 @@ def _latency(histogram: Histogram) -> str:
     for share, name in ((0.5, "p50"), (0.95, "p95")):
         value = histogram.percentile(share) or 0.0
         marks.append(((Histogram.bucket(value) + 0.5 - low) / step, f"{name} {value:.2g} s"))
-    return histogram_chart(bars, marks, "requests")
+    return histogram_chart(bars, marks)
 
 
 def _percentiles(figures: RunFigures) -> str:
