@@ -12,7 +12,9 @@ import pytest
 import redis
 
 from brimful.config import Settings
-from brimful.doctor import Check, Level, provider_checks, server_checks
+from brimful.doctor.check import Check, Level
+from brimful.doctor.provider import provider_checks
+from brimful.doctor.server import server_checks
 from brimful.errors import ExitCode, RedisUnreachable, SettingError, UsageError
 from brimful.names import QUEUES
 from brimful.state.broker_queues import read_queues
@@ -66,8 +68,8 @@ def _look(monkeypatch: pytest.MonkeyPatch, base: str, key: str = KEY) -> list[Ch
         (200, Level.OK, "accepted"),
         (401, Level.FAIL, "refused"),
         (403, Level.FAIL, "refused"),
-        (404, Level.NOTE, "not seen"),
-        (429, Level.OK, "in use"),
+        (404, Level.NOTE, "could not be checked"),
+        (429, Level.OK, "used up"),
         (503, Level.WARN, "503"),
     ],
 )
@@ -102,11 +104,11 @@ def test_a_client_needs_no_key() -> None:
 
 
 def test_a_server_that_forgets_and_evicts_is_told(valkey: Valkey) -> None:
-    place = RedisTarget(valkey.url)
-    with connect(place.url) as client:
+    target = RedisTarget(valkey.url)
+    with connect(target.url) as client:
         client.config_set("maxmemory", "100mb")
         client.config_set("maxmemory-policy", "allkeys-lru")
-        found = {check.name: check for check in server_checks(place, client)}
+        found = {check.name: check for check in server_checks(target, client)}
         assert found["Redis"].level is Level.OK
         assert found["persistence"].level is Level.WARN
         assert "appendonly yes" in found["persistence"].todo
@@ -158,21 +160,21 @@ def test_a_wrong_password_is_said(valkey: Valkey) -> None:
 
 
 def test_which_key_is_meant(valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> None:
-    place, settings = RedisTarget(valkey.url), Settings.load()
-    with connect(place.url) as client:
+    target, settings = RedisTarget(valkey.url), Settings.load()
+    with connect(target.url) as client:
         with pytest.raises(UsageError, match="no worker has ever used"):
-            find_tag(place, client, settings)
+            find_tag(target, client, settings)
         client.zadd(TAGS, {"aaaa": 1, "abbb": 2})
         with pytest.raises(UsageError, match="abbb, aaaa"):
-            find_tag(place, client, settings)
-        assert find_tag(place, client, settings, "ab") == "abbb"
+            find_tag(target, client, settings)
+        assert find_tag(target, client, settings, "ab") == "abbb"
         for wanted in ("a", "x"):
             with pytest.raises(UsageError, match="--tag"):
-                find_tag(place, client, settings, wanted)
+                find_tag(target, client, settings, wanted)
         monkeypatch.setenv("ACS_API_KEY", KEY)
         mine = Settings.load()
         client.zadd(TAGS, {mine.key_tag: 3})
-        assert find_tag(place, client, mine) == mine.key_tag
+        assert find_tag(target, client, mine) == mine.key_tag
     done = brimful("status", "--json", BRIMFUL_REDIS_URL=valkey.url)
     assert len(json.loads(done.stdout)["keys"]) == 3
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from brimful.cli import run_command
+from brimful.cli.commands import run_command
 from support.commands import brimful, environment
 from support.runs import write_lines
 
@@ -91,7 +91,7 @@ def test_strict_stops_before_anything_is_sampled(command: Command, tmp_path: Pat
         (["--workload", "urgent"], "--workload: 'urgent'"),
         (["--input-format", "csv"], "--input-format: 'csv'"),
         (["--param", "top_p"], "must be NAME=VALUE"),
-        (["--chat", "--job"], "one of them"),
+        (["--chat", "--job"], "--chat and --job exclude each other"),
         (["--n", "0"], "n: must be a whole number"),
         (["--system", "x"], "--chat"),
         (["--n", "two"], "Invalid value"),
@@ -173,7 +173,7 @@ def test_a_spoilt_run_file_is_named(command: Command, tmp_path: Path, spoilt: di
 
 def test_the_help_needs_no_worker_code() -> None:
     code = (
-        "import sys; from brimful.cli import run_command; run_command(['run', '--help']);"
+        "import sys; from brimful.cli.commands import run_command; run_command(['run', '--help']);"
         "sys.exit(any(name.partition('.')[0] == 'brimful_worker' for name in sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=60)

@@ -38,11 +38,11 @@ _STATUS = Status(
 
 def test_slots_starts_queues_and_workers_are_there() -> None:
     text = render(_STATUS, _QUEUES)
-    assert "12/16, of which 2 rest after an abort" in text
+    assert "12/16, of which 2 cool down after an abort" in text
     assert "600/600 in 60 s" in text
     assert "interactive 0, batch 4" in text
-    assert "interactive 1, celery 0, batch 22; in workers' hands 7" in text
-    assert "worker-1@here  holds 12, waits 4" in text
+    assert "interactive 1, celery 0, batch 22; delivered to workers 7" in text
+    assert "worker-1@here  holds 12, waiting 4" in text
     assert "running" in text
     assert "tokens" not in text
     assert "silent" not in text

@@ -1,6 +1,6 @@
-"""The ``brimful`` command's way in. It imports next to nothing, so that Ctrl-C is heard from the first moment on.
+"""The entry point of the ``brimful`` command, whose commands are in :mod:`brimful.cli.commands`.
 
-The commands themselves: :mod:`brimful.cli.commands`.
+Level 10. It imports little before it handles Ctrl-C, so that Ctrl-C works from the first moment.
 """
 
 from __future__ import annotations
@@ -11,13 +11,8 @@ from brimful.runtime import interrupt
 
 
 def main() -> None:
-    """The console script. User-caused errors are a line on stderr and an exit code, never a traceback."""
+    """The console script. Exits with the codes of :class:`brimful.errors.ExitCode`."""
     interrupt.take()
-    sys.exit(run_command(sys.argv[1:]))
-
-
-def run_command(arguments: list[str]) -> int:
-    """Returns the exit code (DESIGN: 0, 1, 2, 3, 4, 5, 130)."""
     from brimful.cli import commands
 
-    return commands.run_command(arguments)
+    sys.exit(commands.run_command(sys.argv[1:]))

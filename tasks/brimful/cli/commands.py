@@ -1,4 +1,4 @@
-"""The ``brimful`` command. Each subcommand is a function in a file of its own, loaded when it is wanted."""
+"""The ``brimful`` command group. Each command is a function in a module of its own, imported when it is used."""
 
 from __future__ import annotations
 
@@ -15,56 +15,51 @@ from brimful import __version__
 
 COMMANDS = {
     "run": "sample a file",
-    "validate": "dry run",
-    "report": "page of a run",
-    "status": "what the fleet is doing",
-    "up": "a whole fleet here",
-    "worker": "one worker process",
-    "limits": "the limits in force",
-    "gateway": "the mock gateway",
-    "doctor": "what is wrong, and what to do",
+    "validate": "show what sampling a file takes (a dry run)",
+    "report": "make an HTML page of a run",
+    "status": "show what the fleet is doing",
+    "up": "run a whole fleet on this machine",
+    "worker": "run one worker process",
+    "limits": "show or change the limits in force",
+    "gateway": "run the mock gateway",
+    "doctor": "find what is wrong, and what to do about it",
 }
-"""Subcommand → its module ``brimful.cli.<name>``, which has a function, or a Typer app, of the same name."""
+"""Command → what it does. Its module ``brimful.cli.<command>`` has a function, or a Typer app, of the same name."""
 
 
 class _LazyGroup(TyperGroup):
-    """Imports a command's module when it is asked for: ``brimful run`` pays for no other."""
+    """Imports a command's module when it is used: ``brimful run`` does not wait for the other commands' imports."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Without importing them all."""
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"brimful.cli.{cmd_name}")
-        found = getattr(module, cmd_name)
-        if isinstance(found, typer.Typer):
-            command = get_command(found)
-        else:
-            alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-            alone.command()(found)
-            command = get_command(alone)
+        found = getattr(importlib.import_module(f"brimful.cli.{cmd_name}"), cmd_name)
+        if not isinstance(found, typer.Typer):
+            function, found = found, typer.Typer(**_STYLE)
+            found.command()(function)
+        command = get_command(found)
         command.name = cmd_name
         return command
 
 
+_STYLE: dict[str, Any] = {"add_completion": False, "pretty_exceptions_enable": False, "rich_markup_mode": None}
 app = typer.Typer(
     cls=_LazyGroup,
-    add_completion=False,
     no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    help="Samples LLM completions through a fleet that keeps one API key's limits full, and never over.",
+    help="Sample LLM completions with a fleet that fills one API key's limits and never exceeds them.",
+    **_STYLE,
 )
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         print(f"brimful {__version__}")
         raise typer.Exit
 
@@ -73,28 +68,23 @@ def _version(asked: bool) -> None:
 def _root(
     context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which brimful this is.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Samples LLM completions through a fleet that keeps one API key's limits full to the brim, and never over."""
-    if context.invoked_subcommand != "doctor":  # it says so itself
-        _warn_of_slips()
+    if context.invoked_subcommand != "doctor":  # reports them as checks
+        from brimful.config import Settings
 
-
-def _warn_of_slips() -> None:
-    from brimful.config import Settings
-
-    for found, remedy in Settings.slips():
-        _say(f"{found}; {remedy}")
+        for found, remedy in Settings.slips():
+            _say(f"{found}; {remedy}")
 
 
 def run_command(arguments: list[str]) -> int:
-    """Returns the exit code (DESIGN: 0, 1, 2, 3, 4, 5, 130)."""
+    """Returns the exit code. What a user can cause is a line on stderr, never a traceback."""
     from brimful.errors import BrimfulError, ExitCode
 
     try:
         result = get_command(app)(arguments, prog_name="brimful", standalone_mode=False)
-        sys.stdout.flush()  # here, where it is known what to do about it, and not at the interpreter's end
+        sys.stdout.flush()  # here, where a closed pipe can be handled
         return result if isinstance(result, int) else ExitCode.OK
     except BrimfulError as error:
         _say(str(error))
@@ -108,23 +98,16 @@ def run_command(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return int(ExitCode.INTERNAL)
     except Exception as error:
-        if (usage := getattr(error, "format_message", None)) is not None:  # typer's own: a bad option, say
-            if (show := getattr(error, "show", None)) is not None:
-                show()
-            else:
-                _say(usage())
+        if hasattr(error, "show") and hasattr(error, "format_message"):  # click's: a bad option
+            error.show()
             return int(ExitCode.USAGE)
-        return _unexpected(error)
+        if os.environ.get("BRIMFUL_DEBUG"):
+            import traceback
 
-
-def _unexpected(error: Exception) -> int:
-    """The message alone: a traceback's values could hold prompts."""
-    if os.environ.get("BRIMFUL_DEBUG"):
-        import traceback
-
-        traceback.print_exception(error)
-    _say(f"internal error: {type(error).__name__}: {error} (BRIMFUL_DEBUG=1 shows where)")
-    return 1
+            traceback.print_exception(error)
+        # The message alone: the values in a traceback could hold prompts.
+        _say(f"internal error: {type(error).__name__}: {error} (set BRIMFUL_DEBUG=1 for a traceback)")
+        return int(ExitCode.INTERNAL)
 
 
 def _say(text: str) -> None:

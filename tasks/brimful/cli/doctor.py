@@ -1,4 +1,4 @@
-"""``brimful doctor``: key, URL, Redis, clock, limits and workers, each with what to do."""
+"""``brimful doctor``: checks key, URL, Redis, clock, limits and workers, and says what to do about each."""
 
 from __future__ import annotations
 
@@ -13,17 +13,11 @@ from kombu.exceptions import OperationalError
 
 from brimful.cli.style import paint
 from brimful.config import Settings
-from brimful.doctor import (
-    Check,
-    Level,
-    failed,
-    fleet_checks,
-    limit_checks,
-    machine_checks,
-    provider_checks,
-    server_checks,
-    variable_checks,
-)
+from brimful.doctor.check import Check, Level
+from brimful.doctor.fleet import limit_checks, worker_checks
+from brimful.doctor.machine import machine_checks, variable_checks
+from brimful.doctor.provider import provider_checks
+from brimful.doctor.server import server_checks
 from brimful.errors import ExitCode, RedisUnreachable, SettingError, UsageError
 from brimful.state.probes import connect
 from brimful.state.target import find_redis
@@ -32,20 +26,21 @@ _COLOURS = {Level.OK: "green", Level.NOTE: "blue", Level.WARN: "yellow", Level.F
 
 
 def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of lines.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of lines.")] = False,
 ) -> None:
-    """Look at all that a fleet needs and say what to do about what is amiss. Exit 2 if something will not work.
+    """Check everything that a fleet needs, and say what to do about what is wrong. Exits 2 if something will not work.
 
-    It asks the provider for its list of models once, and samples nothing: no tokens are spent.
+    It asks the provider for its list of models once and samples nothing: no tokens are spent.
     """
     checks = []
     for check in _checks():
         checks.append(check)
         if not as_json:
             _print(check)
+    failed = any(check.level is Level.FAIL for check in checks)
     if as_json:
-        print(json.dumps({"ok": not failed(checks), "checks": [asdict(check) for check in checks]}))
-    raise typer.Exit(ExitCode.USAGE if failed(checks) else ExitCode.OK)
+        print(json.dumps({"ok": not failed, "checks": [asdict(check) for check in checks]}))
+    raise typer.Exit(ExitCode.USAGE if failed else ExitCode.OK)
 
 
 def _checks() -> Iterator[Check]:
@@ -53,39 +48,36 @@ def _checks() -> Iterator[Check]:
     try:
         settings = Settings.load()
     except SettingError as error:
-        yield Check("settings", Level.FAIL, str(error), "correct it; the rest is looked at then")
+        yield Check("settings", Level.FAIL, str(error), "correct it; the other checks follow then")
         return
+    profile = target = None
     try:
         profile = settings.profile
     except SettingError as error:
-        yield Check("provider", Level.FAIL, str(error), "correct BRIMFUL_PROVIDER; what needs no provider follows")
-        profile = None
+        todo = "correct BRIMFUL_PROVIDER; the checks that need no provider follow"
+        yield Check("provider", Level.FAIL, str(error), todo)
     yield from machine_checks(profile)
-    place, missing = None, ""
+    missing = ""
     try:
-        place = find_redis(settings)
+        target = find_redis(settings)
     except UsageError as error:
         missing = str(error)
     if profile is not None:
-        yield from provider_checks(settings, client_only=place is not None)
-    if place is None:
-        yield Check(
-            "Redis",
-            Level.NOTE,
-            missing,
-            "nothing, if you use `brimful run` or `up` alone: they bring an embedded Valkey",
-        )
+        yield from provider_checks(settings, client_only=target is not None)
+    if target is None:
+        todo = "nothing, if you only use `brimful run` and `brimful up`: they start an embedded Valkey"
+        yield Check("Redis", Level.NOTE, missing, todo)
         return
     try:
-        with connect(place.url) as client:
-            yield from server_checks(place, client)
+        with connect(target.url) as client:
+            yield from server_checks(target, client)
             if profile is not None:
-                yield from limit_checks(place, client, settings)
-            yield from fleet_checks(place, client, settings)
+                yield from limit_checks(target, client, settings)
+            yield from worker_checks(target, client, settings)
     except RedisUnreachable as error:
         yield Check("Redis", Level.FAIL, str(error), "start it, or correct BRIMFUL_REDIS_URL")
     except (redis.RedisError, OperationalError, OSError) as error:
-        yield Check("Redis", Level.FAIL, f"{place.shown}: {error}", "look at its log, and its user's rights (ACL)")
+        yield Check("Redis", Level.FAIL, f"{target.shown}: {error}", "check its log and its user's rights (ACL)")
 
 
 def _print(check: Check) -> None:

@@ -37,12 +37,12 @@ _Former = typer.Option(hidden=True)
 @limits.command("show")
 def limits_show(tag: _Tag = None, as_json: _Json = False) -> None:
     """Show the limits that all workers obey, and which of them were set by hand."""
-    place = find_redis(settings := Settings.load())
-    with connect(place.url) as client:
+    target = find_redis(settings := Settings.load())
+    with connect(target.url) as client:
         try:
-            status = read_status(client, find_tag(place, client, settings, tag))
+            status = read_status(client, find_tag(target, client, settings, tag))
         except (redis.RedisError, OSError) as error:
-            raise unreachable(place.url, error) from None
+            raise unreachable(target.url, error) from None
     _show(status, as_json)
 
 
@@ -95,16 +95,16 @@ def limits_set(
     given = {name: value for name, value in options.items() if value is not None}
     if not given and not reset:
         raise UsageError("nothing to set: for instance `brimful limits set --slots 8 --starts 300`, or --reset")
-    place = find_redis(settings := Settings.load())
-    with connect(place.url) as client:
+    target = find_redis(settings := Settings.load())
+    with connect(target.url) as client:
         try:
-            which = find_tag(place, client, settings, tag)
+            which = find_tag(target, client, settings, tag)
             before = read_status(client, which)
             _check_reserves({**(before.brought if reset else before.limits), **given})
             set_limits(client, which, **{**(dict.fromkeys(SETTABLE) if reset else {}), **given})
             status = read_status(client, which)
         except (redis.RedisError, OSError) as error:
-            raise unreachable(place.url, error) from None
+            raise unreachable(target.url, error) from None
     for warning in warnings(status, given):
         _say(warning)
     _show(status, as_json)

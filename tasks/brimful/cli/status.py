@@ -1,4 +1,4 @@
-"""``brimful status``: what the fleet is doing right now."""
+"""``brimful status``: what the fleet is doing at this moment."""
 
 from __future__ import annotations
 
@@ -21,70 +21,69 @@ from brimful.state.status import Status, known_tags, read_status
 from brimful.state.target import RedisTarget, find_redis, find_tag
 
 _EVERY_S = 1.0
+_SILENT_S = 5.0
 _BAR = 30
 
 
 def status(
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Look again every second, until Ctrl-C.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a look.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Repeat every second until Ctrl-C.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON objects, one a line.")] = False,
     tag: Annotated[
-        str | None, typer.Option(help="Which key, where several share a Redis: its tag's beginning.")
+        str | None,
+        typer.Option(help="The API key, where several share a Redis: its tag or the beginning of it. Default: all."),
     ] = None,
 ) -> None:
-    """Show slots, starts in the window, pauses, what waits, queues and workers.
+    """Show slots, starts in the window, pauses, waiting requests, queues and workers.
 
-    It needs BRIMFUL_REDIS_URL and nothing else, or a fleet that runs on this machine; never the API key.
+    It reads the Redis at BRIMFUL_REDIS_URL, or of a fleet on this machine. It needs no API key.
     """
     settings = Settings.load()
-    place = find_redis(settings)
-    with connect(place.url) as client, contextlib.suppress(KeyboardInterrupt), unwinding():
+    target = find_redis(settings)
+    with connect(target.url) as client, contextlib.suppress(KeyboardInterrupt), unwinding():
         while True:
             try:
-                text = _look(place, client, settings, tag, as_json=as_json, clear=watch)
+                looks = [
+                    (read_status(client, one), read_queues(client)) for one in _tags(target, client, settings, tag)
+                ]
             except (redis.RedisError, OSError) as error:
                 if not watch:
-                    raise unreachable(place.url, error) from None
-                print(f"brimful: {unreachable(place.url, error)}; looking again", file=sys.stderr, flush=True)
+                    raise unreachable(target.url, error) from None
+                print(f"brimful: {unreachable(target.url, error)}; trying again", file=sys.stderr, flush=True)
             else:
+                if as_json:
+                    text = json.dumps(_as_dict(target, looks))
+                else:
+                    text = "\n\n".join(render(status, queues) for status, queues in looks)
+                    if watch:  # on a terminal, each replaces the one before
+                        text = f"\x1b[H\x1b[2J{text}" if coloured() else f"{text}\n"
                 print(text, flush=True)
             if not watch:
                 return
             time.sleep(_EVERY_S)
 
 
-def _look(
-    place: RedisTarget, client: redis.Redis, settings: Settings, tag: str | None, *, as_json: bool, clear: bool
-) -> str:
-    looks = [(read_status(client, one), read_queues(client)) for one in _tags(place, client, settings, tag)]
-    if as_json:
-        return json.dumps(_as_dict(place, looks))
-    text = "\n\n".join(render(status, queues) for status, queues in looks)
-    return _cleared(text) if clear else text
-
-
-def _tags(place: RedisTarget, client: redis.Redis, settings: Settings, wanted: str | None) -> list[str]:
-    """All keys' without a choice: a look costs nothing."""
+def _tags(target: RedisTarget, client: redis.Redis, settings: Settings, wanted: str | None) -> list[str]:
     if wanted is None and len(tags := known_tags(client)) > 1:
         return tags
-    return [find_tag(place, client, settings, wanted)]
+    return [find_tag(target, client, settings, wanted)]
 
 
-def _as_dict(place: RedisTarget, looks: list[tuple[Status, Queues]]) -> dict[str, Any]:
+def _as_dict(target: RedisTarget, looks: list[tuple[Status, Queues]]) -> dict[str, Any]:
+    """The first key's status at the top level, and with several keys all of them under ``keys``."""
     keys = [status.to_dict() for status, _ in looks]
     queues = looks[0][1]
-    first = keys[0]
     more = {"keys": keys} if len(keys) > 1 else {}
-    return {**first, "redis": place.shown, "queues": queues.lengths, "unacked": queues.unacked, **more}
+    return {**keys[0], "redis": target.shown, "queues": queues.lengths, "unacked": queues.unacked, **more}
 
 
 def render(status: Status, queues: Queues) -> str:
-    """As text of some ten lines."""
-    lines = [_head(status)]
+    """One key's status as about ten lines of text."""
+    lines = [_headline(status)]
     if status.slots is None:
         lines.append("limits     no worker has brought limits yet")
     else:
-        slots = f", of which {status.cooling} rest after an abort" if status.cooling else ""
-        lines.append(_bar("slots", status.slots_used, status.slots, slots))
+        cooling = f", of which {status.cooling} cool down after an abort" if status.cooling else ""
+        lines.append(_bar("slots", status.slots_used, status.slots, cooling))
         lines.append(_bar("starts", status.starts_used, status.starts, f" in {status.window_s:g} s"))
     if status.tokens:
         lines.append(_bar("tokens", status.tokens_used, status.tokens, f" in {status.window_s:g} s"))
@@ -92,33 +91,33 @@ def render(status: Status, queues: Queues) -> str:
         lines.append(_bar("budget", status.budget_spent, status.budget, " tokens spent"))
     lines.append("waiting    " + ", ".join(f"{name} {count}" for name, count in status.waiting.items()))
     lengths = ", ".join(f"{name} {queues.lengths[name]}" for name in QUEUES)
-    lines.append(f"queues     {lengths}; in workers' hands {queues.unacked}")
+    lines.append(f"queues     {lengths}; delivered to workers {queues.unacked}")
     if status.overridden:
-        lines.append(
-            f"limits     set by hand: {', '.join(f'{name}={status.limits[name]:g}' for name in status.overridden)}"
-        )
+        changed = ", ".join(f"{name}={status.limits[name]:g}" for name in status.overridden)
+        lines.append(f"limits     set by hand: {changed}")
     lines.append(f"workers    {len(status.workers) or 'none'}")
     width = max((len(worker.name) for worker in status.workers), default=0)
     for worker in status.workers:
-        waits = worker.interactive + worker.batch
-        heard = f", silent for {worker.heard_s:.0f} s" if worker.heard_s > 5 else ""
-        lines.append(f"  {worker.name:{width}}  holds {worker.held}, waits {waits}{heard}")
+        waiting = worker.interactive + worker.batch
+        silent = f", silent for {worker.heard_s:.0f} s" if worker.heard_s > _SILENT_S else ""
+        lines.append(f"  {worker.name:{width}}  holds {worker.held}, waiting {waiting}{silent}")
     return "\n".join(lines)
 
 
-def _head(status: Status) -> str:
-    name = f"key {status.tag}"
+def _headline(status: Status) -> str:
+    key = f"key {status.tag}"
     if status.epoch is None:
-        return f"{name}  no worker has used it here yet"
+        return f"{key}  no worker has used it here yet"
     if status.rebuilding:
-        return f"{name}  {paint('rebuilding', 'yellow')}: Redis lost its memory; nothing starts until workers report"
+        state = paint("rebuilding", "yellow")
+        return f"{key}  {state}: Redis lost its memory; nothing starts until all workers have reported"
     if status.pause_s > 0:
         reason = status.pause_reason or "no reason was given"
-        return f"{name}  {paint('paused', 'yellow')} for {status.pause_s:.1f} s: {reason}"
+        return f"{key}  {paint('paused', 'yellow')} for {status.pause_s:.1f} s: {reason}"
     if status.circuit_breaker != "closed":
-        breaker = paint(f"circuit breaker {status.circuit_breaker}", "red")
-        return f"{name}  {breaker} after {status.failures} failures in a row"
-    return f"{name}  {paint('running', 'green')}"
+        state = paint(f"circuit breaker {status.circuit_breaker}", "red")
+        return f"{key}  {state} after {status.failures} failures in a row"
+    return f"{key}  {paint('running', 'green')}"
 
 
 def _bar(name: str, used: int, most: int | None, more: str = "") -> str:
@@ -127,8 +126,3 @@ def _bar(name: str, used: int, most: int | None, more: str = "") -> str:
     full = min(_BAR, round(_BAR * used / most))
     mark, space = ("█", "░") if (sys.stdout.encoding or "").lower().startswith("utf") else ("#", ".")
     return f"{name:10} {mark * full}{space * (_BAR - full)} {used}/{most}{more}"
-
-
-def _cleared(text: str) -> str:
-    """On a terminal each look takes the last one's place."""
-    return f"\x1b[H\x1b[2J{text}" if coloured() else f"{text}\n"

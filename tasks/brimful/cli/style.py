@@ -1,4 +1,4 @@
-"""Colour for terminals: none where stdout is no terminal, nor where NO_COLOR is set."""
+"""Colour on terminals only, and none if NO_COLOR is set. Alone, since several commands print in colour."""
 
 from __future__ import annotations
 

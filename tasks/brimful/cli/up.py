@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import select
 import signal
 import sys
-import threading
 import time
 from typing import Annotated, Any
 
@@ -20,87 +21,100 @@ _LOOK_S = 0.5
 
 
 def up(
-    workers: Annotated[int | None, typer.Option(min=1, help="Worker processes; else BRIMFUL_WORKERS.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Worker processes; default BRIMFUL_WORKERS.")] = None,
     flower_port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="Flower's port; 0 takes a free one.")
     ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="The embedded Valkey's port; 0 takes a free one.")] = 0,
-    rehearse: Annotated[bool, typer.Option("--rehearse", help="Against a mock gateway; costs nothing.")] = False,
+    rehearse: Annotated[bool, typer.Option("--rehearse", help="Use a mock gateway; needs no key.")] = False,
 ) -> None:
     """Run a whole fleet until Ctrl-C: Redis (unless BRIMFUL_REDIS_URL is set), worker processes and Flower.
 
-    Ctrl-C lets requests on the wire finish; a second one does not. Either way nothing is left running.
+    Ctrl-C lets the requests on the wire finish; a second Ctrl-C abandons them. Either way no process is left running.
     """
     settings = Settings.load(workers=workers, flower_port=flower_port)
-    if port and settings.redis_url and not rehearse:
-        raise UsageError("--port is the embedded Valkey's, but BRIMFUL_REDIS_URL is set: leave out one of the two")
+    own_redis = settings.redis_url is None or rehearse
+    if port and not own_redis:
+        raise UsageError("--port is for the embedded Valkey, but BRIMFUL_REDIS_URL is set: use one of the two")
     fleet = local_fleet(settings, workers=settings.workers, flower=True, rehearse=rehearse, valkey_port=port)
-    if settings.redis_url and not rehearse:
-        connect(settings.redis_url).close()  # workers would wait for it without a word
-    stop = _Stop()
-    with stop:
+    if settings.redis_url and not own_redis:
+        connect(settings.redis_url).close()  # the workers would wait for it silently
+    with _StopSignal() as stop:
         fleet.start()
         try:
-            _tell(fleet, own_redis=settings.redis_url is None or rehearse)
-            _until_ready(fleet, settings.workers, stop.asked)
-            while not stop.asked.wait(_LOOK_S):
+            _describe(fleet, own_redis=own_redis)
+            _wait_until_ready(fleet, settings.workers, stop)
+            while not stop.wait(_LOOK_S):
                 fleet.check()
             _say("stopping: requests on the wire may finish; Ctrl-C again abandons them")
         finally:
             try:
                 fleet.stop()
             except KeyboardInterrupt:
-                _say("abandoned what was on the wire; its tasks are redelivered to the next worker")
+                _say("abandoned the requests on the wire; their tasks are redelivered to the next worker")
     _say("stopped")
 
 
-class _Stop:
-    """SIGINT, SIGTERM and SIGHUP set ``asked``; the next one after that is a KeyboardInterrupt."""
+class _StopSignal:
+    """The first SIGINT, SIGTERM or SIGHUP sets ``asked``; the next one raises KeyboardInterrupt.
+
+    The handler wakes ``wait`` by a pipe. A threading.Event would not do: its lock is held while a handler may run.
+    """
 
     def __init__(self) -> None:
-        self.asked = threading.Event()
+        self.asked = False
         self._presses = KeyPresses()
+        self._read_fd, self._write_fd = os.pipe()
         self._before: dict[int, Any] = {}
 
-    def __enter__(self) -> None:
+    def wait(self, seconds: float) -> bool:
+        """Returns ``asked``, after at most ``seconds``."""
+        select.select([self._read_fd], [], [], seconds)
+        return self.asked
+
+    def __enter__(self) -> _StopSignal:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             self._before[number] = signal.signal(number, self._on_signal)
+        return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        os.close(self._read_fd)
+        os.close(self._write_fd)
 
     def _on_signal(self, *_: object) -> None:
         if self._presses.is_new():
-            if self.asked.is_set():
+            if self.asked:
                 raise KeyboardInterrupt
-            self.asked.set()
+            self.asked = True
+            os.write(self._write_fd, b"\0")
 
 
-def _tell(fleet: LocalFleet, *, own_redis: bool) -> None:
+def _describe(fleet: LocalFleet, *, own_redis: bool) -> None:
     if fleet.data_loss:
         _say(f"note: {fleet.data_loss}")
     if own_redis:
         print(f"export BRIMFUL_REDIS_URL={fleet.redis_url}", flush=True)
     if fleet.gateway_url:
         root = fleet.gateway_url.removesuffix("/v1")
-        _say(f"mock gateway  {fleet.gateway_url}   (what it saw: curl {root}/ledger)")
+        _say(f"mock gateway      {fleet.gateway_url}   (its request log: curl {root}/ledger)")
     if fleet.flower_url and fleet.flower_login:
         user, password = fleet.flower_login
         _say(f"Flower            {fleet.flower_url}   user {user}, password {password}")
-    where = "where that line was typed" if own_redis else "where BRIMFUL_REDIS_URL is the same"
+    where = "in a shell where you have typed that line" if own_redis else "where BRIMFUL_REDIS_URL is the same"
     _say(f"enqueue, {where}:")
     _say("  brimful run prompts.jsonl -o rollouts.jsonl")
     _say("  python -c \"import brimful; print(brimful.sample.delay('The sky is', max_tokens=8).get())\"")
 
 
-def _until_ready(fleet: LocalFleet, workers: int, asked: threading.Event) -> None:
+def _wait_until_ready(fleet: LocalFleet, workers: int, stop: _StopSignal) -> None:
     began = time.monotonic()
-    while not asked.is_set():
+    while not stop.asked:
         fleet.check()
         if fleet.ready_workers() >= workers:
             took = time.monotonic() - began
-            _say(f"{workers} worker{'s' if workers > 1 else ''} ready after {took:.1f} s; Ctrl-C ends it all")
+            _say(f"{workers} worker{'s' if workers > 1 else ''} ready after {took:.1f} s; Ctrl-C stops the fleet")
             return
 
 

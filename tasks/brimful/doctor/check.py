@@ -1,8 +1,7 @@
-"""One finding."""
+"""The result of one check. Alone, since every module of checks imports it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -10,22 +9,20 @@ from enum import StrEnum
 class Level(StrEnum):
     OK = "ok"
     NOTE = "note"
-    """Worth knowing; nothing to do."""
+    """Worth knowing; nothing needs to be done."""
     WARN = "warn"
-    """It works, and could be better or be at risk."""
+    """It works, but could be better or is at risk."""
     FAIL = "fail"
     """It will not work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """``said`` is what was found, ``todo`` what to do about it; neither holds the key or a password."""
+    """Neither text holds the API key or a password."""
 
     name: str
     level: Level
     said: str
+    """What was found."""
     todo: str = ""
-
-
-def failed(checks: Iterable[Check]) -> bool:
-    return any(check.level is Level.FAIL for check in checks)
+    """What to do about it."""

@@ -1,4 +1,4 @@
-"""The fleet: are there workers, do they read the queues, is what waits being taken."""
+"""Checks of the fleet: the limits in force in Redis, workers, and the queues that they read."""
 
 from __future__ import annotations
 
@@ -8,25 +8,76 @@ import redis
 
 from brimful.config import Settings
 from brimful.doctor.check import Check, Level
+from brimful.errors import UsageError
 from brimful.names import QUEUES
 from brimful.state.broker_queues import read_queues
 from brimful.state.probes import worker_queues
-from brimful.state.target import RedisTarget
+from brimful.state.status import Status, read_status
+from brimful.state.target import RedisTarget, find_tag
 
 _PING_S = 1.0
 
 
-def fleet_checks(place: RedisTarget, client: redis.Redis, settings: Settings) -> Iterator[Check]:
-    reads = worker_queues(place.url, settings.visibility_timeout_s, timeout_s=_PING_S)
-    waiting = read_queues(client)
-    total = sum(waiting.lengths.values())
-    if not reads:
-        level = Level.FAIL if total else Level.WARN
-        said = f"none answers, and {total} tasks wait" if total else "none answers"
-        yield Check("workers", level, said, "start some: `brimful worker`, or `brimful up` for a whole fleet")
+def limit_checks(target: RedisTarget, client: redis.Redis, settings: Settings) -> Iterator[Check]:
+    """Compare the limits in force with those of this process's profile. Raises redis.RedisError."""
+    try:
+        status = read_status(client, find_tag(target, client, settings))
+    except UsageError as error:
+        yield Check("limits", Level.NOTE, str(error))
         return
-    yield Check("workers", Level.OK, f"{len(reads)}: {', '.join(sorted(reads)[:6])}{' …' if len(reads) > 6 else ''}")
-    read = {queue for queues in reads.values() for queue in queues}
+    profile = settings.profile
+    own = f"{profile.slots} slots, {_starts(profile.starts, profile.window_s)}"
+    if status.epoch is None or status.slots is None:
+        yield Check(
+            "limits", Level.NOTE, f"no worker has used this key here yet; the limits of {profile.name} are {own}"
+        )
+        return
+    in_force = f"{status.slots} slots, {_starts(status.starts, status.window_s)}"
+    if status.overridden:
+        yield Check("limits", Level.OK, f"{in_force}; set by hand: {', '.join(status.overridden)}")
+    elif (status.slots, status.starts) == (profile.slots, profile.starts):
+        yield Check("limits", Level.OK, in_force)
+    else:
+        yield Check(
+            "limits",
+            Level.WARN,
+            f"{in_force}; the settings of this process say {own}",
+            "the fleet obeys those in Redis; `brimful limits set` changes them for all workers",
+        )
+    yield from _admission_checks(status)
+
+
+def _admission_checks(status: Status) -> Iterator[Check]:
+    if status.rebuilding:
+        yield Check("admission", Level.WARN, "Redis lost its memory; nothing starts until all workers have reported")
+    if status.pause_s > 0:
+        yield Check(
+            "admission",
+            Level.WARN,
+            f"paused for another {status.pause_s:.0f} s: {status.pause_reason or 'no reason was given'}",
+            "nothing: it continues by itself",
+        )
+    if status.circuit_breaker != "closed":
+        yield Check(
+            "circuit breaker",
+            Level.WARN,
+            f"{status.circuit_breaker} after {status.failures} failures in a row",
+            "the provider is failing or refuses this kind of request; brimful probes with one request at a time",
+        )
+
+
+def worker_checks(target: RedisTarget, client: redis.Redis, settings: Settings) -> Iterator[Check]:
+    """Whether workers answer and read all queues. Raises redis.RedisError or kombu.exceptions.OperationalError."""
+    workers = worker_queues(target.url, settings.visibility_timeout_s, timeout_s=_PING_S)
+    waiting = read_queues(client)
+    if not workers:
+        total = sum(waiting.lengths.values())
+        level, said = (Level.FAIL, f"none answers, and {total} tasks wait") if total else (Level.WARN, "none answers")
+        yield Check("workers", level, said, "start one with `brimful worker`, or a whole fleet with `brimful up`")
+        return
+    names = sorted(workers)
+    yield Check("workers", Level.OK, f"{len(names)}: {', '.join(names[:6])}{' …' if len(names) > 6 else ''}")
+    read = {queue for queues in workers.values() for queue in queues}
     if unread := [name for name in QUEUES if name not in read]:
         yield Check(
             "queues",
@@ -36,4 +87,8 @@ def fleet_checks(place: RedisTarget, client: redis.Redis, settings: Settings) ->
         )
     else:
         lengths = ", ".join(f"{name} {waiting.lengths[name]}" for name in QUEUES)
-        yield Check("queues", Level.OK, f"waiting: {lengths}; in workers' hands: {waiting.unacked}")
+        yield Check("queues", Level.OK, f"waiting: {lengths}; delivered to workers: {waiting.unacked}")
+
+
+def _starts(starts: int | None, window_s: float) -> str:
+    return f"{starts} starts in {window_s:g} s" if starts else "no limit of starts"

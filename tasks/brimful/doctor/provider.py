@@ -1,4 +1,4 @@
-"""The provider: is there a URL, does it answer, is the key accepted. One ``GET /models``: no tokens are spent."""
+"""Checks of the provider with one ``GET /models``: the URL is set, something answers there, the key is accepted."""
 
 from __future__ import annotations
 
@@ -18,39 +18,34 @@ _TIMEOUT_S = 10.0
 
 
 def provider_checks(settings: Settings, *, client_only: bool) -> Iterator[Check]:
-    """``client_only``: a fleet is there already, and only its workers need URL and key."""
-    profile = settings.profile
+    """``client_only``: a fleet runs elsewhere, and only its workers need URL and key."""
     missing = Level.NOTE if client_only else Level.FAIL
-    todo = "nothing, if this machine only enqueues: the workers have them" if client_only else ""
+    todo = "nothing, if this machine only enqueues: the workers have it" if client_only else ""
+    base = key = None
     try:
         base = settings.api_base
     except SettingError as error:
         yield Check("provider URL", missing, str(error), todo)
-        base = None
     try:
         key = settings.api_key.get_secret_value()
     except SettingError as error:
         yield Check("API key", missing, str(error), todo)
-        key = None
     if key is not None and (len(key.split()) != 1 or not key.isascii() or not key.isprintable()):
-        yield Check(
-            "API key", Level.FAIL, "it holds spaces or signs that no header may", "copy it again, without quotes"
-        )
+        said = "it contains spaces or characters that an HTTP header cannot hold"
+        yield Check("API key", Level.FAIL, said, "copy it again, without quotes")
         key = None
-    if base is not None:
-        parts = urlsplit(base)
-        local = parts.hostname in ("localhost", "127.0.0.1", "::1")
-        if parts.scheme == "http" and not local:
-            yield Check("provider URL", Level.WARN, f"{_bare(base)}: the key travels unencrypted", "use https://")
-        if key is not None:
-            yield from _ask(base, key, profile.name)
+    if base is None:
+        return
+    parts = urlsplit(base)
+    if parts.scheme == "http" and parts.hostname not in ("localhost", "127.0.0.1", "::1"):
+        yield Check("provider URL", Level.WARN, f"{_shown(base)}: the key is sent unencrypted", "use https://")
+    if key is not None:
+        yield _ask(_shown(f"{base}/models"), key, settings.profile.name)
 
 
-def _ask(base: str, key: str, provider: str) -> Iterator[Check]:
-    shown = _bare(f"{base}/models")
-    request = urllib.request.Request(  # noqa: S310 - api_base is http or https
-        shown, headers={"Authorization": f"Bearer {key}", "User-Agent": "brimful-doctor", "Accept": "application/json"}
-    )
+def _ask(url: str, key: str, provider: str) -> Check:
+    headers = {"Authorization": f"Bearer {key}", "User-Agent": "brimful-doctor", "Accept": "application/json"}
+    request = urllib.request.Request(url, headers=headers)  # noqa: S310 - api_base is http or https
     try:
         with urllib.request.build_opener(_NoRedirect).open(request, timeout=_TIMEOUT_S) as answer:
             status = answer.status
@@ -58,55 +53,51 @@ def _ask(base: str, key: str, provider: str) -> Iterator[Check]:
         with error:
             status = error.code
     except (OSError, http.client.HTTPException, ValueError) as error:
-        yield Check(
-            "provider", Level.FAIL, f"GET {shown}: {_reason(error)}", "check the URL, the network and any proxy"
-        )
-        return
+        todo = "check the URL, the network and any proxy"
+        return Check("provider", Level.FAIL, f"GET {url}: {_reason(error)}", todo)
+    level, said, todo = _judge(status, provider)
+    return Check("provider", level, f"GET {url}: {status}{said}", todo)
+
+
+def _judge(status: int, provider: str) -> tuple[Level, str, str]:
     if status in (401, 403):
-        yield Check(
-            "provider",
-            Level.FAIL,
-            f"GET {shown}: {status}, the key is refused",
-            f"check the key, and that it belongs to this URL ({provider})",
-        )
-    elif 200 <= status < 300:
-        yield Check("provider", Level.OK, f"GET {shown}: {status}, the key is accepted (no tokens were spent)")
-    elif status == 429:
-        yield Check("provider", Level.OK, f"GET {shown}: 429, it answers; the key's limits are in use right now")
-    elif status in (404, 405, 501):
-        yield Check(
-            "provider",
+        return Level.FAIL, ", the key is refused", f"check the key, and that it belongs to this URL ({provider})"
+    if 200 <= status < 300:
+        return Level.OK, ", the key is accepted (no tokens were spent)", ""
+    if status == 429:
+        return Level.OK, ", it answers; the key's limits are used up at this moment", ""
+    if status in (404, 405, 501):
+        return (
             Level.NOTE,
-            f"GET {shown}: {status}; it answers, but lists no models: whether the key is accepted was not seen",
+            "; it answers but lists no models, so the key could not be checked",
             "if requests fail with 404, the URL lacks its path (often /v1)",
         )
-    elif 300 <= status < 400:
-        yield Check("provider", Level.FAIL, f"GET {shown}: {status}, a redirect", "set the URL it redirects to")
-    else:
-        yield Check("provider", Level.WARN, f"GET {shown}: {status}", "if it stays, the provider is unwell")
+    if 300 <= status < 400:
+        return Level.FAIL, ", a redirect", "set the URL that it redirects to"
+    return Level.WARN, "", "if this persists, the provider has a fault"
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """The key goes to the host that was named and to no other."""
+    """Sends the key to no other host than the one that was named."""
 
     def redirect_request(self, *_: object) -> None:
         return None
 
 
-def _bare(url: str) -> str:
-    """``url`` without a user and password that it may hold."""
+def _shown(url: str) -> str:
+    """``url`` without user and password."""
     parts = urlsplit(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 def _reason(error: Exception) -> str:
     cause = error.reason if isinstance(error, urllib.error.URLError) else error
-    if isinstance(cause, (TimeoutError, socket.timeout)):
+    if isinstance(cause, TimeoutError):
         return f"no answer within {_TIMEOUT_S:.0f} s"
     if isinstance(cause, ssl.SSLError):
         return f"TLS: {cause.reason or 'failed'}"
     if isinstance(cause, socket.gaierror):
-        return f"the host's name is not known ({cause.strerror})"
+        return f"the host name is unknown ({cause.strerror})"
     if isinstance(cause, OSError) and cause.strerror:
         return cause.strerror
     return type(cause).__name__

@@ -1,4 +1,4 @@
-"""Redis: does it answer, is it one a fleet can trust its work to."""
+"""Checks of Redis: it answers, is recent and near, persists its data, evicts nothing, and agrees on the time."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _SLOW_S = 0.05
 _ROUNDS = 5
 
 
-def server_checks(place: RedisTarget, client: redis.Redis) -> Iterator[Check]:
-    """``client`` is one for ``place``. Raises redis.RedisError where it does not answer."""
+def server_checks(target: RedisTarget, client: redis.Redis) -> Iterator[Check]:
+    """``client`` is connected to ``target``. Raises redis.RedisError if it does not answer."""
     times = []
     for _ in range(_ROUNDS):
         began = time.perf_counter()
@@ -27,46 +27,47 @@ def server_checks(place: RedisTarget, client: redis.Redis) -> Iterator[Check]:
     info: dict[str, Any] = client.info()
     product = "Valkey" if info.get("valkey_version") else "Redis"
     version = str(info.get("valkey_version") or info["redis_version"])
-    said = f"{product} {version} at {place.shown}, {min(times) * 1000:.1f} ms away"
+    said = f"{product} {version} at {target.shown}, {min(times) * 1000:.1f} ms away"
     number = tuple(int(part) for part in str(info["redis_version"]).split(".")[:2] if part.isdigit())
     if number < _OLDEST:
         yield Check("Redis", Level.FAIL, f"{said}: older than {'.'.join(map(str, _OLDEST))}", "upgrade it")
     elif min(times) > _SLOW_S:
-        yield Check("Redis", Level.WARN, said, "each start takes a trip to it: put it near the workers")
+        yield Check("Redis", Level.WARN, said, "every start takes a round trip: move it nearer to the workers")
     else:
         yield Check("Redis", Level.OK, said)
     if info.get("role") not in (None, "master"):
-        yield Check("Redis role", Level.FAIL, f"it is a {info['role']}: nothing can be written", "name the primary")
+        said = f"it is a {info['role']}, which takes no writes"
+        yield Check("Redis role", Level.FAIL, said, "let BRIMFUL_REDIS_URL name the primary")
     yield _persistence(info)
-    yield _eviction(client, info)
+    yield _eviction(info)
     yield _clock(client)
 
 
 def _persistence(info: dict[str, Any]) -> Check:
-    if info.get("aof_enabled"):
-        if info.get("aof_last_write_status", "ok") != "ok":
-            return Check("persistence", Level.FAIL, "it cannot write its append-only file", "look at its disk")
-        return Check("persistence", Level.OK, "append-only file")
-    return Check(
-        "persistence",
-        Level.WARN,
-        "no append-only file: a restart loses queued tasks and results, and the limits' memory",
-        "set `appendonly yes` (in Redis's configuration, or CONFIG SET)",
-    )
+    if not info.get("aof_enabled"):
+        return Check(
+            "persistence",
+            Level.WARN,
+            "no append-only file: a restart loses queued tasks, results and the admission's state",
+            "set `appendonly yes` (in Redis's configuration, or with CONFIG SET)",
+        )
+    if info.get("aof_last_write_status", "ok") != "ok":
+        return Check("persistence", Level.FAIL, "it cannot write its append-only file", "check its disk")
+    return Check("persistence", Level.OK, "append-only file")
 
 
-def _eviction(client: redis.Redis, info: dict[str, Any]) -> Check:
+def _eviction(info: dict[str, Any]) -> Check:
     policy = str(info.get("maxmemory_policy", "noeviction"))
     limit, used = int(info.get("maxmemory", 0)), int(info.get("used_memory", 0))
     if policy != "noeviction" and limit:
         return Check(
             "memory",
             Level.FAIL,
-            f"maxmemory-policy {policy}: when memory is short it drops queues and limits without a word",
+            f"maxmemory-policy {policy}: when memory runs short, it silently drops queues and limits",
             "set `maxmemory-policy noeviction`",
         )
     if limit and used > 0.8 * limit:
-        return Check("memory", Level.WARN, f"{used / limit:.0%} of maxmemory is used", "raise maxmemory, or tidy up")
+        return Check("memory", Level.WARN, f"{used / limit:.0%} of maxmemory is used", "raise maxmemory or delete data")
     return Check("memory", Level.OK, f"{used / 2**20:.0f} MiB used, {policy}")
 
 
@@ -78,8 +79,8 @@ def _clock(client: redis.Redis) -> Check:
         return Check(
             "clock",
             Level.NOTE,
-            f"Redis's clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} this machine's; "
-            "limits are kept on Redis's alone, so only times in logs and pages disagree",
-            "let both follow NTP",
+            f"Redis's clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} this machine's; the limits are "
+            "kept on Redis's clock alone, so only times in logs and pages differ",
+            "synchronize both with NTP",
         )
-    return Check("clock", Level.OK, f"within {max(abs(skew), 0.001):.3f} s of Redis's")
+    return Check("clock", Level.OK, f"within {max(abs(skew), 0.001):.3f} s of Redis's clock")
