@@ -13,20 +13,20 @@ from brimful.request import Request
 from support.runs import PROFILE
 
 
-def test_a_refused_pack_counts_as_parted() -> None:
+def test_a_refused_pack_is_split_and_counted() -> None:
     profile, status = PROFILE, DriveStatus()
-    tuner = PackSizer(Limits(16, 600, 60.0), 120.0)
-    planner = Batcher(profile, "auto", tuner, SlotModel(Limits(16, 600, 60.0)))
+    sizer = PackSizer(Limits(16, 600, 60.0), 120.0)
+    batcher = Batcher(profile, "auto", sizer, SlotModel(Limits(16, 600, 60.0)))
     units = [Unit(line, str(line), Request.parse({"prompt": "a", "max_tokens": 8}, profile)) for line in (1, 2)]
     pairs = [pair for unit in units for pair in slices_of(unit, profile)]
-    packed = PackedRequest("r", pairs[0][0], tuple(part for _, part in pairs))
+    packed = PackedRequest("r", pairs[0][0], tuple(each for _, each in pairs))
     failure = Failure(Cause.BAD_REQUEST, "400: no", 400, permanent=True)
     outcome = Outcome("r", failure=failure, attempts=1, retries={"bad_request": 1}, started_at=None)
-    assert Outcomes(planner, tuner, status).records(packed, outcome) == []
+    assert Outcomes(batcher, sizer, status).records(packed, outcome) == []
     assert (status.split, status.packed, status.attempts, status.retries) == (1, 1, 1, {"bad_request": 1})
 
 
-def test_attempts_of_an_earlier_try_are_not_counted_as_this_ones() -> None:
+def test_attempts_before_this_submitter_are_not_counted() -> None:
     began = 1000.0
     for started, ended, attempts, counted in (
         (1001.0, 1002.0, 3, 3),

@@ -192,7 +192,7 @@ class MapRun:
 
     def _unsent(self) -> list[Sampled]:
         """What the driver left when it stopped because the key or its budget was refused: not sent, so cancelled."""
-        failure = Failure(Cause.CANCELLED, f"not sent: the run ended with {self._driver.snapshot().stopping}")
+        failure = Failure(Cause.CANCELLED, f"not sent: the map stopped ({self._driver.snapshot().stopping})")
         rest = [replace(one, failure=failure) for one, _ in self._open.values()] + list(self._ended.values())
         return sorted(rest, key=lambda one: one.index)
 

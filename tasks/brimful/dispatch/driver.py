@@ -152,14 +152,16 @@ class Driver:
             return
         self._closed = True
         self._enqueuer.close()
-        await cancel_and_wait(self._tasks)
-        await self._enqueuer.aclose()
-        with contextlib.suppress(*REDIS_ERRORS, TimeoutError):
-            async with asyncio.timeout(_CLOSE_S):
-                await self._acknowledge()
-                if not len(self._in_flight) or not self._keep:
-                    await self._ledger.clear()
-        await close_redis_client(self._client)
+        try:
+            await cancel_and_wait(self._tasks)
+            await self._enqueuer.aclose()
+            with contextlib.suppress(*REDIS_ERRORS, TimeoutError):
+                async with asyncio.timeout(_CLOSE_S):
+                    await self._acknowledge()
+                    if not len(self._in_flight) or not self._keep:
+                        await self._ledger.clear()
+        finally:
+            await close_redis_client(self._client)
 
     async def _acknowledge(self) -> None:
         """Trim what is written down from Redis. If Redis is unreachable, the next call does it."""

@@ -1,8 +1,8 @@
 """Compares what is in flight with Redis: finds lost shards, and replans packs that would time out.
 
 A message is lost when a worker dies between taking it and recording that it has it, or when Redis loses its last
-second. A shard whose worker died is redelivered by Celery, but late. A lost shard is enqueued again; if it was not lost
-after all, whoever comes second finds nothing left to do.
+second. Celery redelivers a dead worker's shard too, but later. A shard that was enqueued again without need does no
+harm: the second delivery finds none of its requests left.
 """
 
 from __future__ import annotations
