@@ -1,4 +1,4 @@
-"""What the provider does to one worker, and what the whole fleet does about it; measured at the gateway."""
+"""How the whole fleet reacts to what the provider answers one worker, measured at the gateway."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def test_a_retry_after_to_one_of_eight_workers_stops_all_of_them(monkeypatch: py
         assert all(result.get(timeout=60)["choices"] for result in first)
         arrivals = _arrivals(it)
         (refused,) = [one for one in arrivals if one["status"] == 429]
-        told = refused["ended"]
-        # What was granted before the worker could tell the others may still come in.
-        assert [one["at"] - told for one in arrivals if told + 0.3 < one["at"] < told + 2.9] == []
-        back = sorted(one["at"] for one in arrivals if one["at"] > told + 2.9)
+        refused_at = refused["ended"]
+        # Requests granted before the pause reached Redis may still arrive.
+        assert [one["at"] - refused_at for one in arrivals if refused_at + 0.3 < one["at"] < refused_at + 2.9] == []
+        back = sorted(one["at"] for one in arrivals if one["at"] > refused_at + 2.9)
         assert len([at for at in back if at < back[0] + 0.5]) <= 8, "sixteen slots are filled over two seconds"
         assert gateway.ledger()["attempts_max"] == 2
 
-        # One that names no time is its own request's affair.
+        # A 429 without a time delays only its own request.
         gateway.reset()
         gateway.set_faults("429bare:x1")
         second = it.sample_many(100)
@@ -55,7 +55,7 @@ def test_a_retry_after_to_one_of_eight_workers_stops_all_of_them(monkeypatch: py
         assert gateway.ledger()["statuses"] == {"200": 100, "429": 1}
         assert max(after - before for before, after in itertools.pairwise(times)) < 1.0
 
-        # And the attempts end where the setting says.
+        # No request exceeds the configured attempts.
         gateway.reset()
         gateway.set_faults("503:@doomed")
         doomed = [it.sample(f"doomed {number}") for number in range(4)]
@@ -65,15 +65,15 @@ def test_a_retry_after_to_one_of_eight_workers_stops_all_of_them(monkeypatch: py
         assert gateway.sampled([f"doomed {number}" for number in range(4)]) == [{"attempts": 3, "sampled": []}] * 4
 
 
-def test_waiting_for_a_slot_is_no_part_of_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_for_a_slot_does_not_count_against_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         gateway_process("--slots", "1", "--waiters", "0", "--latency", "0.5", "--per-token", "0") as gateway,
         fleet(monkeypatch, gateway, workers=2, slots=1, timeout_s=1.5) as it,
     ):
-        took = [result.get(timeout=60)["brimful"] for result in it.sample_many(12)]
+        details = [result.get(timeout=60)["brimful"] for result in it.sample_many(12)]
         assert gateway.ledger()["statuses"] == {"200": 12}
-    assert [one["attempts"] for one in took] == [1] * 12
-    assert max(one["waited_s"] for one in took) > 3 * 1.5
+    assert [one["attempts"] for one in details] == [1] * 12
+    assert max(one["waited_s"] for one in details) > 3 * 1.5
 
 
 def test_the_breaker_probes_one_at_a_time_and_recovers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +90,7 @@ def test_the_breaker_probes_one_at_a_time_and_recovers(monkeypatch: pytest.Monke
         gateway.reset()
         wait_until(lambda: gateway.ledger()["arrivals"] >= 2, "two probes")
         probes = _arrivals(it)
-        assert len(probes) <= 4, "a probe now and then, not sixteen at once"
+        assert len(probes) <= 4, "single probes, not sixteen at once"
         assert gateway.ledger()["peak_active"] <= 1
         gateway.set_faults("")
         assert all(result.get(timeout=60)["choices"] for result in asked)
@@ -111,7 +111,7 @@ def test_a_job_outlives_its_worker_and_a_revoked_one_is_cancelled(monkeypatch: p
         assert [choice["index"] for choice in asked.get(timeout=60)["choices"]] == [0, 1, 2, 3]
         jobs = gateway.ledger()["jobs"]
         assert (jobs["created"], jobs["by_status"]) == (1, {"succeeded": 1})
-        assert min(jobs["submits"].values()) >= 2, "submitted again under its own key, and found"
+        assert min(jobs["submits"].values()) >= 2, "submitted again under the same key"
         assert it.local.restarts >= 1
 
         gateway.set_options(latency_s=120.0)

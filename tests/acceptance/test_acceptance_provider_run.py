@@ -1,4 +1,4 @@
-"""`brimful run` against a provider that fails, refuses or runs dry: what is in the files, and what the gateway saw."""
+"""`brimful run` against a provider with faults, a refused key or no budget left: its files and the gateway's log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.waiting import wait_until
 LONG = os.environ.get("BRIMFUL_CHAOS") == "long"
 KEY = "sk-canary-0d6fe2"
 MIXED = "500:0.04,502html:0.04,503:0.03,reset:0.03,trunc:0.02,chunkcut:0.02,hang:0.02"
-"""Twenty in a hundred."""
+"""20 % of the requests fail."""
 
 
 def _env(gateway: GatewayProcess, **more: str) -> dict[str, str]:
@@ -49,7 +49,7 @@ def _sampled_once(gateway: GatewayProcess, count: int) -> bool:
 
 @pytest.mark.chaos
 @pytest.mark.timeout(900 if LONG else 120)
-def test_a_fifth_of_all_answers_fail_and_every_request_is_sampled_once(tmp_path: Path) -> None:
+def test_with_a_fifth_of_all_answers_failing_every_request_is_sampled_once(tmp_path: Path) -> None:
     count = 2000 if LONG else 300
     prompts, out = write_prompts(tmp_path / "prompts.jsonl", count), tmp_path / "out.jsonl"
     with gateway_process("--latency", "0.05", "--per-token", "0", "--starts", "0", "--faults", MIXED) as gateway:
@@ -62,7 +62,7 @@ def test_a_fifth_of_all_answers_fail_and_every_request_is_sampled_once(tmp_path:
     assert ledger["attempts_max"] <= 8
     assert len(ledger["faults"]) == 7, "not all the faults happened"
     summary = json.loads(done.stdout)
-    # A request written to a connection that the gateway was just closing is an attempt that never arrived.
+    # An attempt on a connection that the gateway was closing never arrives.
     assert 1.1 * count <= ledger["arrivals"] <= summary["attempts"] <= 1.05 * ledger["arrivals"]
 
 
@@ -75,8 +75,8 @@ def test_a_refused_key_stops_the_run_at_once_and_loses_nothing(tmp_path: Path) -
         assert KEY not in done.stderr + done.stdout
         stopped = gateway.ledger()
         assert stopped["statuses"]["401"] == 1
-        assert stopped["arrivals"] < 120, "it went on"
-        assert len(_ids(out)) == stopped["rollouts"]["total"], "sampled, and not in the file"
+        assert stopped["arrivals"] < 120, "the run continued after the key was refused"
+        assert len(_ids(out)) == stopped["rollouts"]["total"], "a sampled rollout is not in the file"
         assert json.loads(done.stdout)["ended"] == "key_refused"
         again = brimful(*_arguments(prompts, out), **_env(gateway))
         assert again.returncode == 0, again.stderr
@@ -85,20 +85,20 @@ def test_a_refused_key_stops_the_run_at_once_and_loses_nothing(tmp_path: Path) -
     assert _ids(out) == _all_of(120)
 
 
-def test_at_the_end_of_the_budget_the_run_waits_for_holds_then_ends_and_goes_on_when_there_is_more(
+def test_a_run_ends_when_the_budget_is_used_up_and_resumes_when_it_is_raised(
     tmp_path: Path,
 ) -> None:
     prompts, out = write_prompts(tmp_path / "prompts.jsonl", 80), tmp_path / "out.jsonl"
     flags = ("--latency", "0.2", "--per-token", "0", "--starts", "0", "--budget", "6000")
     with gateway_process(*flags) as gateway:
-        # A hold is some 400 tokens, of which a text uses 24 to 400: fifteen fit at first, and never sixteen.
+        # A hold is about 400 tokens, and a text uses 24 to 400 of them: at most fifteen holds fit at once.
         arguments = [*_arguments(prompts, out), "--max-tokens", "400"]
         done = brimful(*arguments, **_env(gateway))
         assert done.returncode == 4, done.stderr
         assert json.loads(done.stdout)["ended"] == "budget"
         short = gateway.ledger()
         assert short["budget"]["refused"] > 0
-        assert short["budget"]["used"] > 6000 - 2 * 404, "it gave up while there was room for another hold"
+        assert short["budget"]["used"] > 6000 - 2 * 404, "the run ended while another hold would have fit"
         assert len(_ids(out)) == short["rollouts"]["total"] < 80
         gateway.set_options(budget=1_000_000)
         again = brimful(*arguments, **_env(gateway))
@@ -122,4 +122,4 @@ def test_jobs_of_a_run_outlive_its_workers(tmp_path: Path) -> None:
         jobs = gateway.ledger()["jobs"]
     assert _ids(out) == _all_of(12)
     assert (jobs["created"], jobs["by_status"]) == (12, {"succeeded": 12})
-    assert sum(jobs["submits"].values()) > 12, "nobody asked for a Job again: were the workers killed too late?"
+    assert sum(jobs["submits"].values()) > 12, "no Job was submitted again: were the workers killed too late?"

@@ -1,4 +1,4 @@
-"""Key and prompts, followed through a whole fleet at debug level, under a provider that repeats them in its errors."""
+"""Neither key nor prompts leak from a fleet at debug level whose provider echoes them in its errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SECRET = "zebrafinch"
 """In every prompt."""
 
 
-def test_neither_key_nor_prompts_are_seen_anywhere(tmp_path: Path) -> None:
+def test_neither_key_nor_prompts_leak(tmp_path: Path) -> None:
     with IndiscreetProvider() as provider:
         env = {
             "ACS_API_BASE": provider.url,
@@ -34,16 +34,16 @@ def test_neither_key_nor_prompts_are_seen_anywhere(tmp_path: Path) -> None:
             "BRIMFUL_BACKOFF_BASE_S": "0.05",
         }
         with Running("up", "--workers", "2", **env) as up:
-            said = _until_ready(up)
+            output = _until_ready(up)
             (server,) = running_servers().values()
             app = Celery("service", broker=server.url, backend=server.url, set_as_current=False)
-            _ask_for_trouble(app)
+            _send_failing_tasks(app)
             slow = [app.send_task("brimful.sample", [f"slow {SECRET} {n}"], {"max_tokens": 4}) for n in range(3)]
             wait_until(lambda: sum(map(provider.asked.get, _slow(provider))) >= 3, "the slow ones on the wire")
 
             places = {
                 "inspect": _inspected(app),
-                "flower": "\n".join(_flower(said, slow[0].id)),
+                "flower": "\n".join(_flower(output, slow[0].id)),
                 "status": _output(brimful("status", "--json", **env)),
                 "doctor": _output(brimful("doctor", **env)),
                 "logs": "\n".join(_texts(tmp_path / "state", "*.log")),
@@ -64,7 +64,7 @@ def test_neither_key_nor_prompts_are_seen_anywhere(tmp_path: Path) -> None:
             app.close()
             assert up.interrupt() == 0
             assert up.process.stdout is not None
-            places["up's output"] = said + up.process.stdout.read()
+            places["up's output"] = output + up.process.stdout.read()
     leaks = [place for place, text in places.items() if KEY in text or _in_base64(KEY, text)]
     assert leaks == [], f"the key is in: {leaks}"
     may_hold = {
@@ -74,11 +74,11 @@ def test_neither_key_nor_prompts_are_seen_anywhere(tmp_path: Path) -> None:
     }
     leaks = [place for place, text in places.items() if SECRET in text or _in_base64(SECRET, text)]
     assert set(leaks) <= may_hold, f"prompts are in: {set(leaks) - may_hold}"
-    assert any(place.startswith("redis unacked") for place in leaks), "the search finds nothing even where there is one"
+    assert any(place.startswith("redis unacked") for place in leaks), "the search misses a prompt that must be there"
 
 
-def _ask_for_trouble(app: Celery) -> None:
-    """Every kind of end, each waited for."""
+def _send_failing_tasks(app: Celery) -> None:
+    """Tasks that end in every way; returns when they have."""
     asked = [
         app.send_task("brimful.sample", [f"{word} {SECRET}"], {"max_tokens": 4, **more}, queue="batch")
         for word in ("ok", "html", "junk", "bad", "refused")
@@ -131,10 +131,10 @@ def _inspected(app: Celery) -> str:
     return json.dumps(found, default=str)
 
 
-def _flower(said: str, task: str) -> Iterator[str]:
-    """Every page and every answer of its API that tells of tasks, workers and the broker."""
-    found = re.search(r"Flower\s+(\S+)\s+user (\S+), password (\S+)", said)
-    assert found, said
+def _flower(output: str, task: str) -> Iterator[str]:
+    """Every page of Flower and every answer of its API about tasks, workers and the broker."""
+    found = re.search(r"Flower\s+(\S+)\s+user (\S+), password (\S+)", output)
+    assert found, output
     url, user, password = found.groups()
     login = base64.b64encode(f"{user}:{password}".encode()).decode()
 
@@ -204,7 +204,7 @@ def _output(done: Any) -> str:
 
 
 def _in_base64(word: str, text: str) -> bool:
-    """Message bodies are base64: the word begins at one of three places in a group."""
+    """Message bodies are base64: the word starts at one of three offsets within a group."""
     for shift in range(3):
         encoded = base64.b64encode(b"\0" * shift + word.encode()).decode()
         begin, end = (0, 2, 3)[shift], len(encoded) - (4 if (shift + len(word)) % 3 else 0)

@@ -129,13 +129,13 @@ async def test_the_window_and_every_form_of_retry_after(session: aiohttp.ClientS
             gateway.set(retry_after=form)
             status, found, headers = await post(session, url, ASK)
             assert (status, found["error"]["code"]) == (429, "rate_limited")
-            told = headers.get("retry-after-ms" if form == "ms" else "Retry-After")
+            value = headers.get("retry-after-ms" if form == "ms" else "Retry-After")
             if form == "none":
-                assert told is None
+                assert value is None
             elif form == "date":
-                assert parsedate_to_datetime(told)
+                assert parsedate_to_datetime(value)
             else:
-                assert 3000 < float(told) / (1000 if form == "ms" else 1) <= 3601
+                assert 3000 < float(value) / (1000 if form == "ms" else 1) <= 3601
         assert (gateway.request_log.most_arrivals, gateway.window.peak) == (9, 3)
         gateway.set(starts=None)
         assert (await post(session, url, ASK))[0] == 200

@@ -74,7 +74,7 @@ async def whole(reader: asyncio.StreamReader) -> None:
 
 
 def answer(text: str, status: int = 200) -> bytes:
-    return f"HTTP/1.1 {status} Told\r\nContent-Length: {len(text)}\r\n\r\n{text}".encode()
+    return f"HTTP/1.1 {status} Reason\r\nContent-Length: {len(text)}\r\n\r\n{text}".encode()
 
 
 def run(loop: str, test: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -101,9 +101,9 @@ def test_a_body_that_breaks_after_its_head_ends_its_exchange(loop: str, rest: by
             await begun.wait()
             await asyncio.sleep(0)
             go_on.set()
-            told = await asking
-        assert isinstance(told, TransportError)
-        assert told.cause in (Cause.CONNECTION, Cause.BAD_ANSWER)
+            found = await asking
+        assert isinstance(found, TransportError)
+        assert found.cause in (Cause.CONNECTION, Cause.BAD_ANSWER)
 
     run(loop, test)
 
@@ -148,22 +148,22 @@ def test_unsolicited_data_is_no_requests_answer(loop: str, stray: bytes) -> None
             writer.write(answer(f"{number}.{turn}"))
             if (number, turn) == (1, 0):
                 await writer.drain()
-                await first_told.wait()
+                await first_answered.wait()
                 writer.write(stray)
                 await writer.drain()
                 sent.set()
 
-    first_told, sent = asyncio.Event(), asyncio.Event()
+    first_answered, sent = asyncio.Event(), asyncio.Event()
 
     async def test() -> None:
         async with Bench(serve) as bench:
-            told = [await bench.ask()]
-            first_told.set()
+            answers = [await bench.ask()]
+            first_answered.set()
             await sent.wait()
             for _ in range(20):  # let the loop read what has arrived
                 await asyncio.sleep(0)
-            told += [await bench.ask(), await bench.ask()]
-        assert [one.body for one in told if isinstance(one, Answer)] == [b"1.0", b"2.0", b"2.1"]
+            answers += [await bench.ask(), await bench.ask()]
+        assert [one.body for one in answers if isinstance(one, Answer)] == [b"1.0", b"2.0", b"2.1"]
 
     run(loop, test)
 
@@ -209,10 +209,10 @@ def test_the_connection_of_an_answer_that_is_too_large_is_closed(
 
     async def test() -> None:
         async with Bench(serve, max_bytes=50_000, tls=certificate if tls else None) as bench:
-            told = await bench.ask()
+            found = await bench.ask()
             await wait_until_async(ended.is_set, "the server to see the connection's end")
-        assert isinstance(told, Answer)
-        assert told.too_large
+        assert isinstance(found, Answer)
+        assert found.too_large
 
     run(loop, test)
 

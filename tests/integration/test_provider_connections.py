@@ -1,4 +1,4 @@
-"""The session on real sockets: headers, base URLs, chat, TLS, proxies, IPv6, and the moment of the wire."""
+"""The provider session on real sockets: headers, base URLs, chat, TLS, proxies, IPv6, grants and timeouts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def serving(
 
 
 class Completions:
-    """Answers every request with what it asks for, and remembers it."""
+    """Answers every request with the choices it asks for, and records it."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[str, dict[str, str], Any]] = []
@@ -66,7 +66,7 @@ class Completions:
         return web.json_response({"choices": choices})
 
 
-async def test_what_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_paths_headers_and_body_of_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = Completions()
     async with serving(seen) as url, bench(monkeypatch, url) as it:
         await it.sample("x", id="7", workload="interactive", temperature=0.5, steering={"layers": [1]}, seed=3)
@@ -106,7 +106,7 @@ async def test_chat_providers(monkeypatch: pytest.MonkeyPatch, provider: str, ta
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-async def test_both_families_of_addresses(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+async def test_ipv4_and_ipv6(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
     if host == "::1":
         try:
             with socket.socket(socket.AF_INET6) as probe:
@@ -145,8 +145,8 @@ async def test_a_redirect_names_its_host_and_is_not_followed(monkeypatch: pytest
 async def test_an_error_that_echoes_key_and_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     async def handler(request: web.BaseRequest) -> web.StreamResponse:
         body = await request.json()
-        told = f"{request.headers['Authorization']} may not ask {body['prompt']!r}"
-        return web.json_response({"error": {"message": told, "code": "denied"}}, status=400)
+        message = f"{request.headers['Authorization']} may not ask {body['prompt']!r}"
+        return web.json_response({"error": {"message": message, "code": "denied"}}, status=400)
 
     async with serving(handler) as url, bench(monkeypatch, url) as it:
         outcome = await it.sample("my very private prompt")
@@ -154,7 +154,7 @@ async def test_an_error_that_echoes_key_and_prompt(monkeypatch: pytest.MonkeyPat
     assert outcome.failure.message == "HTTP 400: Bearer [key] may not ask '[prompt]' (denied)"
 
 
-async def test_bytes_that_are_no_http(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_bytes_that_are_not_http(monkeypatch: pytest.MonkeyPatch) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(100)
         writer.write(b"SSH-2.0-OpenSSH_9.6\r\n\r\n")
@@ -170,7 +170,7 @@ async def test_bytes_that_are_no_http(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("key", ["sk-a\nb", "sk-“a”", "sk-a\x00"])
-async def test_a_key_that_no_header_can_carry_is_refused_at_the_start(
+async def test_a_key_that_a_header_cannot_carry_is_refused_at_the_start(
     monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
     monkeypatch.setattr("support.sampling.KEY", key.replace("\x00", "\x7f"))
@@ -213,7 +213,7 @@ async def test_an_authority_from_the_environment(
         assert (await it.sample()).ok
 
 
-async def test_a_certificate_that_does_not_verify_is_told_at_once(
+async def test_a_certificate_that_does_not_verify_fails_at_once(
     monkeypatch: pytest.MonkeyPatch, certificate: tuple[Path, ssl.SSLContext]
 ) -> None:
     for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
@@ -237,19 +237,19 @@ async def test_a_proxy_from_the_environment(monkeypatch: pytest.MonkeyPatch, byp
     assert (len(through.requests), len(direct.requests)) == ((0, 1) if bypassed else (1, 0))
 
 
-# -- the wire -----------------------------------------------------------------------------------------------------
+# -- grants ------------------------------------------------------------------------------------------------------
 
 
-async def test_a_start_is_told_only_when_the_connection_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Connecting takes a while; the grant is asked after it, and the connection of a stale one is not wasted."""
+async def test_the_grant_is_checked_when_the_connection_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection that was opened for a stale grant is used by the next one."""
     seen = Completions()
-    told: list[bool] = []
+    sent: list[bool] = []
 
     async with serving(seen) as url, bench(monkeypatch, url, FakeAdmission(stale=2)) as it:
         outcome = await it.sample()
-        told += [lease.transport is not None for lease in it.admission.grants]
+        sent += [lease.transport is not None for lease in it.admission.grants]
     assert outcome.ok
-    assert told == [False, False, True]
+    assert sent == [False, False, True]
     assert len(seen.requests) == 1
 
 
@@ -269,11 +269,11 @@ async def test_a_grant_past_its_deadline_keeps_the_connection(monkeypatch: pytes
         monkeypatch.setattr(it.admission, "slot", slot)
         assert (await it.sample()).ok
     assert len(seen.requests) == 2
-    assert len(seen.peers) == 1, "the connection went back to the pool unharmed"
+    assert len(seen.peers) == 1, "the connection went back to the pool"
 
 
 async def test_a_get_that_breaks_is_not_sent_twice_under_one_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """aiohttp repeats idempotent requests by itself when a kept connection breaks."""
+    """aiohttp's ClientSession repeats idempotent requests when a reused connection breaks."""
     kinds: Counter[str] = Counter()
 
     async def handler(request: web.BaseRequest) -> web.StreamResponse:
@@ -312,8 +312,8 @@ async def test_finished_requests_leave_nothing_behind(monkeypatch: pytest.Monkey
         assert len(gc.get_objects()) - before < 320, "less than one object for each finished request"
 
 
-def test_nor_rings_that_wait_for_the_garbage_collector(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With thousands of them its walks stop the loop. On the workers' own loop: asyncio's keeps old timers for long."""
+def test_finished_requests_leave_no_reference_cycles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Collecting thousands of cycles would stop the loop. On uvloop, as asyncio's loop keeps cancelled timers."""
 
     async def some() -> int:
         async with serving(Completions()) as url, bench(monkeypatch, url, FakeAdmission(32)) as it:
@@ -329,7 +329,7 @@ def test_nor_rings_that_wait_for_the_garbage_collector(monkeypatch: pytest.Monke
         assert runner.run(some()) < 96
 
 
-async def test_the_timeout_begins_with_the_first_byte_not_with_connecting(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_timeout_starts_with_the_first_byte_not_with_connecting(monkeypatch: pytest.MonkeyPatch) -> None:
     async def slow_resolve(*_: Any, **__: Any) -> list[dict[str, Any]]:
         await asyncio.sleep(0.3)
         return [

@@ -13,12 +13,10 @@ from typing import Any
 
 from brimful_worker.gateway import Gateway, GatewayOptions
 
-_MAIN = "import typer; from brimful.cli.gateway import gateway; typer.run(gateway)"
-
 
 @asynccontextmanager
 async def running_gateway(**options: Any) -> AsyncIterator[Gateway]:
-    """A gateway on a free port of this process's loop, quick unless told otherwise: no latency."""
+    """A gateway on a free port of this process's loop, without latency unless ``options`` set one."""
     quick = {"latency_s": 0.0, "per_token_s": 0.0, **options}
     async with Gateway(GatewayOptions(**quick)) as gateway:
         yield gateway
@@ -63,12 +61,12 @@ class GatewayProcess:
 @contextmanager
 def gateway_process(*flags: str) -> Iterator[GatewayProcess]:
     """``brimful gateway --port 0 FLAGS``, e.g. ``gateway_process("--latency", "0", "--per-token", "0")``."""
-    command = [sys.executable, "-c", _MAIN, "--port", "0", *flags]
+    command = [sys.executable, "-m", "brimful.cli", "gateway", "--port", "0", *flags]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert process.stdout is not None
     try:
         url = process.stdout.readline().strip()
-        assert url, f"the gateway ended with {process.wait(10)} before it listened"
+        assert url, f"the gateway exited with {process.wait(10)} before it listened"
         yield GatewayProcess(url, process)
     finally:
         process.terminate()

@@ -1,4 +1,4 @@
-"""A provider that repeats in its errors what it was sent: the key, and the prompt."""
+"""A provider that echoes the key and the prompt in its errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class IndiscreetProvider:
-    """On a thread of the test's process. What happens is the prompt's first word:
+    """Runs on a thread of the test's process. The first word of the prompt selects the answer:
 
     ``ok`` a completion · ``slow`` one after :attr:`release` · ``html`` a 502 page first, then a completion ·
     ``junk`` an error under 200 first, then a completion · ``bad`` 400 · ``refused`` 401.
@@ -51,15 +51,15 @@ class IndiscreetProvider:
         prompt = body["prompt"] if "prompt" in body else body["messages"][-1]["content"]
         word = prompt.split()[0]
         self.asked[prompt] += 1
-        told = {"error": {"message": f"{key} asked {prompt!r}", "code": word, "param": prompt}}
+        echo = {"error": {"message": f"{key} asked {prompt!r}", "code": word, "param": prompt}}
         if word == "refused":
-            return 401, told
+            return 401, echo
         if word == "bad":
-            return 400, told
+            return 400, echo
         if word == "html" and self.asked[prompt] == 1:
             return 502, f"<html><title>{key}</title>{prompt}</html>".encode()
         if word == "junk" and self.asked[prompt] == 1:
-            return 200, told
+            return 200, echo
         if word == "slow":
             self.release.wait(60)
         choice: dict[str, Any] = {"index": 0, "finish_reason": "length"}

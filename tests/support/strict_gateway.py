@@ -1,7 +1,7 @@
-"""A second gateway, deliberately not the stand-in: small, strict, and sharing no line with the product.
+"""A second, independent mock gateway: small, strict, and without any code of the product.
 
-It counts what reaches it and refuses what is too much. A request stays active until its answer is due, whether its
-client is still there or not. Run as a process: ``python strict_gateway.py --slots 16 …``; it prints its URL.
+It counts what reaches it, and refuses what exceeds its limits. A request stays active until its answer is due, even if
+its client has disconnected. Run as a process: ``python strict_gateway.py --slots 16 …``; it prints its URL.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ async def _models() -> web.Response:
 
 
 class StrictGatewayProcess:
-    """The same in a process of its own, so that its clock is not the client's loop's."""
+    """The gateway in a process of its own, so that a busy client does not delay its clock."""
 
     def __init__(self, **options: float) -> None:
         self._options = options

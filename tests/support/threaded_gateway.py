@@ -1,4 +1,4 @@
-"""A gateway that runs a thread per connection, and counts a request out only after its answer was flushed."""
+"""A gateway with a thread per connection, which counts a request as active until its answer is flushed."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class ThreadedGateway(ThreadingHTTPServer):
         self.lock = threading.Lock()
         self.active = self.peak = 0
         self.seen: list[tuple[float, float]] = []
-        """For each request on time.monotonic(): when it arrived, and just before its answer was written."""
+        """For each request, time.monotonic() when it arrived and just before its answer was written."""
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}/v1"
 
     def peak_with(self, later_s: float) -> int:
-        """The most requests at once, if each is counted out so long after its answer began to be written."""
+        """The most concurrent requests, if each counts as active until ``later_s`` after its answer was written."""
         edges = [(arrived, 1) for arrived, _ in self.seen] + [(written + later_s, -1) for _, written in self.seen]
         most = active = 0
         for _, change in sorted(edges):

@@ -21,7 +21,7 @@ def choice(index: Any, text: Any = " blue", **more: Any) -> dict[str, Any]:
     return {"index": index, "text": text, "finish_reason": "length", **more}
 
 
-def said(index: int, content: Any = "Blue.", reason: str = "stop", **message: Any) -> dict[str, Any]:
+def chat_choice(index: int, content: Any = "Blue.", reason: str = "stop", **message: Any) -> dict[str, Any]:
     return {"index": index, "message": {"role": "assistant", "content": content, **message}, "finish_reason": reason}
 
 
@@ -49,22 +49,22 @@ GOOD = [
     ("null text taken by the filter", completion(choice(0, None) | {"finish_reason": "content_filter"}), 1),
     ("null error", completion(choice(0), error=None), 1),
     ("empty error", completion(choice(0), error={}), 1),
-    ("chat", completion(said(0), said(1)), 2),
-    ("chat, a tool call", completion(said(0, None, "tool_calls", tool_calls=[{"id": "t"}])), 1),
-    ("chat, a refusal", completion(said(0, None, refusal="I cannot")), 1),
-    ("chat, thoughts used the tokens up", completion(said(0, None, "length")), 1),
-    ("chat, content in parts", completion(said(0, [{"type": "text", "text": "a"}])), 1),
+    ("chat", completion(chat_choice(0), chat_choice(1)), 2),
+    ("chat, a tool call", completion(chat_choice(0, None, "tool_calls", tool_calls=[{"id": "t"}])), 1),
+    ("chat, a refusal", completion(chat_choice(0, None, refusal="I cannot")), 1),
+    ("chat, thoughts used the tokens up", completion(chat_choice(0, None, "length")), 1),
+    ("chat, content in parts", completion(chat_choice(0, [{"type": "text", "text": "a"}])), 1),
 ]
 
 
 @pytest.mark.parametrize(("document", "expected"), [case[1:] for case in GOOD], ids=[case[0] for case in GOOD])
 def test_success(document: Any, expected: int) -> None:
-    told = classify_answer(answer(200, document), expected=expected, now=NOW)
-    assert told.kind is Kind.SUCCESS, told
-    assert told.completion is not None
-    assert [item["index"] for item in told.completion["choices"]] == list(range(expected))
-    assert all(type(item["index"]) is int for item in told.completion["choices"])
-    assert told.tokens_used == 8
+    result = classify_answer(answer(200, document), expected=expected, now=NOW)
+    assert result.kind is Kind.SUCCESS, result
+    assert result.completion is not None
+    assert [item["index"] for item in result.completion["choices"]] == list(range(expected))
+    assert all(type(item["index"]) is int for item in result.completion["choices"])
+    assert result.tokens_used == 8
 
 
 UNUSUAL_BYTES = [
@@ -87,7 +87,7 @@ UNUSUAL_BYTES = [
 
 
 @pytest.mark.parametrize(("body", "headers"), [case[1:] for case in UNUSUAL_BYTES], ids=[c[0] for c in UNUSUAL_BYTES])
-def test_unusual_bytes_are_read_all_the_same(body: bytes, headers: dict[str, str]) -> None:
+def test_unusual_encodings_are_read(body: bytes, headers: dict[str, str]) -> None:
     assert classify_answer(answer(200, body, **headers), expected=1, now=NOW).kind is Kind.SUCCESS
 
 
@@ -97,7 +97,7 @@ SHORT: list[tuple[str, Any, int, int, tuple[int, ...]]] = [
     ("a null text", completion(choice(0, None), choice(1)), 2, 1, (0,)),
     ("a text that is a number", completion(choice(0, 5), choice(1)), 2, 1, (0,)),
     ("a null choice", completion(choice(0), None), 2, 1, (1,)),
-    ("chat, null content without a reason", completion(said(0, None), said(1)), 2, 1, (0,)),
+    ("chat, null content without a reason", completion(chat_choice(0, None), chat_choice(1)), 2, 1, (0,)),
     ("no index, one prompt", completion({"text": "a"}), 3, 1, (1, 2)),
     ("of the second prompt", completion(choice(0), choice(1), choice(3)), 4, 2, (2,)),
 ]
@@ -106,13 +106,13 @@ SHORT: list[tuple[str, Any, int, int, tuple[int, ...]]] = [
 @pytest.mark.parametrize(
     ("document", "expected", "prompts", "missing"), [case[1:] for case in SHORT], ids=[case[0] for case in SHORT]
 )
-def test_short(document: Any, expected: int, prompts: int, missing: tuple[int, ...]) -> None:
-    told = classify_answer(answer(200, document), expected=expected, prompts=prompts, now=NOW)
-    assert told.kind is Kind.SHORT
-    assert told.missing == missing
-    assert told.cause is Cause.BAD_ANSWER
-    assert told.completion is not None
-    got = {item["index"] for item in told.completion["choices"]}
+def test_missing_choices(document: Any, expected: int, prompts: int, missing: tuple[int, ...]) -> None:
+    result = classify_answer(answer(200, document), expected=expected, prompts=prompts, now=NOW)
+    assert result.kind is Kind.SHORT
+    assert result.missing == missing
+    assert result.cause is Cause.BAD_ANSWER
+    assert result.completion is not None
+    got = {item["index"] for item in result.completion["choices"]}
     assert got == set(range(expected)) - set(missing)
 
 
@@ -141,16 +141,16 @@ BAD_ANSWERS: list[tuple[str, Any, int, int, str]] = [
 
 
 @pytest.mark.parametrize(
-    ("document", "expected", "prompts", "told"),
+    ("document", "expected", "prompts", "reason"),
     [case[1:] for case in BAD_ANSWERS],
     ids=[case[0] for case in BAD_ANSWERS],
 )
-def test_an_answer_that_is_no_completion_is_worth_asking_again(
-    document: Any, expected: int, prompts: int, told: str
+def test_an_answer_without_a_usable_completion_is_transient(
+    document: Any, expected: int, prompts: int, reason: str
 ) -> None:
     found = classify_answer(answer(200, document), expected=expected, prompts=prompts, now=NOW)
     assert (found.kind, found.cause) == (Kind.TRANSIENT, Cause.BAD_ANSWER), found
-    assert told in found.message
+    assert reason in found.message
 
 
 REFUSALS: list[tuple[str, int, Any, Kind, Cause]] = [
@@ -181,15 +181,15 @@ REFUSALS: list[tuple[str, int, Any, Kind, Cause]] = [
     ("500 code missing", 500, error(), Kind.TRANSIENT, Cause.SERVER_ERROR),
     ("500 error as text", 500, {"error": "boom"}, Kind.TRANSIENT, Cause.SERVER_ERROR),
     ("500 with a completion", 500, completion(choice(0)), Kind.TRANSIENT, Cause.SERVER_ERROR),
-    ("500 that speaks of the request", 500, error(type="invalid_request_error"), Kind.TRANSIENT, Cause.SERVER_ERROR),
-    ("500 that speaks of keys", 500, error(code="authentication_error"), Kind.TRANSIENT, Cause.SERVER_ERROR),
+    ("500 with a code about the request", 500, error(type="invalid_request_error"), Kind.TRANSIENT, Cause.SERVER_ERROR),
+    ("500 with a code about keys", 500, error(code="authentication_error"), Kind.TRANSIENT, Cause.SERVER_ERROR),
     ("502 HTML", 502, HTML, Kind.TRANSIENT, Cause.SERVER_ERROR),
     ("502 not UTF-8", 502, b"\xff\xfe\x00", Kind.TRANSIENT, Cause.SERVER_ERROR),
     ("503", 503, error(code="overloaded"), Kind.TRANSIENT, Cause.SERVER_ERROR),
     ("504", 504, b"", Kind.TRANSIENT, Cause.TIMEOUT),
     ("520", 520, b"", Kind.TRANSIENT, Cause.SERVER_ERROR),
     ("524", 524, b"", Kind.TRANSIENT, Cause.TIMEOUT),
-    # by code, which says more than the status
+    # by code, which takes precedence over the status
     ("429 insufficient_quota", 429, error(code="insufficient_quota"), Kind.BUDGET, Cause.BUDGET),
     ("403 budget_exceeded", 403, error(code="budget_exceeded"), Kind.BUDGET, Cause.BUDGET),
     ("400 Billing Hard-Limit", 400, error(code="Billing Hard-Limit"), Kind.BUDGET, Cause.BUDGET),
@@ -215,7 +215,7 @@ REFUSALS: list[tuple[str, int, Any, Kind, Cause]] = [
     ("400 API_KEY_INVALID", 400, error(status="API_KEY_INVALID"), Kind.KEY_REFUSED, Cause.KEY_REFUSED),
     ("400 a JSON key is missing", 400, error(code="missing_key"), Kind.PERMANENT, Cause.BAD_REQUEST),
     ("400 rate_limit_exceeded", 400, error(code="rate_limit_exceeded"), Kind.THROTTLED, Cause.RATE_LIMITED),
-    # an error object under a status that says nothing
+    # an error object under a success status
     ("200, 500 within", 200, error(code=500), Kind.TRANSIENT, Cause.SERVER_ERROR),
     ("200, '503' within", 200, error(code="503"), Kind.TRANSIENT, Cause.SERVER_ERROR),
     ("200, status 429 within", 200, error(status=429), Kind.THROTTLED, Cause.RATE_LIMITED),
@@ -225,7 +225,7 @@ REFUSALS: list[tuple[str, int, Any, Kind, Cause]] = [
     ("200, server_error", 200, error(type="server_error"), Kind.TRANSIENT, Cause.SERVER_ERROR),
     ("200, internal", 200, error(code="internal"), Kind.TRANSIENT, Cause.SERVER_ERROR),
     (
-        "200, the code says more than the type",
+        "200, the code takes precedence over the type",
         200,
         error(code="internal", type="invalid_request_error"),
         Kind.TRANSIENT,
@@ -237,7 +237,7 @@ REFUSALS: list[tuple[str, int, Any, Kind, Cause]] = [
     ("200, invalid_request_error", 200, error(type="invalid_request_error"), Kind.PERMANENT, Cause.BAD_REQUEST),
     ("200, not found", 200, error(code="model_not_found"), Kind.PERMANENT, Cause.BAD_REQUEST),
     ("200, no code", 200, error(), Kind.TRANSIENT, Cause.BAD_ANSWER),
-    ("200, a code of its own", 200, error(code="E_17"), Kind.TRANSIENT, Cause.BAD_ANSWER),
+    ("200, an unknown code", 200, error(code="E_17"), Kind.TRANSIENT, Cause.BAD_ANSWER),
     ("200, error as text", 200, {"error": "boom"}, Kind.TRANSIENT, Cause.BAD_ANSWER),
     ("200, object error", 200, {"object": "error", "message": "m", "code": 404}, Kind.PERMANENT, Cause.BAD_REQUEST),
     ("200, error beside choices", 200, completion(choice(0)) | error(code=500), Kind.TRANSIENT, Cause.SERVER_ERROR),
@@ -249,57 +249,57 @@ REFUSALS: list[tuple[str, int, Any, Kind, Cause]] = [
     ("status", "body", "kind", "cause"), [case[1:] for case in REFUSALS], ids=[case[0] for case in REFUSALS]
 )
 def test_refusal(status: int, body: Any, kind: Kind, cause: Cause) -> None:
-    told = classify_answer(answer(status, body), expected=1, now=NOW)
-    assert (told.kind, told.cause) == (kind, cause), told
-    assert told.status == status
-    assert told.completion is None
-    assert told.message.startswith(f"HTTP {status}")
-    assert len(told.message) < 350
-    assert "\n" not in told.message
-    assert "<" not in told.message
+    result = classify_answer(answer(status, body), expected=1, now=NOW)
+    assert (result.kind, result.cause) == (kind, cause), result
+    assert result.status == status
+    assert result.completion is None
+    assert result.message.startswith(f"HTTP {status}")
+    assert len(result.message) < 350
+    assert "\n" not in result.message
+    assert "<" not in result.message
 
 
 def test_a_quota_with_a_time_is_throttling() -> None:
-    told = classify_answer(answer(429, error(code="quota_exceeded"), retry_after="5"), expected=1, now=NOW)
-    assert (told.kind, told.retry_after_s) == (Kind.THROTTLED, 5.0)
+    result = classify_answer(answer(429, error(code="quota_exceeded"), retry_after="5"), expected=1, now=NOW)
+    assert (result.kind, result.retry_after_s) == (Kind.THROTTLED, 5.0)
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-def test_retry_after_is_told(status: int) -> None:
+def test_retry_after_is_returned(status: int) -> None:
     assert classify_answer(answer(status, b"", retry_after="2.5"), expected=1, now=NOW).retry_after_s == 2.5
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308, 304])
 def test_redirects_are_not_followed_and_name_the_host_only(status: int) -> None:
-    told = classify_answer(
+    result = classify_answer(
         answer(status, b"", location="https://u:p@other.example:8443/v2?k=secret"), expected=1, now=NOW
     )
-    assert told.kind is Kind.PERMANENT
-    assert "other.example:8443" in told.message
-    assert "secret" not in told.message
-    assert "u:p" not in told.message
+    assert result.kind is Kind.PERMANENT
+    assert "other.example:8443" in result.message
+    assert "secret" not in result.message
+    assert "u:p" not in result.message
 
 
-def test_a_redirect_to_nowhere() -> None:
+def test_a_redirect_without_a_location() -> None:
     assert classify_answer(answer(302, b""), expected=1, now=NOW).kind is Kind.PERMANENT
 
 
-def test_a_body_over_the_bound() -> None:
-    told = classify_answer(Answer(200, {}, b"", too_large=True), expected=1, now=NOW)
-    assert (told.kind, told.cause) == (Kind.TRANSIENT, Cause.BAD_ANSWER)
-    assert "BRIMFUL_MAX_ANSWER_MB" in told.message
+def test_a_body_over_the_size_limit() -> None:
+    result = classify_answer(Answer(200, {}, b"", too_large=True), expected=1, now=NOW)
+    assert (result.kind, result.cause) == (Kind.TRANSIENT, Cause.BAD_ANSWER)
+    assert "BRIMFUL_MAX_ANSWER_MB" in result.message
 
 
-def test_no_answer() -> None:
-    told = classify_answer(TransportError(Cause.CONNECTION, "reset", stale=True), expected=1, now=NOW)
-    assert (told.kind, told.cause, told.stale) == (Kind.TRANSIENT, Cause.CONNECTION, True)
-    told = classify_answer(TransportError(Cause.CONNECTION, "certificate", permanent=True), expected=1, now=NOW)
-    assert told.kind is Kind.PERMANENT
+def test_transport_errors() -> None:
+    result = classify_answer(TransportError(Cause.CONNECTION, "reset", stale=True), expected=1, now=NOW)
+    assert (result.kind, result.cause, result.stale) == (Kind.TRANSIENT, Cause.CONNECTION, True)
+    result = classify_answer(TransportError(Cause.CONNECTION, "certificate", permanent=True), expected=1, now=NOW)
+    assert result.kind is Kind.PERMANENT
 
 
-def test_what_the_provider_said_is_told_with_its_code() -> None:
-    told = classify_answer(answer(400, error("n must be\n at most 8", code="invalid_value")), expected=1, now=NOW)
-    assert told.message == "HTTP 400: n must be at most 8 (invalid_value)"
+def test_the_message_quotes_the_provider_with_its_code() -> None:
+    result = classify_answer(answer(400, error("n must be\n at most 8", code="invalid_value")), expected=1, now=NOW)
+    assert result.message == "HTTP 400: n must be at most 8 (invalid_value)"
 
 
 def test_sampled_text_is_never_quoted_from_a_damaged_body() -> None:
@@ -317,13 +317,13 @@ JSON = st.recursive(
 
 
 @given(document=JSON, status=st.sampled_from([200, 202, 204, 302, 400, 401, 404, 429, 500, 503]))
-def test_any_json_has_a_meaning(document: Any, status: int) -> None:
-    told = classify_answer(answer(status, json.dumps(document).encode()), expected=2, prompts=2, now=NOW)
-    assert (told.kind is Kind.SUCCESS) == (told.cause is None)
-    assert told.kind is Kind.SUCCESS or told.message
+def test_any_json_is_classified(document: Any, status: int) -> None:
+    result = classify_answer(answer(status, json.dumps(document).encode()), expected=2, prompts=2, now=NOW)
+    assert (result.kind is Kind.SUCCESS) == (result.cause is None)
+    assert result.kind is Kind.SUCCESS or result.message
 
 
 @given(body=st.binary(max_size=200), status=st.integers(100, 599))
-def test_any_bytes_have_a_meaning(body: bytes, status: int) -> None:
-    told = classify_answer(Answer(status, {}, body), expected=1, now=NOW)
-    assert told.kind is Kind.SUCCESS or told.message
+def test_any_bytes_are_classified(body: bytes, status: int) -> None:
+    result = classify_answer(Answer(status, {}, body), expected=1, now=NOW)
+    assert result.kind is Kind.SUCCESS or result.message

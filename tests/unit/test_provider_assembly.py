@@ -1,4 +1,4 @@
-"""Short answers are completed, each rollout in its own place."""
+"""Missing choices are requested again, and every choice gets its own index."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def request(prompt: Any, **fields: Any) -> Request:
 
 
 def reply(part: Part, give: Any) -> dict[str, Any]:
-    """An answer that holds the choices for which ``give(index)`` is true; each text names its prompt."""
+    """An answer with the choices for which ``give(index)`` is true; each text is its prompt."""
     n = part.request.n
     return {
         "id": "c",
@@ -34,7 +34,7 @@ def reply(part: Part, give: Any) -> dict[str, Any]:
     }
 
 
-def test_a_whole_answer_is_passed_on_as_it_came() -> None:
+def test_a_complete_answer_is_returned_unchanged() -> None:
     assembly = Assembly(request(["a", "b"], n=2))
     part = assembly.next_part()
     assert part.places == (0, 1, 2, 3)
@@ -44,7 +44,7 @@ def test_a_whole_answer_is_passed_on_as_it_came() -> None:
     assert assembly.completion() is answer
 
 
-def test_what_is_missing_is_asked_for_and_no_more() -> None:
+def test_only_the_missing_choices_are_requested() -> None:
     assembly = Assembly(request(["a", "b", "c"], n=3, temperature=0.7))
     part = assembly.next_part()
     assembly.take(part, reply(part, lambda index: index not in (1, 4, 5, 7)))  # one of a, two of b, one of c
@@ -70,7 +70,7 @@ def test_a_single_prompt_keeps_its_form(prompt: Any) -> None:
     assert (part.request.fields["prompt"], part.request.n, part.places, part.prompts) == (prompt, 2, (0, 2), 1)
 
 
-def test_with_a_seed_the_prompt_is_asked_anew_lest_the_same_choices_come_again() -> None:
+def test_with_a_seed_the_prompt_is_requested_with_its_full_n() -> None:
     assembly = Assembly(request(["a", "b"], n=3, seed=1))
     part = assembly.next_part()
     assembly.take(part, reply(part, lambda index: index != 4))
@@ -81,7 +81,7 @@ def test_with_a_seed_the_prompt_is_asked_anew_lest_the_same_choices_come_again()
     assert [choice["index"] for choice in assembly.completion()["choices"]] == [0, 1, 2, 3, 4, 5]
 
 
-def test_an_answer_that_brings_nothing_new_says_so() -> None:
+def test_take_returns_false_if_no_choice_is_new() -> None:
     assembly = Assembly(request("a", n=2, seed=1))
     part = assembly.next_part()
     assert assembly.take(part, reply(part, lambda index: index == 0))
@@ -91,7 +91,7 @@ def test_an_answer_that_brings_nothing_new_says_so() -> None:
 
 @settings(deadline=None)  # no assertion on the wall clock of a busy machine
 @given(data=st.data(), prompts=st.integers(1, 5), n=st.integers(1, 5), seeded=st.booleans())
-def test_every_rollout_ends_in_its_place(data: st.DataObject, prompts: int, n: int, seeded: bool) -> None:
+def test_every_choice_ends_at_its_index(data: st.DataObject, prompts: int, n: int, seeded: bool) -> None:
     names = [f"p{number}" for number in range(prompts)]
     assembly = Assembly(request(names, n=n, **({"seed": 1} if seeded else {})))
     for _ in range(200):
@@ -105,7 +105,7 @@ def test_every_rollout_ends_in_its_place(data: st.DataObject, prompts: int, n: i
     assert [choice["text"] for choice in done["choices"]] == [name for name in names for _ in range(n)]
 
 
-def test_usage_is_added_up_whatever_it_holds() -> None:
+def test_usage_with_missing_nested_and_odd_values_is_added_up() -> None:
     assert merge_usage(None, None) is None
     assert merge_usage({"a": 1}, None) == {"a": 1}
     assert merge_usage({"a": 1, "b": None, "c": "x"}, {"a": 2, "b": 3, "d": True}) == {
