@@ -128,15 +128,18 @@ class RunLedger:
     async def results(self, after: str, count: int, block_ms: int | None) -> list[Result]:
         """Outcomes after the entry ``after`` ("0" = from the first). If there are none, waits up to ``block_ms``."""
         answer: Any = await self.client.xread({self.keys.results: after}, count=count, block=block_ms)
-        if not answer:
-            return []
-        streams = answer.items() if isinstance(answer, Mapping) else answer
-        entries: list[Any] = []
-        for _, rows in streams:
-            for row in rows:
-                # One client version nests the rows of a stream once more than another.
-                entries.extend([row] if isinstance(row[0], str) else row)
-        return [_result(entry, fields) for entry, fields in entries]
+        rows = dict(answer or ()).get(self.keys.results, [])
+        if rows and not isinstance(rows[0][0], str):
+            rows = rows[0]  # with RESP3 (``?protocol=3``), redis-py nests the rows once more
+        return [
+            Result(
+                entry,
+                row["id"],
+                manifest_from(json.loads(row["units"])),
+                Outcome.from_message(json.loads(row["outcome"])),
+            )
+            for entry, row in rows
+        ]
 
     async def forget(self, entry: str) -> None:
         """Trim the stream: everything up to ``entry`` is written down."""
@@ -164,15 +167,6 @@ class RunLedger:
 def result_fields(id: str, units: Any, outcome: Outcome) -> dict[str, str | bytes]:
     """The fields that a worker adds to the results stream. ``units`` is the manifest's message."""
     return {"id": id, "units": encode(units), "outcome": encode(outcome.as_message())}
-
-
-def _result(entry: str, fields: Mapping[str, str]) -> Result:
-    return Result(
-        entry=entry,
-        id=fields["id"],
-        manifest=manifest_from(json.loads(fields["units"])),
-        outcome=Outcome.from_message(json.loads(fields["outcome"])),
-    )
 
 
 def _chunks(items: Sequence[str]) -> Iterable[Sequence[str]]:
