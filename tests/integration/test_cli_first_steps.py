@@ -37,9 +37,9 @@ def test_limits_above_what_workers_brought_are_set_with_a_warning(brought: str) 
     done = _set(brought, "--slots", "99", "--json")
     assert done.returncode == 0
     assert json.loads(done.stdout)["limits"]["slots"] == 99
-    assert "slots: 99 is more than the 16" in done.stderr
-    assert "no limit is more than the 600" in _set(brought, "--starts", "0").stderr
-    assert "30 s is shorter than the 60 s" in _set(brought, "--window", "30").stderr
+    assert "slots = 99 allows more than the 16" in done.stderr
+    assert "starts = no limit allows more than the 600" in _set(brought, "--starts", "0").stderr
+    assert "window_s = 30 allows more than the 60" in _set(brought, "--window", "30").stderr
     assert _set(brought, "--slots", "8", "--starts", "300", "--window", "61").stderr == ""
 
 

@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from brimful.config import Settings
-from brimful.doctor.check import Check, Level
+from brimful.doctor import Check, Level
 from brimful.doctor.provider import provider_checks
 from brimful.doctor.server import server_checks
 from brimful.errors import ExitCode, RedisUnreachable, SettingError, UsageError

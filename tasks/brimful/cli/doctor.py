@@ -13,9 +13,9 @@ from kombu.exceptions import OperationalError
 
 from brimful.cli.style import paint
 from brimful.config import Settings
-from brimful.doctor.check import Check, Level
+from brimful.doctor import Check, Level
 from brimful.doctor.fleet import limit_checks, worker_checks
-from brimful.doctor.machine import machine_checks, variable_checks
+from brimful.doctor.machine import machine_checks
 from brimful.doctor.provider import provider_checks
 from brimful.doctor.server import server_checks
 from brimful.errors import ExitCode, RedisUnreachable, SettingError, UsageError
@@ -44,7 +44,8 @@ def doctor(
 
 
 def _checks() -> Iterator[Check]:
-    yield from variable_checks()
+    for found, remedy in Settings.slips():
+        yield Check("settings", Level.WARN, found, remedy)
     try:
         settings = Settings.load()
     except SettingError as error:

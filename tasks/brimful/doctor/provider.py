@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from brimful.config import Settings
-from brimful.doctor.check import Check, Level
+from brimful.doctor import Check, Level
 from brimful.errors import SettingError
 
 _TIMEOUT_S = 10.0

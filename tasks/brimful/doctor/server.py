@@ -8,7 +8,7 @@ from typing import Any
 
 import redis
 
-from brimful.doctor.check import Check, Level
+from brimful.doctor import Check, Level
 from brimful.state.target import RedisTarget
 
 _OLDEST = (6, 2)

@@ -9,17 +9,16 @@ import json
 import os
 import socket
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from brimful.errors import RedisUnreachable, SettingError
-from brimful.state.probes import connect
+from brimful.runtime.atomic import atomic_write
 
 HUB_FILE = "hub.json"
 
 
-@dataclass(frozen=True, slots=True)
-class EmbeddedServer:
+class EmbeddedServer(NamedTuple):
     """The content of ``hub.json``."""
 
     port: int
@@ -37,6 +36,8 @@ class EmbeddedServer:
 
     def answers(self) -> bool:
         """Whether it answers a PING within a second: another program may listen on its port by now."""
+        from brimful.state.probes import connect  # the keeper, which must start fast, imports this module without redis
+
         try:
             connect(self.url, timeout_s=1.0).close()
         except RedisUnreachable:
@@ -73,6 +74,14 @@ def read_server(directory: Path) -> EmbeddedServer | None:
         return EmbeddedServer(raw["port"], raw["password"], raw["host"], raw["keeper"], raw["notice"])
     except (OSError, ValueError, TypeError, KeyError):
         return None
+
+
+def write_server(directory: Path, server: EmbeddedServer) -> None:
+    """Raises FleetError."""
+    content = server._asdict()
+    content["notice"] = content.pop("data_loss")
+    with atomic_write(directory / HUB_FILE) as file:
+        file.write(json.dumps(content).encode())
 
 
 def running_servers(configured: Path | None = None) -> dict[str, EmbeddedServer]:

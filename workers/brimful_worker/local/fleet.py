@@ -13,7 +13,6 @@ import shutil
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from pydantic import SecretStr
@@ -27,7 +26,7 @@ from brimful_worker.local.flower.process import FlowerChild, check_port
 from brimful_worker.local.processes.child_process import Child, OwnerPipe, stop_all
 from brimful_worker.local.processes.environment import worker_environment
 from brimful_worker.local.processes.logs import KEPT, clear_logs
-from brimful_worker.local.processes.mock import MockGateway
+from brimful_worker.local.processes.mock import mock_gateway, start_mock_gateway
 from brimful_worker.local.server.shared import SharedValkey
 from brimful_worker.local.supervisor import Supervisor
 
@@ -56,6 +55,9 @@ class LocalFleet:
         """After ``start`` with the URL of its Redis, and in a rehearsal with the mock gateway's URL and key."""
         self.gateway_url: str | None = None
         """Of a rehearsal's mock gateway; ends in /v1."""
+        self.flower_url: str | None = None
+        self.flower_login: tuple[str, str] | None = None
+        """User and password."""
         self.data_loss = ""
         """Says where the embedded Valkey's data was moved if it could not be read."""
         self._workers = workers
@@ -67,7 +69,6 @@ class LocalFleet:
         self._owner: OwnerPipe | None = None
         self._children: list[Child] = []
         self._auxiliaries: list[Child] = []
-        self._flower: FlowerChild | None = None
         self._supervisor: Supervisor | None = None
         self._stopping = False
         # `kill` is called while `stop` waits in another thread, or while `start` runs.
@@ -78,15 +79,6 @@ class LocalFleet:
     def redis_url(self) -> str:
         assert self.settings.redis_url is not None, "not started"
         return self.settings.redis_url
-
-    @property
-    def flower_url(self) -> str | None:
-        return self._flower.url if self._flower else None
-
-    @property
-    def flower_login(self) -> tuple[str, str] | None:
-        """User and password."""
-        return self._flower.login if self._flower else None
 
     @property
     def worker_pids(self) -> list[int]:
@@ -137,7 +129,7 @@ class LocalFleet:
                 try:
                     stop_all(self._auxiliaries, _AUXILIARY_STOP_S)
                 finally:
-                    self._children, self._auxiliaries, self._flower = [], [], None
+                    self._children, self._auxiliaries = [], []
                     self._release()
 
     def kill(self) -> None:
@@ -153,9 +145,7 @@ class LocalFleet:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _start(self) -> None:
@@ -176,17 +166,19 @@ class LocalFleet:
         self._logs.mkdir(mode=0o700, parents=True)
         self._owner = OwnerPipe()
         if self._rehearse:
-            gateway = MockGateway(settings, self._gateway_options, self._logs, self._owner)
-            self._auxiliaries.append(gateway.child)
-            self.gateway_url = gateway.start()
+            gateway = mock_gateway(settings, self._gateway_options, self._logs, self._owner)
+            self._auxiliaries.append(gateway)
+            self.gateway_url = start_mock_gateway(gateway)
         api_base = self.gateway_url or settings.api_base
         self.settings = settings.placed(redis_url=redis_url, api_base=api_base, api_key=settings.api_key)
         self._start_workers(self._logs, self._owner)
+        flower = None
         if self._want_flower:
-            self._flower = FlowerChild(self.settings, self._logs, self._owner)
-            self._auxiliaries.append(self._flower.child)
-            self._flower.child.start()
-        self._supervisor = Supervisor(self._children, self._flower, self._valkey)
+            flower = FlowerChild(self.settings, self._logs, self._owner)
+            self._auxiliaries.append(flower.child)
+            flower.child.start()
+            self.flower_url, self.flower_login = flower.url, flower.login
+        self._supervisor = Supervisor(self._children, flower, self._valkey)
         self._supervisor.start()
 
     def _open_valkey(self, directory: Path, settings: Settings) -> str:

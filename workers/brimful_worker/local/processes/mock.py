@@ -17,39 +17,32 @@ from brimful_worker.local.processes.environment import keyless_environment
 _START_S = 20.0
 
 
-class MockGateway:
+def mock_gateway(settings: Settings, options: Mapping[str, Any], logs: Path, owner: OwnerPipe) -> Child:
     """The owner's side. It has the fleet's limits unless ``options``, fields of GatewayOptions, change them."""
+    profile = settings.profile
+    fields = {
+        "slots": profile.slots,
+        "starts": profile.starts,
+        "window_s": profile.window_s,
+        "max_request_tokens": profile.max_request_tokens,
+        "max_tokens_required": profile.max_tokens_required,
+        "models": [],  # any
+        **options,
+    }
+    environment, log = keyless_environment(settings), logs / "gateway.log"
+    return Child("gateway", "gateway", [json.dumps(fields)], environment=environment, log=log, owner=owner)
 
-    def __init__(self, settings: Settings, options: Mapping[str, Any], logs: Path, owner: OwnerPipe) -> None:
-        profile = settings.profile
-        fields = {
-            "slots": profile.slots,
-            "starts": profile.starts,
-            "window_s": profile.window_s,
-            "max_request_tokens": profile.max_request_tokens,
-            "max_tokens_required": profile.max_tokens_required,
-            "models": [],  # any
-            **options,
-        }
-        self.child = Child(
-            "gateway",
-            "gateway",
-            [json.dumps(fields)],
-            environment=keyless_environment(settings),
-            log=logs / "gateway.log",
-            owner=owner,
-        )
 
-    def start(self) -> str:
-        """Returns its URL, which ends in /v1, when it listens. Raises FleetError with the end of its log."""
-        stdout = self.child.start(capture=True)
-        assert stdout is not None
-        with stdout:
-            readable, _, _ = select.select([stdout], [], [], _START_S)
-            url = stdout.readline().decode().strip() if readable else ""
-        if not url:
-            raise FleetError(f"the mock gateway did not start:\n{self.child.log_tail()}")
-        return url
+def start_mock_gateway(child: Child) -> str:
+    """Returns its URL, which ends in /v1, when it listens. Raises FleetError with the end of its log."""
+    stdout = child.start(capture=True)
+    assert stdout is not None
+    with stdout:
+        readable, _, _ = select.select([stdout], [], [], _START_S)
+        url = stdout.readline().decode().strip() if readable else ""
+    if not url:
+        raise FleetError(f"the mock gateway did not start:\n{child.log_tail()}")
+    return url
 
 
 def serve(options: str) -> int:

@@ -26,7 +26,7 @@ from pathlib import Path
 import hiredis
 
 from brimful.errors import FleetError
-from brimful.runtime.atomic import atomic_write
+from brimful.state.embedded import HUB_FILE, EmbeddedServer, read_server, write_server
 from brimful_worker.local.server.valkey import Connection, Valkey, free_port, new_password, port_is_free
 
 _POLL_S = 0.2
@@ -35,7 +35,6 @@ _RESTARTS = 20
 """Failed restarts in a row, after which it gives up; a process that uses the server then starts another keeper."""
 _ORPHAN_S = 10.0
 _COMPACT_S = 5.0
-_LOG_BYTES = 1_000_000
 _OPTIONS = (
     "auto-aof-rewrite-min-size 16mb",
     "aof-load-truncated yes",  # a corrupt tail is cut; unreadable data is moved aside by the keeper
@@ -52,21 +51,22 @@ class Keeper:
     def __init__(self, directory: Path, port: int, *, ephemeral: bool) -> None:
         self._stop_read, self._stop_write = os.pipe()
         self._directory = directory
-        self._hub_file = directory / "hub.json"
         self._wanted_port = port
         self._ephemeral = ephemeral
         self._data_loss = ""
         """Says where unreadable data was moved, if any was."""
-        self._written: dict[str, object] = {}
         self._users = os.open(directory / "users.lock", os.O_RDWR | os.O_CREAT, 0o600)
         self._data = os.open(directory / "valkey.lock", os.O_RDWR | os.O_CREAT, 0o600)
 
     def start(self) -> dict[str, object]:
         """Start the server; returns the answer for the starter. Raises FleetError."""
-        previous = self._previous()
+        previous = read_server(self._directory)  # of a killed keeper
+        if previous is None:
+            for log in ("keeper.log", "valkey/valkey.log"):
+                (self._directory / log).unlink(missing_ok=True)
         self._end_orphan(previous)
-        # The users of a killed keeper's server know its port and password: keep both if possible.
-        port, password = (int(str(previous["port"])), str(previous["password"])) if previous else (0, new_password())
+        # Users of the killed keeper's server know its port and password: keep both if possible.
+        port, password = (previous.port, previous.password) if previous else (0, new_password())
         if self._wanted_port or not port_is_free(port):
             port = self._wanted_port
         self._valkey = Valkey(
@@ -119,18 +119,18 @@ class Keeper:
                 self.log(f"could not compact the append-only file: {error}")
         self._valkey.stop()
         if not in_use:
-            self._hub_file.unlink(missing_ok=True)
+            (self._directory / HUB_FILE).unlink(missing_ok=True)
             if self._ephemeral:
                 shutil.rmtree(self._directory, ignore_errors=True)
         self.log("ended")
 
     def log(self, message: str) -> None:
-        path = self._directory / "keeper.log"
-        with contextlib.suppress(OSError):  # a full disk or a removed directory must not end a server in use
-            if path.exists() and path.stat().st_size > _LOG_BYTES:
-                path.replace(path.with_suffix(".log.1"))
-            with path.open("a", encoding="utf-8") as log:
-                log.write(f"{datetime.now(UTC).isoformat(timespec='milliseconds')} {os.getpid()} {message}\n")
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        with (
+            contextlib.suppress(OSError),  # a full disk or a removed directory must not end a server in use
+            (self._directory / "keeper.log").open("a", encoding="utf-8") as log,
+        ):
+            log.write(f"{now} {os.getpid()} {message}\n")
 
     def _start_valkey(self, *, keep_port: bool) -> None:
         """Start the server and write the hub file. Takes another port if a free one was taken in the meantime, and
@@ -145,17 +145,12 @@ class Keeper:
                 elif self._data_loss or not _BAD_DATA.search(log) or not self._move_data_aside():
                     raise
         self.log(f"valkey {self._valkey.pid} serves port {self._valkey.port}")
-        content: dict[str, object] = {
-            "port": self._valkey.port,
-            "password": self._valkey.password,
-            "host": socket.gethostname(),
-            "keeper": os.getpid(),
-            "notice": self._data_loss,
-        }
-        if content != self._written:
-            with atomic_write(self._hub_file) as file:
-                file.write(json.dumps(content).encode())
-            self._written = content
+        assert self._valkey.password is not None
+        server = EmbeddedServer(
+            self._valkey.port, self._valkey.password, socket.gethostname(), os.getpid(), self._data_loss
+        )
+        if server != read_server(self._directory):
+            write_server(self._directory, server)
 
     def _move_data_aside(self) -> bool:
         data = self._directory / "valkey" / "appendonlydir"
@@ -170,23 +165,16 @@ class Keeper:
         self.log(self._data_loss)
         return True
 
-    def _previous(self) -> dict[str, object] | None:
-        """The hub file of a keeper that was killed."""
-        try:
-            raw = json.loads(self._hub_file.read_bytes())
-            return raw if {"port", "password"} <= raw.keys() else None
-        except (OSError, ValueError, AttributeError):
-            return None
-
-    def _end_orphan(self, previous: dict[str, object] | None) -> None:
+    def _end_orphan(self, previous: EmbeddedServer | None) -> None:
         """Shut down a server that outlived its keeper: two servers on the same data would ruin it."""
         end = time.monotonic() + _ORPHAN_S
         while not self._try_lock(self._data, fcntl.LOCK_EX):  # the server inherits this lock
             if previous:
-                with contextlib.suppress(OSError, hiredis.ReplyError):
-                    connection = Connection(int(str(previous["port"])), str(previous["password"]))
-                    with contextlib.closing(connection):
-                        connection.call("SHUTDOWN")
+                with (
+                    contextlib.suppress(OSError, hiredis.ReplyError),
+                    contextlib.closing(Connection(previous.port, previous.password)) as connection,
+                ):
+                    connection.call("SHUTDOWN")
             if time.monotonic() > end:
                 raise FleetError(f"a server of an earlier keeper still uses {self._directory / 'valkey'}")
             time.sleep(0.02)

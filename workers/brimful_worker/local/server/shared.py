@@ -20,7 +20,6 @@ import sys
 import threading
 import time
 from pathlib import Path
-from types import TracebackType
 
 from brimful.errors import FleetError, SettingError
 from brimful.state.embedded import EmbeddedServer, read_server
@@ -102,9 +101,7 @@ class SharedValkey:
         self.open()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _end_keeper(self, end: float) -> None:

@@ -16,7 +16,6 @@ import subprocess
 import time
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
 
 import hiredis
 
@@ -153,9 +152,7 @@ class Valkey:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _config(self) -> list[str]:
