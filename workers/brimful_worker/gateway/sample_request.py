@@ -71,12 +71,9 @@ def parse_request(fields: Mapping[str, Any], options: GatewayOptions, *, chat: b
     n = _number(fields, "n", 1) or 1
     max_tokens = _max_tokens(fields, options, chat=chat, choices=len(prompts) * n)
     if options.max_request_tokens is not None and len(prompts) * n * max_tokens > options.max_request_tokens:
-        raise _bad(
-            f"prompt_count x n x max_tokens must be at most {options.max_request_tokens}, "
-            f"but is {len(prompts)} x {n} x {max_tokens}",
-            "max_tokens",
-            "request_too_large",
-        )
+        size = f"{len(prompts)} x {n} x {max_tokens}"
+        message = f"prompt_count x n x max_tokens must be at most {options.max_request_tokens}, but is {size}"
+        raise _bad(message, "max_tokens", "request_too_large")
     _number(fields, "top_p", 0, 1, whole=False)
     return SampleRequest(
         chat=chat,
@@ -133,11 +130,8 @@ def _prompts(prompt: Any) -> list[Any]:
         and (all(type(item) is str for item in prompt) or all(map(_is_tokens, prompt)))
     ):
         return prompt
-    raise _bad(
-        "prompt must be a string, a list of strings, a list of token ids or a list of those, and not empty",
-        "prompt",
-        "invalid_type",
-    )
+    message = "prompt must be a string, a list of strings, a list of token ids or a list of those, and not empty"
+    raise _bad(message, "prompt", "invalid_type")
 
 
 def _is_tokens(value: Any) -> bool:

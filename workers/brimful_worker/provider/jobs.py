@@ -75,15 +75,15 @@ class Hooks:
     """Whether a cancellation means that the worker stops; the Job is then left for the next worker to find."""
 
 
+@dataclass(slots=True)
 class JobPoller:
-    """One Job from submission to result."""
+    """One Job of ``prompts`` prompts and ``expected`` choices, from submission to result."""
 
-    def __init__(self, send: Send, hooks: Hooks, key: JobKey, *, expected: int, prompts: int) -> None:
-        self._send = send
-        self._hooks = hooks
-        self._key = key
-        self._expected = expected
-        self._prompts = prompts
+    _send: Send
+    _hooks: Hooks
+    _key: JobKey
+    expected: int
+    prompts: int
 
     async def run(self, grant: Grant) -> Classification:
         """Submit the Job, or find it again, and wait for its completion.
@@ -225,7 +225,7 @@ class JobPoller:
         return Classification(Kind.TRANSIENT, cause=cause, message=message)
 
     def _classify(self, answer: Answer | TransportError) -> Classification:
-        return classify_answer(answer, expected=self._expected, prompts=self._prompts, now=time.time())
+        return classify_answer(answer, expected=self.expected, prompts=self.prompts, now=time.time())
 
 
 def _retrieve_exception(done: asyncio.Future[Any]) -> None:

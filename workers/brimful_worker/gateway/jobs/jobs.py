@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 import uuid
 from collections import Counter
@@ -64,7 +63,7 @@ class Jobs:
                     message = "This Idempotency-Key was used with a different request body."
                     raise Refusal(409, "idempotency_key_reused", message)
                 return job
-        job = Job(request, _uuid7(time.time()), time.time())
+        job = Job(request, str(uuid.uuid4()), time.time())
         self._jobs[job.id] = job
         if key is not None:
             self._keys[key] = (body, job)
@@ -166,11 +165,3 @@ class Jobs:
 
 def _iso(seconds: float | None) -> str | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
-
-
-def _uuid7(seconds: float) -> str:
-    """A time-ordered id (RFC 9562, version 7)."""
-    value = int(seconds * 1000) << 80 | int.from_bytes(os.urandom(10), "big")
-    value = value & ~(0xF << 76) | 7 << 76
-    value = value & ~(0x3 << 62) | 2 << 62
-    return str(uuid.UUID(int=value))
