@@ -23,7 +23,7 @@ from brimful_worker.admission import StaleGrant
 from brimful_worker.provider.answers.answer import Answer, Classification, Kind, TransportError
 from brimful_worker.provider.answers.classify import classify_answer, parse_json
 from brimful_worker.provider.answers.refusal import classify_refusal, find_error
-from brimful_worker.provider.transport.exchange import Grant
+from brimful_worker.provider.transport.http_client import Grant
 
 GIVE_BACK = "give back"
 """``task.cancel(GIVE_BACK)``: the work returns to the queue, so its Job is left running for the next worker to find."""
@@ -79,9 +79,9 @@ class Hooks:
 class JobPoller:
     """One Job of ``prompts`` prompts and ``expected`` choices, from submission to result."""
 
-    _send: Send
-    _hooks: Hooks
-    _key: JobKey
+    send: Send
+    hooks: Hooks
+    key: JobKey
     expected: int
     prompts: int
 
@@ -91,7 +91,7 @@ class JobPoller:
         A cancellation also cancels the Job, unless the work is given back or the lease was lost: then the next attempt
         finds the Job by its key. ``grant.sent()``'s StaleGrant is raised.
         """
-        submission = asyncio.ensure_future(self._send("POST", (), key=self._key, grant=grant))
+        submission = asyncio.ensure_future(self.send("POST", (), key=self.key, grant=grant))
         submission.add_done_callback(_retrieve_exception)
         job_id: str | None = None
         try:
@@ -105,7 +105,7 @@ class JobPoller:
                 return self._start_over(Cause.JOB_CANCELLED, f"Job {job_id} was cancelled earlier")
             return await self._watch(job_id, job)
         except asyncio.CancelledError as error:
-            if grant.lost or self._hooks.giving_back() or error.args[:1] == (GIVE_BACK,):
+            if grant.lost or self.hooks.giving_back() or error.args[:1] == (GIVE_BACK,):
                 submission.cancel()
             else:
                 await self._cancel(submission, job_id)
@@ -119,7 +119,7 @@ class JobPoller:
             if job.get("result_expired") is True or status == "expired":
                 return self._start_over(Cause.JOB_EXPIRED, f"the result of Job {job_id} expired before it was fetched")
             if status in _CANCELLED:
-                self._key.generation += 1
+                self.key.generation += 1
                 return Classification(Kind.PERMANENT, cause=Cause.JOB_CANCELLED, message=f"Job {job_id} was cancelled")
             if status == "failed":
                 return await self._failed(job_id, job)
@@ -129,7 +129,7 @@ class JobPoller:
                     if result is not None:
                         return result
                 usage_polls += 1
-            await self._hooks.pause(polls)
+            await self.hooks.pause(polls)
             polls += 1
             answer = await self._get(job_id)
             if (polled := _job(answer)) is not None:
@@ -137,7 +137,7 @@ class JobPoller:
                 continue
             classification = self._classify(answer)
             if classification.kind is Kind.THROTTLED:
-                await self._hooks.throttled(classification)
+                await self.hooks.throttled(classification)
                 continue
             if classification.status == 404:
                 return self._start_over(Cause.JOB_EXPIRED, f"the provider no longer knows Job {job_id}")
@@ -159,18 +159,18 @@ class JobPoller:
                     )
             classification = self._classify(answer)
             if classification.kind is Kind.THROTTLED:
-                await self._hooks.throttled(classification)
+                await self.hooks.throttled(classification)
                 continue
             if classification.kind is not Kind.TRANSIENT:
                 # Fetched again, a refused or incomplete result would be the same.
-                self._key.generation += classification.kind is not Kind.SUCCESS
+                self.key.generation += classification.kind is not Kind.SUCCESS
                 return classification
             failures += 1
             if failures >= _MAX_FAILURES:
                 # A result that is damaged on every fetch is replaced.
-                self._key.generation += classification.cause is Cause.BAD_ANSWER
+                self.key.generation += classification.cause is Cause.BAD_ANSWER
                 return classification
-            await self._hooks.pause(failures)
+            await self.hooks.pause(failures)
 
     async def _failed(self, job_id: str, job: dict[str, Any]) -> Classification:
         """Why the Job failed: its result is the error object with its own status."""
@@ -181,7 +181,7 @@ class JobPoller:
             classification = self._classify(answer)
             if isinstance(answer, TransportError):
                 return classification  # the next attempt finds the same Job
-        self._key.generation += 1
+        self.key.generation += 1
         if classification.kind in (Kind.SUCCESS, Kind.SHORT):
             return Classification(
                 Kind.TRANSIENT, cause=Cause.JOB_FAILED, message=f"Job {job_id} failed without an error"
@@ -192,12 +192,12 @@ class JobPoller:
         return classification
 
     async def _get(self, *path: str) -> Answer | TransportError:
-        if self._hooks.start is None:
-            return await self._send("GET", path, key=None, grant=None)
+        if self.hooks.start is None:
+            return await self.send("GET", path, key=None, grant=None)
         while True:
             try:
-                async with self._hooks.start() as grant:
-                    return await self._send("GET", path, key=None, grant=grant)
+                async with self.hooks.start() as grant:
+                    return await self.send("GET", path, key=None, grant=grant)
             except StaleGrant:
                 continue  # given back; take another start
 
@@ -211,9 +211,9 @@ class JobPoller:
                 if job is None:
                     return
                 id = str(job["id"])
-            answer = await self._send("POST", (id, "cancel"), key=None, grant=None)
+            answer = await self.send("POST", (id, "cancel"), key=None, grant=None)
             if isinstance(answer, Answer) and answer.status in (404, 405):
-                await self._send("DELETE", (id,), key=None, grant=None)
+                await self.send("DELETE", (id,), key=None, grant=None)
 
         cancelling = asyncio.ensure_future(asyncio.wait_for(cancel(), _CANCEL_S))
         cancelling.add_done_callback(_retrieve_exception)
@@ -221,7 +221,7 @@ class JobPoller:
 
     def _start_over(self, cause: Cause, message: str) -> Classification:
         """The Job ended without a result: the next attempt makes a new one."""
-        self._key.generation += 1
+        self.key.generation += 1
         return Classification(Kind.TRANSIENT, cause=cause, message=message)
 
     def _classify(self, answer: Answer | TransportError) -> Classification:

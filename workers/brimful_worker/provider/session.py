@@ -19,11 +19,10 @@ from brimful_worker.provider.endpoints import Endpoints
 from brimful_worker.provider.environment import proxy_for, raise_open_file_limit, tls_context
 from brimful_worker.provider.jobs import Hooks, JobKey, JobPoller
 from brimful_worker.provider.transport.connections import Route
-from brimful_worker.provider.transport.exchange import Grant, HttpExchange
-from brimful_worker.provider.transport.http_client import HttpClient
+from brimful_worker.provider.transport.http_client import Grant, HttpClient
 
-OnSent = Callable[[HttpExchange], None]
-"""Called when a request's first byte is written."""
+OnSent = Callable[[], None]
+"""Called just before a request's first byte is written."""
 
 
 class Provider:

@@ -21,7 +21,6 @@ from brimful_worker.metrics import catalogue as metrics
 from brimful_worker.provider.answers.answer import Classification, Kind
 from brimful_worker.provider.assembly import Assembly, Part
 from brimful_worker.provider.session import Provider
-from brimful_worker.provider.transport.exchange import HttpExchange
 from brimful_worker.sampling import retry, verdict
 from brimful_worker.sampling.budget import BudgetGate
 from brimful_worker.sampling.job_hooks import Tickets, hooks
@@ -193,9 +192,9 @@ class _Sampling:
         body = provider.body(part)
         sent_at: float | None = None
 
-        def on_wire(wire: HttpExchange) -> None:
+        def on_wire() -> None:
             nonlocal sent_at
-            sent_at = wire.sent_at
+            sent_at = time.monotonic()
             self.tally.on_wire()
             self._wire(True)
 

@@ -1,4 +1,4 @@
 """HTTP to the provider: aiohttp's connections, and one exchange of request and answer on each at a time.
 
-Imported by ``provider``, and by ``sampling`` for :class:`~.exchange.HttpExchange`.
+Imported by ``provider`` only.
 """

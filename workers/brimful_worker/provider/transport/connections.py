@@ -28,7 +28,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.streams import StreamReader
 from yarl import URL
 
-__all__ = ["Connection", "Connector", "HttpProcessingError", "Protocol", "Route"]
+__all__ = ["Connection", "Connector", "HttpProcessingError", "ResponseProtocol", "Route"]
 
 _KEEPALIVE_S = 50.0
 """How long an idle connection is kept: shorter than the 60 s and more of the load balancers in front of providers, so
@@ -77,7 +77,7 @@ class Route:
         return "\r\n".join([*lines, ""]).encode("latin-1")
 
 
-class Protocol(ResponseHandler):
+class ResponseProtocol(ResponseHandler):
     """aiohttp's response protocol that reports the end of the connection to the body's reader in every case.
 
     aiohttp 3.14 does not when its parser fails within the body (an invalid chunk size), nor when the connector is
@@ -119,7 +119,7 @@ class Connector(aiohttp.TCPConnector):
             ttl_dns_cache=_DNS_TTL_S,
             ssl=tls,
         )
-        self._factory = cast("partial[ResponseHandler]", partial(Protocol, loop=self._loop))
+        self._factory = cast("partial[ResponseHandler]", partial(ResponseProtocol, loop=self._loop))
         self._connecting = asyncio.Semaphore(_MAX_CONNECTING)
         # No total: once a request is sent, the timeout is the exchange's own.
         self._connect_timeout = aiohttp.ClientTimeout(

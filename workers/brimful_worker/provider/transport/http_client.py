@@ -1,26 +1,102 @@
 """HTTP client for the provider: a pool of connections, and one exchange at a time on each.
 
 aiohttp's connector and response parser are used without its ``ClientSession``, whose per-request work (cookies,
-redirects, merging of headers, request and response objects) costs more than the rest of an exchange. The
-head is always the same here, and the bytes must be written in the step in which the grant is checked. The exchange
-follows ``_connect_and_send_request`` in aiohttp 3.14's ``client.py``.
+redirects, merging of headers, request and response objects) costs more than the rest of an exchange. The head is always
+the same here. And a grant expires soon after it is given, so it is checked when the connection is ready, in the step of
+the event loop in which the bytes are written. The exchange follows aiohttp 3.14's ``_connect_and_send_request``.
 """
 
 from __future__ import annotations
 
 import ssl
+from asyncio import TimerHandle, Transport, get_running_loop
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import aiohttp
 
 from brimful.outcome import Cause
 from brimful_worker.provider.answers.answer import Answer, TransportError
-from brimful_worker.provider.transport.connections import Connection, Connector, HttpProcessingError, Protocol, Route
-from brimful_worker.provider.transport.exchange import Grant, HttpExchange
+from brimful_worker.provider.transport.connections import (
+    Connection,
+    Connector,
+    HttpProcessingError,
+    ResponseProtocol,
+    Route,
+)
 
 _SENT_AT_ONCE = 65_536
 """Bytes. When a larger request is refused, its body may not have left completely (TLS does not tell), and the next
 request would wait behind the rest: so the connection is dropped."""
+
+
+class Grant(Protocol):
+    """The part of ``brimful_worker.admission.Lease`` that an exchange uses."""
+
+    @property
+    def lost(self) -> bool:
+        """Whether the lease has ended, and its slot may be another's."""
+
+    def sent(self) -> None:
+        """Record the start. Raises StaleGrant if it comes too late; the grant is then given back."""
+
+    def watch(self, transport: Transport) -> None:
+        """Abort this connection when the lease can no longer be renewed."""
+
+    def unwatch(self) -> None:
+        """Stop watching: the connection may carry another request from now on."""
+
+
+class HttpExchange:
+    """The state of one exchange: its grant, its connection and its timeout."""
+
+    __slots__ = ("_on_sent", "_timer", "grant", "reused", "sent", "timed_out", "timeout_s", "transport")
+
+    def __init__(self, grant: Grant | None, timeout_s: float, on_sent: Callable[[], None] | None) -> None:
+        """``grant`` None: the exchange takes no start. ``timeout_s`` runs from :meth:`start` to :meth:`finish`."""
+        self.grant = grant
+        self.timeout_s = timeout_s
+        self.timed_out = False
+        self.sent = False
+        self.reused = False
+        """The connection had carried an exchange before."""
+        self.transport: Transport | None = None
+        self._on_sent = on_sent
+        self._timer: TimerHandle | None = None
+
+    def start(self, transport: Transport) -> None:
+        """Call before the first byte is written. If ``grant.sent()`` raises, no byte may be written."""
+        if self.grant is not None:
+            self.grant.sent()
+        self.sent = True
+        self.transport = transport
+        self._timer = get_running_loop().call_later(self.timeout_s, self._time_out)
+        if self._on_sent is not None:
+            self._on_sent()
+        if self.grant is not None:
+            self.grant.watch(transport)
+
+    def abort(self) -> None:
+        """Drop the connection at once, with everything unsent and unread."""
+        if self.transport is not None:
+            self.transport.abort()
+
+    def finish(self) -> None:
+        """Cancel the timeout and release every reference.
+
+        The timer and the grant refer to this object: a reference cycle would keep the request until the next garbage
+        collection.
+        """
+        if self._timer is not None:
+            self._timer.cancel()
+        if self.grant is not None:
+            self.grant.unwatch()
+        self._timer = self._on_sent = self.grant = self.transport = None
+
+    def _time_out(self) -> None:
+        # The reader sees the connection end. asyncio.timeout would cost five times as much per request.
+        self.timed_out = True
+        self.abort()
 
 
 class HttpClient:
@@ -58,7 +134,7 @@ class HttpClient:
         route: Route,
         body: bytes | None,
         grant: Grant | None,
-        on_sent: Callable[[HttpExchange], None] | None = None,
+        on_sent: Callable[[], None] | None = None,
     ) -> Answer | TransportError:
         """Send one request and read the complete answer. Redirects are not followed.
 
@@ -106,7 +182,7 @@ def _send(connection: Connection, route: Route, body: bytes | None, exchange: Ht
     """Write the request. If this raises, nothing was written, and the connection can carry the next grant's request."""
     protocol = connection.protocol
     transport = None if protocol is None else protocol.transport
-    if not isinstance(protocol, Protocol) or transport is None or transport.is_closing():
+    if not isinstance(protocol, ResponseProtocol) or transport is None or transport.is_closing():
         raise aiohttp.ServerDisconnectedError("the connection closed before the request was sent")
     protocol.set_response_params(read_until_eof=True)
     exchange.reused = protocol.used
@@ -146,7 +222,7 @@ def _transport_error(error: BaseException, exchange: HttpExchange) -> TransportE
             message = "the answer is not HTTP"
         case aiohttp.ClientConnectionError() | OSError():
             stale = exchange.reused
-            when = "before the request was sent" if exchange.sent_at is None else "before an answer came"
+            when = "before the request was sent" if not exchange.sent else "before an answer came"
             message = f"connection closed {when}: {_reason(error) if isinstance(error, OSError) else 'by the server'}"
         case ValueError():
             cause, permanent = Cause.BAD_REQUEST, True
