@@ -9,7 +9,7 @@ SOURCES := tasks workers tests examples ops
 .PHONY: help demo test check bench chaos clean
 
 help:
-	@echo "make demo    a whole fleet against the stand-in gateway, about two minutes"
+	@echo "make demo    a whole fleet against the mock gateway, about two minutes"
 	@echo "make test    all tests, on real parts"
 	@echo "make check   linters and types"
 	@echo "make bench   every figure of the README, and the public peers beside us"

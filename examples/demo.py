@@ -1,7 +1,7 @@
-"""What ``make demo`` runs: a whole fleet on this machine against the mock gateway, then the gateway's own ledger.
+"""``make demo``: a whole fleet on this machine against the mock gateway, judged by the gateway's request log.
 
-Embedded Valkey, mock gateway, three workers and Flower; every prompt of ``prompts.jsonl`` once, one a request,
-so that both limits bind. Ends with 0 only if the ledger and the output say so.
+It starts an embedded Valkey, a mock gateway, three workers and Flower, and sends each prompt of ``prompts.jsonl`` once,
+one a request, so that both limits bind. Exits 0 only if the request log and the output are right.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WORKERS = 3
 def main() -> int:
     shutil.rmtree(DEMO, ignore_errors=True)
     DEMO.mkdir()
-    # A fleet of its own, whatever this shell's environment says of a real one.
+    # The shell's environment may name a real fleet: ignore it.
     for name in [name for name in os.environ if name.startswith(("BRIMFUL_", "ACS_", "OPENAI_"))]:
         del os.environ[name]
     settings = Settings.load(state_dir=DEMO / "state", provider="acs")
@@ -36,7 +36,7 @@ def main() -> int:
         assert fleet.gateway_url is not None
         say(f"a fleet of {WORKERS} workers against the mock gateway at {fleet.gateway_url}")
         user, password = fleet.flower_login or ("", "")
-        say(f"Flower watches at {fleet.flower_url} (user {user}, password {password})")
+        say(f"Flower is at {fleet.flower_url} (user {user}, password {password})")
         out = DEMO / "rollouts.jsonl"
         code = run(fleet.redis_url, out, "--pack", "off")
         ledger = read_ledger(fleet.gateway_url)
@@ -55,7 +55,7 @@ def read_ledger(gateway_url: str) -> dict[str, Any]:
 
 
 def judge(code: int, out: Path, ledger: dict[str, Any]) -> int:
-    """Recount the output and hold the ledger against the key's limits."""
+    """Count the output and compare the request log with the key's limits."""
     asked = {json.loads(line)["id"] for line in PROMPTS.open(encoding="utf-8")}
     lines = [json.loads(line) for line in out.open(encoding="utf-8")]
     rollouts = Counter((line["id"], line["prompt_index"], line["choice_index"]) for line in lines)
@@ -67,10 +67,10 @@ def judge(code: int, out: Path, ledger: dict[str, Any]) -> int:
         f"at most {ledger['peak_active']} requests active (16 slots)": ledger["peak_active"] <= 16,
         f"at most {arrivals} starts in any window (600 a minute)": arrivals <= 600,
         f"{refused} answers of 429": not refused,
-        f"the run ended with {code}": code == 0,
+        f"the run exited with {code}": code == 0,
     }
-    told = ("peak_active", "peak_waiting", "most_arrivals_in_window", "statuses")
-    say("the gateway's ledger: " + json.dumps({name: ledger[name] for name in told}))
+    shown = ("peak_active", "peak_waiting", "most_arrivals_in_window", "statuses")
+    say("the gateway's request log: " + json.dumps({name: ledger[name] for name in shown}))
     for what, good in checks.items():
         say(f"{'ok ' if good else 'BAD'} {what}")
     return 0 if all(checks.values()) else 1

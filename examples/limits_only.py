@@ -1,8 +1,8 @@
-"""The admission by itself: any asyncio program, in any number of processes, within one key's limits. No Celery.
+"""Admission alone, without Celery: any asyncio program, in any number of processes, within one key's limits.
 
     BRIMFUL_REDIS_URL=redis://… ACS_API_BASE=https://…/v1 ACS_API_KEY=… python examples/limits_only.py
 
-Start it several times at once: together they stay within 16 requests at a time and 600 starts in any minute.
+Start it several times: together the processes stay within 16 active requests and 600 starts in any minute.
 """
 
 import asyncio
@@ -17,21 +17,21 @@ PROMPTS = [f"{name} is known for" for name in ("Samarkand", "Valparaíso", "Ljub
 
 async def complete(session: aiohttp.ClientSession, admission: Admission, prompt: str) -> str:
     while True:
-        # Inside this block one slot and one start of the key are ours, whatever other processes do.
+        # This block holds one slot and one start of the key, whatever other processes do.
         async with admission.slot("batch") as lease:
             body = {"model": "llama-8b", "prompt": prompt, "max_tokens": 16}
             async with session.post("completions", json=body) as answer:
                 lease.report(ok=answer.status < 500)
-                if answer.status == 429:  # somebody else uses the key too: everybody pauses, not only we
+                if answer.status == 429:  # the key is used elsewhere too: pause all processes
                     await admission.pause(float(answer.headers.get("Retry-After", 1)), "429")
                 elif answer.status < 500:
                     answer.raise_for_status()
                     return str((await answer.json())["choices"][0]["text"])
-        await asyncio.sleep(1)  # outside the block: a slot is not held while nothing is sent
+        await asyncio.sleep(1)  # outside the block, which would hold a slot meanwhile
 
 
 async def main() -> None:
-    # Any name that all processes with this key share; the key itself never goes to Redis.
+    # Any name, the same for all processes with this key. The key itself is never sent to Redis.
     admission = Admission(os.environ["BRIMFUL_REDIS_URL"], "my-key", Limits(slots=16, starts=600, window_s=60.0))
     base = os.environ["ACS_API_BASE"].rstrip("/") + "/"
     headers = {"Authorization": f"Bearer {os.environ['ACS_API_KEY']}"}

@@ -10,7 +10,7 @@ from brimful import AsyncFleet, BrimfulError
 
 
 async def one(fleet: AsyncFleet) -> None:
-    """A single request is interactive: it goes before batch. Cancelling the await revokes it."""
+    """A single request is interactive: it is served before batch. Cancelling the await revokes it."""
     try:
         completion = await fleet.sample("The fog comes", max_tokens=12, timeout=120)
         print("one:", completion["choices"][0]["text"])
@@ -19,13 +19,13 @@ async def one(fleet: AsyncFleet) -> None:
 
 
 async def prompts() -> AsyncIterator[str]:
-    """Read as there is room, so it may be endless: a queue, a database cursor, a trainer."""
+    """It is read as requests can be sent, so it may be endless: a queue, a database cursor, a trainer."""
     for subject in ("the kingfisher", "tungsten", "the barometer", "Samarkand"):
         yield f"In one line, {subject} is"
 
 
 async def many(fleet: AsyncFleet) -> None:
-    """``map`` keeps the order, ``as_completed`` does not; a failed request is a result with a failure, never raised."""
+    """``map`` keeps the order, ``as_completed`` does not; a failed request yields a result with a failure."""
     async for done in fleet.as_completed(prompts(), max_tokens=12, n=2):
         print(f"{done.index}:", done.texts if done.failure is None else done.failure.message)
 

@@ -1,4 +1,4 @@
-"""A service that has nothing of brimful installed: its own Celery app on the fleet's Redis, and the task by its name.
+"""A service without brimful installed: its own Celery app on the fleet's Redis sends the task by its name.
 
 BRIMFUL_REDIS_URL=redis://… python examples/service_stranger.py
 """
@@ -13,9 +13,9 @@ app = Celery("somebody-else", broker=URL, backend=URL)
 
 
 def ask(prompt: str, **fields: object) -> AsyncResult:
-    """``fields`` are the provider's own: max_tokens, n, temperature, stop, model …
+    """``fields`` are the provider's: max_tokens, n, temperature, stop, model …
 
-    Queues: "interactive" goes before "batch"; without a queue it lands in Celery's default one, which is served too.
+    The queue "interactive" is served before "batch". Celery's default queue is served too.
     """
     return app.send_task("brimful.sample", args=[prompt], kwargs=fields, queue="interactive")
 

@@ -9,7 +9,7 @@ from brimful import BrimfulError, Fleet, sample
 
 
 def one() -> None:
-    """A request; ``get`` gives the provider's completion, or raises a brimful error that says what happened."""
+    """``get`` returns the provider's completion, or raises a brimful error that says what happened."""
     result = sample.delay("The oldest desert in the world is", max_tokens=16, temperature=0.7)
     try:
         completion = result.get(timeout=120)
@@ -20,14 +20,14 @@ def one() -> None:
 
 
 def several_choices() -> None:
-    """n choices of one prompt cost one slot and one start."""
+    """n choices of one prompt take one slot and one start."""
     completion = sample.delay("A name for a small fishing boat:", n=4, max_tokens=8).get(timeout=120)
     for choice in completion["choices"]:
         print(f"choice {choice['index']}:", choice["text"])
 
 
 def canvas() -> None:
-    """Celery's canvas works as always; ``queue="batch"`` lets interactive requests go first."""
+    """Celery's canvas works as usual; with ``queue="batch"`` interactive requests are served first."""
     prompts = ["Once upon a", "Knock, knock.", "In the beginning,"]
     results = group(sample.s(prompt, max_tokens=8).set(queue="batch") for prompt in prompts).apply_async()
     for prompt, completion in zip(prompts, results.get(timeout=120), strict=True):
@@ -35,7 +35,7 @@ def canvas() -> None:
 
 
 def thousands() -> None:
-    """A map packs many prompts into one request and survives dying workers; results come in order."""
+    """A map packs many prompts into one request and survives killed workers; results come in order."""
     prompts = (f"In one line, {bird} is" for bird in ("the puffin", "the hoopoe", "the shoebill", "the lyrebird"))
     with Fleet() as fleet:
         for done in fleet.map(prompts, max_tokens=12):

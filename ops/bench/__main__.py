@@ -1,7 +1,7 @@
-"""``python ops/bench [--quick] [--parts NAME …] [--only NAME …] [--out docs/bench]``: every figure, made anew.
+"""``python ops/bench [--quick] [--parts NAME …] [--only NAME …] [--out docs/bench]``: measures every published figure.
 
-*limiters*: brimful's admission beside its public peers; same machine, same server, same work, one after another.
-*packing*, *thousands*, *million*: whole runs, see these modules. About twenty-five minutes, with ``--quick`` about ten.
+*limiters* compares brimful's admission with its public peers: same machine, same server, same work, one after another.
+*packing*, *thousands* and *million* are whole runs; see those modules. About 25 minutes, with ``--quick`` about 10.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def main() -> int:
 
 
 def page(name: str, found: dict[str, Any], options: argparse.Namespace) -> None:
-    """``NAME.md`` and ``NAME.json``."""
+    """Write ``NAME.md`` and ``NAME.json``."""
     text = f"{found['markdown'].rstrip()}\n\n{_machine(options.quick)}.\n"
     (options.out / f"{name}.md").write_text(text, "utf-8")
     (options.out / f"{name}.json").write_text(json.dumps(found["figures"], indent=1) + "\n", "utf-8")
@@ -86,7 +86,7 @@ def limiters(options: argparse.Namespace) -> None:
         figures = {entry.name: measure(shared, entry) for entry in entries}
         apart = {entry.name: bench(f"{place}") for place, entry in enumerate(entries) if "slots" in entry.limits}
         room = [bench(f"growth-{place}") for place in range(len(GROWTH))] if "brimful" in figures else []
-        with ThreadPoolExecutor(1) as beside:  # both are mostly waiting
+        with ThreadPoolExecutor(1) as beside:  # both mostly wait
             pending = beside.submit(growths, room)
             for name, figure in recoveries(apart).items():
                 figures[name] |= figure

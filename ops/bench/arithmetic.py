@@ -1,15 +1,15 @@
-"""What is made of the times that clients saw: [asked, in, out] of every hold. Pure."""
+"""Figures computed from the times that clients recorded: [asked, in, out] of every hold of a slot."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 LIMIT = 16
-"""Slots in every scenario but two."""
+"""Slots in all scenarios but two."""
 
 
 def peak(events: Sequence[Sequence[float]]) -> int:
-    """Most holds at one moment, from [asked, in, out]; an end comes before a beginning of the same instant."""
+    """Most holds at the same time. An end sorts before a beginning of the same instant."""
     changes = sorted([(entered, 1) for _, entered, _ in events] + [(out, -1) for _, _, out in events])
     most = now = 0
     for _, change in changes:
@@ -30,12 +30,12 @@ def most_in_window(starts: Sequence[float], window_s: float) -> int:
 
 
 def in_use(events: Sequence[Sequence[float]]) -> float:
-    """Held slot-seconds of what the limit allows, from the first grant to the last: as long as somebody waits."""
+    """Share of the allowed slot-seconds that was held, from the first grant to the last, while somebody waits."""
     begun, ended = min(event[1] for event in events), max(event[1] for event in events)
     held = sum(min(out, ended) - entered for _, entered, out in events)
     return held / (LIMIT * (ended - begun))
 
 
 def jain(counts: Sequence[int]) -> float:
-    """Fairness: 1 = everybody got the same, 1/n = one got all."""
+    """Jain's index of fairness: 1 = all got the same, 1/n = one got everything."""
     return sum(counts) ** 2 / (len(counts) * sum(count * count for count in counts) or 1)

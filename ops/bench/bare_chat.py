@@ -1,6 +1,6 @@
-"""What the Kios page ("Concurrency") tells its readers to write: one shared aiohttp session, a semaphore, one gather.
+"""The script that the Kios page ("Concurrency") recommends: one shared aiohttp session, a semaphore, one gather.
 
-No retries, no limits of a key, no files but what it prints: the least that this work can cost. Used by thousands.py.
+It has no retries, no key limits and no output file: the lower bound of what this work costs. Used by thousands.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import aiohttp
 
 
 async def sample(prompts: list[str], url: str, key: str, concurrency: int, max_tokens: int) -> int:
-    """Prints an answer a line; returns how many failed."""
+    """Print one answer a line; returns how many requests failed."""
     session = aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=concurrency), timeout=aiohttp.ClientTimeout(total=120)
     )

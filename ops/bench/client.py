@@ -1,4 +1,4 @@
-"""One client process of a scenario: opens a limiter, says "ready", waits for "go", works, prints what happened as JSON.
+"""One client process of a scenario: opens a limiter, prints "ready", waits for "go", works, prints its times as JSON.
 
     python client.py '{"limiter": …, "url": …, "slots": …, "coroutines": …, "rounds": …, "hold_s": …}'
 
@@ -21,12 +21,12 @@ _commands = 0
 
 
 def _count_commands() -> None:
-    """Count what redis-py sends for anybody in this process: each command, also in a pipeline, is packed once."""
+    """Count the commands that redis-py sends in this process: each one, in a pipeline too, is packed once."""
     from redis.asyncio.connection import Connection
     from redis.connection import HiredisRespSerializer
 
     _wrap(Connection, "pack_command")
-    _wrap(HiredisRespSerializer, "pack")  # where our own connections have it done in C
+    _wrap(HiredisRespSerializer, "pack")  # our own connections do it in C, through this name
 
 
 def _wrap(kind: Any, name: str) -> None:
@@ -49,7 +49,7 @@ async def main(spec: dict[str, Any]) -> None:
 
 
 async def rounds(slot: Slot, spec: dict[str, Any]) -> dict[str, Any]:
-    """``coroutines`` x ``rounds`` holds of ``hold_s``, or for ``seconds``: [asked, in, out] of every hold."""
+    """Hold slots for ``hold_s``, ``rounds`` times per coroutine or for ``seconds``: [asked, in, out] of every hold."""
     events: list[tuple[float, float, float]] = []
     errors: list[str] = []
     end = time.monotonic() + spec["seconds"] if "seconds" in spec else float("inf")
@@ -84,7 +84,7 @@ async def rounds(slot: Slot, spec: dict[str, Any]) -> dict[str, Any]:
 
 
 async def fill(slot: Slot, spec: dict[str, Any]) -> dict[str, Any]:
-    """Take ``coroutines`` slots and keep them all: when the last was had (None: not within the bound)."""
+    """Take ``coroutines`` slots and keep them; returns when the last one was granted (None: not within the bound)."""
     full = asyncio.Event()
     held = 0
 

@@ -1,6 +1,6 @@
-"""brimful's admission and its public peers behind one face. Runs in two environments, so each is imported when opened.
+"""brimful's admission and its public peers behind one interface. Each is imported when opened, in two environments.
 
-Every peer is used as its own README shows it. Settings differ from its defaults only where this file says why.
+Every peer is used as its own README shows. A setting differs from the peer's default only where a comment says why.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ async def _async_redis_rate_limiters(ask: Ask) -> AsyncIterator[Slot]:
 async def _asyncio_advanced_semaphores(ask: Ask) -> AsyncIterator[Slot]:
     from asyncio_advanced_semaphores import RedisConfig, RedisSemaphore
 
-    # Its heartbeat by default takes 180 s to give a dead process up; the least it does not warn of is 10 s.
+    # By default its heartbeat takes 180 s to detect a dead process; below 10 s it warns.
     semaphore = RedisSemaphore(
         name="bench", value=ask.slots, heartbeat_max_interval=10, config=RedisConfig(url=ask.url)
     )
@@ -79,7 +79,7 @@ async def _redis_rate_limiters(ask: Ask) -> AsyncIterator[Slot]:
     from redis.asyncio import Redis
 
     async with Redis.from_url(ask.url) as client:
-        # max_sleep 0 waits without an end, as everybody here does.
+        # max_sleep 0 waits without a time limit, as all contenders do here.
         yield lambda: AsyncSemaphore(name="bench", capacity=ask.slots, max_sleep=0, connection=client)
 
 
@@ -110,7 +110,7 @@ async def _pyrate_limiter(ask: Ask) -> AsyncIterator[Slot]:
 
         @asynccontextmanager
         async def slot() -> AsyncIterator[None]:
-            # Its Redis bucket keeps one entry per name: equal names would overwrite one another.
+            # Its Redis bucket keeps one entry per name: equal names would overwrite each other.
             await limiter.try_acquire_async(uuid.uuid4().hex)
             yield
 

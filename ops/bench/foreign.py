@@ -1,6 +1,6 @@
-"""`brimful run` against an OpenAI-compatible server that is not ours: fakellm, in a virtual environment of its own.
+"""`brimful run` against an OpenAI-compatible server of somebody else: fakellm, in its own virtual environment.
 
-``python ops/bench/foreign.py``; some twenty seconds once it is installed. Exits 1 where something is not as it should.
+``python ops/bench/foreign.py`` takes about 20 seconds once fakellm is installed. Exits 1 if a check fails.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ rules:
 
 
 def environment() -> Path:
-    """Its folder of commands; made once."""
+    """The environment's folder of commands; the environment is made once."""
     folder = ROOT / ".bench" / "foreign"
     if not (folder / "bin" / "fakellm").exists():
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
@@ -44,7 +44,7 @@ def environment() -> Path:
 
 @contextmanager
 def fakellm(folder: Path) -> Iterator[str]:
-    """Its root URL."""
+    """Run fakellm; yields its root URL."""
     config, port = folder / "fakellm.yaml", free_port()
     config.write_text(RULES)
     command = [str(environment() / "fakellm"), "serve", "--port", str(port), "--config", str(config)]
@@ -72,7 +72,7 @@ def ask(root: str) -> dict[str, Any]:
 
 
 def main(quick: bool = False) -> dict[str, Any]:
-    """``{"markdown": …, "figures": …}``. Raises AssertionError."""
+    """Returns ``{"markdown": …, "figures": …}``. Raises AssertionError."""
     with tempfile.TemporaryDirectory(prefix="brimful-foreign-") as name:
         folder = Path(name)
         lines = [f"Tell me of number {place}." for place in range(GOOD)]

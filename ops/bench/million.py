@@ -1,6 +1,6 @@
-"""A million one-line prompts in flat memory: `brimful run` through a fast gateway, its memory looked at all the while.
+"""A million one-line prompts in constant memory: `brimful run` against a fast gateway, with its memory sampled.
 
-``python ops/bench/million.py [--quick]``: a few minutes, with ``--quick`` (a tenth of it) less than one.
+``python ops/bench/million.py [--quick]`` takes a few minutes, with ``--quick`` (a tenth of the lines) less than one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def write_prompts(path: Path, lines: int) -> None:
 
 
 def records(out: Path, lines: int) -> int:
-    """How many records there are. Raises SystemExit unless each line has exactly one."""
+    """The number of records. Raises SystemExit unless each line has exactly one."""
     seen, count = bytearray(lines + 1), 0
     with out.open("rb") as file:
         for row in file:
@@ -77,7 +77,7 @@ def figures(lines: int, looks: Sequence[Look], summary: dict[str, Any], seconds:
 
 
 def measure(folder: Path, lines: int, look_s: float) -> dict[str, Any]:
-    """In ``folder``. Raises SystemExit when a line is missing, or there twice."""
+    """Run it in ``folder``. Raises SystemExit if a line is missing or occurs twice."""
     prompts, out = folder / "prompts.jsonl", folder / "out.jsonl"
     write_prompts(prompts, lines)
     fast = {"slots": None, "starts": None, "latency_s": 0.02, "per_token_s": 0.0, "batch_factor": 0.0}
@@ -92,7 +92,7 @@ def measure(folder: Path, lines: int, look_s: float) -> dict[str, Any]:
 
 
 def main(quick: bool = False) -> dict[str, Any]:
-    """``{"markdown": …, "figures": …}``. Raises SystemExit when a line is missing, or memory is above its bound."""
+    """Returns ``{"markdown": …, "figures": …}``. Raises SystemExit if a line is missing or memory exceeds its bound."""
     with tempfile.TemporaryDirectory(prefix="brimful-million-") as name:
         found = measure(Path(name), 100_000 if quick else 1_000_000, look_s=0.5 if quick else 2.0)
     if found["sampled"] != found["lines"]:

@@ -1,7 +1,7 @@
-"""What packing is worth: `brimful run --pack …` on one file, under one key's limits, at gateways of known latency.
+"""What packing gains: `brimful run --pack …` on one file, under one key's limits, at gateways of known latency.
 
-``python ops/bench/packing.py [--quick]``: about five minutes, with ``--quick`` about three. The figure is rollouts a
-minute from the first request's start to the last one's end, so that starting Python does not count.
+``python ops/bench/packing.py [--quick]`` takes about five minutes, with ``--quick`` about three. The figure is rollouts
+a minute between the first request's start and the last one's end, so that starting Python does not count.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from runs import gateway, ledger, run
 
 SLOTS, MAX_TOKENS = 16, 32
 STARTS, WINDOW_S = 100, 10.0
-"""600 starts a minute, by the ten seconds: in a run of half a minute a whole minute's would never be used up."""
+"""600 starts a minute, as a window of ten seconds: half a minute's run would never use up a whole minute's starts."""
 FREE = (600, 60.0)
-"""The same by the minute: no hindrance to a few hundred requests, which is hardest on packing."""
+"""The same as a window of a minute: it does not limit a few hundred requests, which is the hardest case for packing."""
 _AT_ONCE = 2
-"""Runs side by side, each with a gateway, a fleet and limits of its own: they mostly wait."""
+"""Runs at the same time, each with its own gateway, fleet and limits: they mostly wait."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One run."""
+    """The settings of one run."""
 
     about: str
     pack: str
@@ -48,7 +48,7 @@ class Figure:
 
 
 def sweep(quick: bool) -> list[Case]:
-    """Each for about half a minute (``quick``: a third of it); the large ones, and ``auto``, on the same file."""
+    """Each takes about half a minute (``quick``: a third of it); the large sizes and ``auto`` use the same file."""
     seconds = 10 if quick else 30
     cases = [Case("sweep", "off", 20 * seconds)]
     cases += [Case("sweep", str(size), 10 * size * seconds) for size in (8, 32, 128)]
@@ -56,7 +56,7 @@ def sweep(quick: bool) -> list[Case]:
 
 
 def others(quick: bool) -> list[Case]:
-    """Where packing pays less, or not at all: ``auto`` is to be no slower than ``off``."""
+    """Where packing gains little or nothing: ``auto`` must not be slower than ``off``."""
     few = 300 if quick else 600
     return [
         case
@@ -134,7 +134,7 @@ Where packing pays less, or not at all (600 starts in any 60 s):
 
 
 def main(quick: bool = False) -> dict[str, Any]:
-    """``{"markdown": …, "figures": …}``."""
+    """Returns ``{"markdown": …, "figures": …}``."""
     swept, cases = sweep(quick), others(quick)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         figures = list(pool.map(measure, [*swept, *cases]))

@@ -1,4 +1,4 @@
-"""The peers' own virtual environment, made once: some of them ask for a newer Python than brimful does."""
+"""The peers' own virtual environment, made once: some of them need a newer Python than brimful does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WANTED = ("3.13", "3.14", "3.12")
 
 
 def newest_python() -> str:
-    """A Python of 3.13 or near it on the path or under pyenv; else the one that runs."""
+    """A Python of about 3.13 on the path or under pyenv; else the one that runs this."""
     roots = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     for version in _WANTED:
         candidates = [shutil.which(f"python{version}"), *map(str, sorted(roots.glob(f"{version}.*/bin/python")))]
@@ -25,7 +25,7 @@ def newest_python() -> str:
 
 
 def peers_python(directory: Path) -> str:
-    """The environment's Python; made or renewed when the requirements are others than last time."""
+    """The environment's Python. The environment is made again when the requirements have changed."""
     python = directory / "bin" / "python"
     stamp = directory / "requirements.sha256"
     digest = hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()
@@ -39,7 +39,7 @@ def peers_python(directory: Path) -> str:
 
 
 def installed(python: str) -> dict[str, str]:
-    """Package → version, of the peers' environment."""
+    """Package → version in the peers' environment."""
     code = (
         "import importlib.metadata as m, json;"
         "print(json.dumps({d.metadata['Name'].lower(): d.version for d in m.distributions()}))"

@@ -1,4 +1,4 @@
-"""Client processes, the servers they use, and how much they do."""
+"""Client processes, the servers they use, and the amount of work."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is done. ``wide`` is the crowd; all times are seconds."""
+    """The amount of work. ``wide`` is the number of waiters in the crowded scenarios; all times are seconds."""
 
     rounds: int = 4
     wide: int = 400
@@ -50,7 +50,7 @@ QUICK = Sizes(
 
 @dataclass
 class Bench:
-    """Where clients run: the server's URL and one Python for ours, one for the peers'."""
+    """Where clients run: the server's URL, and the Python for our client and for the peers'."""
 
     url: str
     ours: str
@@ -59,7 +59,7 @@ class Bench:
     notes: list[str] = field(default_factory=list)
 
     def fresh(self, entry: Entry) -> None:
-        """An empty server. For ours it is vouched for, as a fleet does with a server that it has started itself."""
+        """Empty the server. For ours, mark its memory as complete, as a fleet does with a server it has started."""
         with redis.Redis.from_url(self.url) as client:
             client.flushall()
             if entry.ours:
@@ -79,7 +79,7 @@ class Bench:
 
 
 class Client:
-    """A client process; ended by its own handle."""
+    """A client process, which is ended by its own handle."""
 
     def __init__(self, python: str, entry: Entry, url: str, spec: dict[str, Any]) -> None:
         spec = {"bound_s": 60.0, **spec, "limiter": entry.name, "url": url}

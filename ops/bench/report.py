@@ -1,4 +1,4 @@
-"""The figures as a Markdown table and an SVG chart that reads in light and dark."""
+"""The figures as a Markdown table and an SVG chart for light and dark backgrounds."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _plain(digits: int) -> Callable[[float], str]:
 
 
 def columns(sizes: Mapping[str, Any]) -> list[tuple[str, str, Callable[[float], str]]]:
-    """(key, heading, format) in the tables' order."""
+    """(key, heading, format), in the order of the tables."""
     wide, starts, window_s = sizes["wide"], sizes["window_starts"], sizes["window_s"]
     return [
         ("commands_96", "commands per grant, 96 waiters", _plain(1)),
@@ -70,7 +70,7 @@ def columns(sizes: Mapping[str, Any]) -> list[tuple[str, str, Callable[[float], 
 
 
 def panels(sizes: Mapping[str, Any]) -> list[tuple[str, str, float | None, str]]:
-    """(key, title, limit line, what is better) of the chart."""
+    """(key, title, limit line, which direction is better) of each chart."""
     starts = sizes["window_starts"]
     return [
         ("commands_wide", f"Commands per grant, {sizes['wide']} waiters", None, "less is better"),
@@ -91,7 +91,7 @@ def cell(figures: Mapping[str, Any], key: str, form: Callable[[float], str]) -> 
 
 
 def tables(figures: Figures, cols: Sequence[tuple[str, str, Callable[[float], str]]]) -> str:
-    """Figures down, limiters across: one table of those that limit slots, one of those that limit starts."""
+    """Figures as rows, limiters as columns: one table of those that limit slots, one of those that limit starts."""
     parts = []
     for key, title in (("commands_96", "Slots"), ("window_most", "Starts in a window")):
         names = [name for name, values in figures.items() if key in values]
@@ -108,7 +108,7 @@ def tables(figures: Figures, cols: Sequence[tuple[str, str, Callable[[float], st
 
 
 def document(record: Mapping[str, Any]) -> str:
-    """The report's Markdown, from what a run has recorded."""
+    """The report's Markdown, from the recorded figures."""
     sizes = record["sizes"]
     widened = sizes["window_s"] + 0.2 + 0.01 * sizes["window_s"]
     text = TEXT.format(
@@ -124,7 +124,7 @@ def document(record: Mapping[str, Any]) -> str:
 
 
 def growth_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Ours alone: how its cost grows."""
+    """How the cost of our limiter grows."""
     lines = ["| waiters | processes | commands per grant |", "|---:|---:|---:|"]
     lines += [f"| {row['waiters']:,} | {row['processes']} | {row['commands']:.1f} |" for row in rows]
     return "\n".join(lines)
@@ -140,7 +140,7 @@ _LABEL, _BAR, _ROW, _WIDTH = 210, 190, 20, 500
 
 
 def chart(figures: Figures, panels: Sequence[tuple[str, str, float | None, str]]) -> str:
-    """Small bar charts, two side by side; ``panels`` are (key, title, limit line, what is better)."""
+    """Small bar charts, two in a row; ``panels`` are (key, title, limit line, which direction is better)."""
     drawn: list[str] = []
     column_y = [16, 16]
     for place, (key, title, limit, better) in enumerate(panels):

@@ -1,4 +1,4 @@
-"""`brimful run` against the mock gateway, and what memory they take meanwhile."""
+"""`brimful run` against the mock gateway, with samples of the memory that its processes use."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ serve(gateway, host="127.0.0.1", port=0, ready=lambda gateway: print(gateway.url
 
 @contextmanager
 def gateway(**options: Any) -> Iterator[str]:
-    """A mock gateway in a process of its own; its URL, which ends in /v1. ``options`` are GatewayOptions's."""
+    """Run a mock gateway; yields its URL, which ends in /v1. ``options`` are fields of GatewayOptions."""
     command = [sys.executable, "-c", _GATEWAY, json.dumps(options)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert process.stdout is not None
@@ -50,7 +50,7 @@ def ledger(url: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Look:
-    """Memory in MB, so many seconds after the command began."""
+    """A sample: memory in MB, ``at_s`` seconds after the command began."""
 
     at_s: float
     written: int
@@ -59,16 +59,16 @@ class Look:
     redis: float
     """``used_memory``"""
     worker: float
-    """The largest."""
+    """Of the largest worker."""
 
 
 @dataclass
 class Run:
-    """A run that ended."""
+    """A run that has ended."""
 
     summary: dict[str, Any]
     seconds: float
-    """Of the whole command: looking through the input, starting the fleet, sampling."""
+    """Of the whole command: reading the input, starting the fleet, sampling."""
     looks: list[Look] = field(default_factory=list)
 
 
@@ -81,7 +81,7 @@ def run(
     look_s: float | None = None,
     on_look: Callable[[Look], None] = lambda look: None,
 ) -> Run:
-    """To its end, on a state directory beside ``out``, so that nothing is shared with other runs. Raises SystemExit."""
+    """Run it to its end. Its state directory is beside ``out`` and shared with no other run. Raises SystemExit."""
     names = ("BRIMFUL_", "ACS_", "KIOS_", "OPENAI_")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(names)}
     state = out.parent / "state"

@@ -1,4 +1,4 @@
-"""What is measured. Each scenario starts its own client processes on an empty server and returns figures."""
+"""The scenarios. Each one starts its own client processes on an empty server and returns figures."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def crowd(bench: Bench, entry: Entry, waiters: int, hold_s: float, rounds: int, 
 
 
 def handoff(bench: Bench, entry: Entry) -> dict[str, Any]:
-    """One slot, two processes that both want it always: from a release in one to the next entry in the other."""
+    """One slot, two processes that always want it: the time from a release in one to the next grant in the other."""
     bench.fresh(entry)
     spec = {"kind": "rounds", "slots": 1, "coroutines": 2, "hold_s": 0.005, "seconds": bench.sizes.handoff_s}
     results = together(bench.clients(entry, *[{**spec, "bound_s": bench.sizes.handoff_s + 5}] * 2))
@@ -64,7 +64,7 @@ def handoff(bench: Bench, entry: Entry) -> dict[str, Any]:
 
 
 def free_slot(bench: Bench, entry: Entry) -> dict[str, Any]:
-    """Nobody else there: the median wait for a slot that is free."""
+    """Without competition: the median wait for a slot that is free."""
     bench.fresh(entry)
     spec = {"kind": "rounds", "slots": LIMIT, "coroutines": 1, "rounds": 200, "hold_s": 0.002}
     waits = [entered - asked for asked, entered, _ in _events(together(bench.clients(entry, spec)))]
@@ -72,19 +72,19 @@ def free_slot(bench: Bench, entry: Entry) -> dict[str, Any]:
 
 
 def growth(bench: Bench, entry: Entry, waiters: int, processes: int) -> dict[str, Any]:
-    """Long holds, ever more waiters and processes: commands per grant."""
+    """Long holds with growing numbers of waiters and processes: commands per grant."""
     bench.fresh(entry)
     hold_s, seconds = 5.0, bench.sizes.growth_s
     spec = {"kind": "rounds", "slots": LIMIT, "coroutines": waiters // processes, "hold_s": hold_s, "spread": 0.5}
     results = together(bench.clients(entry, *[{**spec, "seconds": seconds, "bound_s": seconds}] * processes))
-    # Holds that the bound cut short were granted too: all slots are in use all the time.
+    # Holds that the time bound cut short were granted too: all slots are in use all the time.
     granted = len(_events(results)) + LIMIT
     commands = sum(result["commands"] for result in results)
     return {"waiters": waiters, "processes": processes, "commands": commands / granted}
 
 
 def share(bench: Bench, entry: Entry) -> dict[str, Any]:
-    """Four equal processes that always want more: how evenly the grants are shared."""
+    """Four equal processes that always want more: how evenly they share the grants."""
     bench.fresh(entry)
     seconds = bench.sizes.share_s
     spec = {"kind": "rounds", "slots": LIMIT, "coroutines": 24, "hold_s": 0.05, "spread": 0.5, "seconds": seconds}
@@ -93,7 +93,7 @@ def share(bench: Bench, entry: Entry) -> dict[str, Any]:
 
 
 def rate(bench: Bench, entry: Entry) -> dict[str, Any]:
-    """A key with plenty of slots, 3 processes, holds of no length: grants per second."""
+    """A key with plenty of slots, 3 processes, holds of zero length: grants per second."""
     bench.fresh(entry)
     spec = {"kind": "rounds", "slots": 1000, "coroutines": 100, "hold_s": 0.0, "seconds": bench.sizes.rate_s}
     results = together(bench.clients(entry, *[{**spec, "bound_s": bench.sizes.rate_s + 5}] * 3))
@@ -102,7 +102,7 @@ def rate(bench: Bench, entry: Entry) -> dict[str, Any]:
 
 
 def recovery(bench: Bench, entry: Entry) -> dict[str, Any]:
-    """A process holds all 16 and is killed by SIGKILL: seconds until another one holds all 16."""
+    """A process that holds all 16 slots is killed by SIGKILL: seconds until another one holds all 16."""
     bench.fresh(entry)
     bound = bench.sizes.recovery_bound_s
     holder, heir = bench.clients(
@@ -125,7 +125,7 @@ def recovery(bench: Bench, entry: Entry) -> dict[str, Any]:
 
 
 def memory(bench: Bench, entry: Entry) -> dict[str, Any]:
-    """FLUSHALL while 16 are held and 32 wait: the most that are then held at once."""
+    """FLUSHALL while 16 are held and 32 wait: the most that are held at the same time afterwards."""
     bench.fresh(entry)
     hold_s = bench.sizes.memory_hold_s
     spec = {"kind": "rounds", "slots": LIMIT, "coroutines": 24, "hold_s": hold_s, "seconds": 2 * hold_s}
@@ -139,7 +139,7 @@ def memory(bench: Bench, entry: Entry) -> dict[str, Any]:
 
 
 def window(bench: Bench, entry: Entry) -> dict[str, Any]:
-    """Three processes want more than ``starts`` in a window allows: the most in any window, and how much is used."""
+    """Three processes want more than ``starts`` per window: the most in any window, and the share that is used."""
     bench.fresh(entry)
     sizes = bench.sizes
     seconds = sizes.window_s * sizes.windows
@@ -164,7 +164,7 @@ def window(bench: Bench, entry: Entry) -> dict[str, Any]:
 
 
 def recoveries(benches: dict[str, Bench]) -> dict[str, dict[str, Any]]:
-    """:func:`recovery` of all at once, each on a server of its own: it is only waiting."""
+    """:func:`recovery` of all contenders at the same time, each on its own server: it only waits."""
     entries = [BY_NAME[name] for name in benches]
     with ThreadPoolExecutor(len(entries)) as threads:
         pending = {entry.name: threads.submit(recovery, benches[entry.name], entry) for entry in entries}
@@ -182,9 +182,9 @@ GROWTH = ((24, 4), (400, 4), (4000, 4), (400, 1), (400, 16))
 
 
 def growths(benches: Sequence[Bench]) -> list[dict[str, Any]]:
-    """:func:`growth` of ours at all of :data:`GROWTH` at once, each on a server of its own: holds are long.
+    """:func:`growth` of ours for all of :data:`GROWTH` at the same time, each on its own server: holds are long.
 
-    ``benches`` may be empty: nothing is measured then.
+    With no ``benches`` nothing is measured.
     """
     ours = BY_NAME["brimful"]
     with ThreadPoolExecutor(len(GROWTH)) as threads:
@@ -193,7 +193,7 @@ def growths(benches: Sequence[Bench]) -> list[dict[str, Any]]:
 
 
 def measure(bench: Bench, entry: Entry) -> dict[str, Any]:
-    """All that applies to ``entry``. A scenario that a peer cannot run is told in the notes."""
+    """All scenarios that apply to ``entry``. The notes name those that a peer cannot run."""
     sizes = bench.sizes
     plan: list[tuple[str, Any]] = []
     if "slots" in entry.limits:

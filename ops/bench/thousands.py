@@ -1,10 +1,10 @@
-"""Thousands in flight: `brimful run` beside the Kios page's bare aiohttp script, on the same work in the same run.
+"""Thousands in flight: `brimful run` compared with the Kios page's bare aiohttp script, on the same work.
 
-``python ops/bench/thousands.py [--quick]``; about six minutes, with ``--quick`` one.
+``python ops/bench/thousands.py [--quick]`` takes about six minutes, with ``--quick`` one.
 
-A fleet of three workers holds 6,000 chat requests (the page's own example: three scripts of 2,000) at the stand-in
-gateway, which answers each after 20 s; four waves of them, so that they are held for more than a minute. The two take
-turns, and what is told is the mean of their rounds: a shared machine is not as fast in one minute as in the next.
+A fleet of three workers keeps 6,000 chat requests (the page's own example: three scripts of 2,000) at the mock gateway,
+which answers each after 20 s; four waves of them last for more than a minute. The two contenders take turns, and the
+figures are means of their rounds: a shared machine is not equally fast in every minute.
 """
 
 from __future__ import annotations
@@ -49,31 +49,31 @@ FULL, QUICK = Size(), Size(in_flight=1500, latency_s=5.0, rounds=1)
 
 @dataclass
 class Figures:
-    """Of one contender. CPU is user + system."""
+    """The figures of one contender. CPU is user + system."""
 
     answered: int = 0
     peak: int = 0
     held: float = 0.0
-    """Mean in flight between the first wave's end and the last arrival."""
+    """Mean number in flight between the first wave's end and the last arrival."""
     per_second: float = 0.0
     seconds: float = 0.0
     """From the first arrival to the last answer."""
     held_cpu_ms: float = 0.0
-    """Per request, of the processes that hold the connections, from one moment when the slots are
-    full and nothing begins or ends to the last such moment."""
+    """Per request, of the processes that hold the connections, between the first and the last moment at which the slots
+    are full and no request begins or ends."""
     cpu_ms: float = 0.0
-    """The same from the first arrival at the gateway to the processes' end."""
+    """The same, from the first arrival at the gateway to the end of the processes."""
     beside_ms: float = 0.0
-    """Per request, of what else it takes: Redis and the command that reads and writes the files."""
+    """Per request, of the other processes: Redis, and the command that reads and writes the files."""
     rss_mb: int = 0
-    """Of the largest of those processes, at the end."""
+    """Of the largest of these processes, at the end."""
     connections: int = 0
-    """Opened in all."""
+    """Connections opened in total."""
 
 
 @dataclass
 class Meter:
-    """CPU of processes from :meth:`begin` on. What has ended counts with its last reading."""
+    """CPU of processes since :meth:`begin`. A process that has ended counts with its last reading."""
 
     workers: dict[int, float] = field(default_factory=dict)
     beside: dict[int, float] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class Meter:
                 continue
 
     def ended(self, process: subprocess.Popen[Any]) -> bool:
-        """Reaps it: its own whole CPU is known only then."""
+        """Reap it: only then is all of its own CPU known."""
         pid, status, usage = os.wait4(process.pid, os.WNOHANG)
         if pid:
             process.returncode = os.waitstatus_to_exitcode(status)
@@ -118,7 +118,7 @@ def _holds_connections(command: list[str]) -> bool:
 
 @contextmanager
 def gateway(size: Size) -> Iterator[str]:
-    """Its root URL."""
+    """Run the gateway; yields its root URL."""
     command = [sys.executable, "-m", "brimful.cli", "gateway", "--port", "0", "--slots", "0", "--starts", "0"]
     command += ["--latency", str(size.latency_s), "--per-token", "0", "--models", "*"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
@@ -138,9 +138,11 @@ def ledger(root: str) -> dict[str, Any]:
 
 
 def watch(root: str, size: Size, processes: list[subprocess.Popen[Any]]) -> Figures:
-    """Until all have ended."""
+    """Returns when all have ended."""
     meter, begun = Meter(), False
-    full: list[tuple[int, float]] = []  # arrivals and CPU at moments when the slots are full and all is quiet
+    full: list[
+        tuple[int, float]
+    ] = []  # arrivals and CPU at moments when the slots are full and no request begins or ends
     arrivals = 0
     held: list[tuple[float, int]] = []
     running = list(processes)
@@ -154,7 +156,7 @@ def watch(root: str, size: Size, processes: list[subprocess.Popen[Any]]) -> Figu
             meter.begin()
         if begun:
             held.append((seen["now_s"], seen["active"]))
-        # Between two such moments as many requests were begun as ended. In a burst thousands come while this looks.
+        # Between two such moments as many requests began as ended. During a burst, thousands arrive while this samples.
         if seen["arrivals"] == arrivals and seen["active"] > 0.98 * size.in_flight:
             full.append((arrivals, sum(meter.workers.values())))
         arrivals = seen["arrivals"]
@@ -219,7 +221,7 @@ def brimful(size: Size, prompts: Path, folder: Path) -> Figures:
 
 
 def mean(rounds: list[Figures]) -> Figures:
-    """Of each figure; whole numbers stay whole."""
+    """The mean of each figure; whole numbers stay whole."""
     told: dict[str, Any] = {}
     for name, first in asdict(rounds[0]).items():
         value = sum(getattr(one, name) for one in rounds) / len(rounds)
@@ -249,7 +251,7 @@ figures are means of {rounds} rounds.
 
 
 def main(quick: bool = False) -> dict[str, Any]:
-    """``{"markdown": …, "figures": …}``."""
+    """Returns ``{"markdown": …, "figures": …}``."""
     size = QUICK if quick else FULL
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
