@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from celery.exceptions import Reject
 from brimful.dispatch.ledger import MAX_TRIES, Result, RunLedger
 from brimful.outcome import Cause, Outcome
 from brimful.packing.units import Manifest, ManifestEntry, manifest_message
+from brimful.profile import get_profile
 from brimful.request import Request
 from brimful.state.redis_url import redis_client
 from brimful_worker.local.server.valkey import Valkey
@@ -71,11 +72,13 @@ async def ledger(valkey: Valkey) -> AsyncIterator[RunLedger]:
 
 @contextlib.asynccontextmanager
 async def worker(valkey: Valkey, sampler: Any, **options: Any) -> AsyncIterator[ShardRunner]:
-    runner = ShardRunner(
-        sampler, valkey.url, "w", options.pop("stopping", None) or asyncio.Event(), check_s=0.05, **options
-    )
-    async with runner:
+    stopping = options.pop("stopping", None) or asyncio.Event()
+    async with ShardRunner(sampler, valkey.url, "w", stopping, parse, check_s=0.05, **options) as runner:
         yield runner
+
+
+def parse(fields: Mapping[str, Any]) -> Request:
+    return Request.parse(fields, get_profile("acs"))
 
 
 async def stored(ledger: RunLedger) -> list[Result]:
@@ -182,7 +185,6 @@ async def test_withdrawn_work_is_cancelled_on_the_wire_too(valkey: Valkey, ledge
         await ledger.withdraw([SHARD])
         assert (await running)["requests"] == 0
         assert sorted(sampler.cancelled) == ["a", "b"]
-        assert runner.shards == 0
     assert await stored(ledger) == []
 
 
@@ -283,7 +285,9 @@ async def test_outcomes_wait_for_redis(valkey: Valkey, ledger: RunLedger, tmp_pa
 async def test_the_connections_to_a_sentinel_are_closed_too(valkey: Valkey, tmp_path: Path) -> None:
     with sentinel(tmp_path, valkey.port) as port, redis.Redis(port=port, decode_responses=True) as watcher:
         before = len(watcher.client_list())
-        runner = ShardRunner(HeldSampler(), f"sentinel://127.0.0.1:{port}/0?master=mymaster", "w", asyncio.Event())
+        runner = ShardRunner(
+            HeldSampler(), f"sentinel://127.0.0.1:{port}/0?master=mymaster", "w", asyncio.Event(), parse
+        )
         async with runner:
             assert (await runner.run(RUN, SHARD, message("a")))["requests"] == 0
             assert len(watcher.client_list()) > before
@@ -294,14 +298,12 @@ async def test_a_shard_that_kills_its_workers_is_given_up(valkey: Valkey, ledger
     await record(ledger, "a")
     sampler = HeldSampler(free=False)
     for _ in range(MAX_TRIES):
-        runner = ShardRunner(sampler, valkey.url, "w", asyncio.Event())
-        await runner.start()
-        begun = len(sampler.begun)
-        running = asyncio.create_task(runner.run(RUN, SHARD, message("a")))
-        await wait_until_async(lambda: len(sampler.begun) > begun, "begun")  # noqa: B023
-        running.cancel()  # stands for its death: the claim is given up, the try stays counted
-        await asyncio.gather(running, return_exceptions=True)
-        await runner.aclose()
+        async with worker(valkey, sampler) as runner:
+            begun = len(sampler.begun)
+            running = asyncio.create_task(runner.run(RUN, SHARD, message("a")))
+            await wait_until_async(lambda: len(sampler.begun) > begun, "begun")  # noqa: B023
+            running.cancel()  # stands for its death: the claim is given up, the try stays counted
+            await asyncio.gather(running, return_exceptions=True)
     async with worker(valkey, sampler) as last:
         assert await last.run(RUN, SHARD, message("a")) == {"requests": 1, "failed": 1}
     [result] = await stored(ledger)
@@ -311,11 +313,8 @@ async def test_a_shard_that_kills_its_workers_is_given_up(valkey: Valkey, ledger
 
 
 async def test_a_request_that_cannot_be_made_fails_alone(valkey: Valkey, ledger: RunLedger) -> None:
-    from brimful.profile import get_profile
-
     await record(ledger, "a", "b")
-    acs = get_profile("acs")
-    async with worker(valkey, HeldSampler(), parse=lambda fields: Request.parse(fields, acs)) as runner:
+    async with worker(valkey, HeldSampler()) as runner:
         bad, good = message("a", "b")
         bad["request"]["n"] = 0
         assert await runner.run(RUN, SHARD, [bad, good]) == {"requests": 2, "failed": 1}

@@ -21,7 +21,6 @@ async def steps(client: Redis) -> int:
 async def test_runs_that_take_turns_are_stored_a_step_each(valkey: Valkey) -> None:
     async with redis_client(valkey.url) as client:
         store = Store(client, in_hand=lambda: 2000)
-        store.start()
         runs = [Keys("one"), Keys("two"), Keys("three")]
         before = await steps(client)
         put = [
@@ -42,7 +41,6 @@ async def test_runs_that_take_turns_are_stored_a_step_each(valkey: Valkey) -> No
 async def test_the_last_one_is_stored_when_all_before_it_are(valkey: Valkey) -> None:
     async with redis_client(valkey.url) as client:
         store = Store(client)
-        store.start()
         keys, done = Keys("run"), list[asyncio.Future[None]]()
         puts = [
             store.put(keys, "shard", f"{number}", [], Outcome(f"{number}", completion={}), last=bool)
@@ -62,7 +60,6 @@ async def test_a_run_that_cannot_be_stored_holds_up_no_other(valkey: Valkey) -> 
         bad, good = Keys("bad"), Keys("good")
         await client.set(bad.results, "no stream")
         store = Store(client)
-        store.start()
         waiting = store.put(bad, "shard", "0", [], Outcome("0", completion={}), last=bool)
         for number in range(300):
             put = store.put(good, "shard", f"{number}", [], Outcome(f"{number}", completion={}), last=bool)

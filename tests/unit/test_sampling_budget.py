@@ -1,3 +1,5 @@
+"""The gate that keeps requests under the end of the budget."""
+
 from __future__ import annotations
 
 import asyncio
@@ -7,15 +9,15 @@ import pytest
 from brimful_worker.sampling.budget import BudgetGate
 
 
-async def test_open_it_lets_everybody_pass() -> None:
+async def test_an_open_gate_lets_every_request_pass() -> None:
     gate = BudgetGate()
     for _ in range(1000):
-        await gate.turn()
+        await gate.wait()
         assert gate.enter()
     assert (gate.holding, gate.limit) == (1000, None)
 
 
-async def test_a_refusal_teaches_how_many_fit_and_the_next_goes_when_one_ends() -> None:
+async def test_a_refusal_sets_how_many_fit_and_the_next_enters_when_one_ends() -> None:
     gate = BudgetGate()
     for _ in range(5):
         assert gate.enter()
@@ -23,7 +25,7 @@ async def test_a_refusal_teaches_how_many_fit_and_the_next_goes_when_one_ends() 
     gate.leave()  # the refused one
     assert (gate.limit, gate.holding) == (4, 4)
     assert not gate.enter()
-    turn = asyncio.ensure_future(gate.turn())
+    turn = asyncio.ensure_future(gate.wait())
     await asyncio.sleep(0)
     assert not turn.done()
     gate.fitted()
@@ -32,7 +34,7 @@ async def test_a_refusal_teaches_how_many_fit_and_the_next_goes_when_one_ends() 
     assert gate.enter()
 
 
-async def test_while_no_hold_ends_only_a_probe_now_and_then() -> None:
+async def test_while_no_hold_ends_only_probes_are_sent() -> None:
     now = 100.0
     gate = BudgetGate(lambda: now, lambda: 0.0)
     assert gate.enter()
@@ -47,19 +49,19 @@ async def test_while_no_hold_ends_only_a_probe_now_and_then() -> None:
     now += 0.26
     assert not gate.enter(), "the next one later"
     now += 0.26
-    await gate.turn()
+    await gate.wait()
     assert gate.enter()
 
 
-async def test_a_probes_time_wakes_one_waiter() -> None:
+async def test_a_waiter_is_woken_when_the_next_probe_is_due() -> None:
     gate = BudgetGate(uniform=lambda: -1.0)  # no pause at all
     assert gate.enter()
     gate.refused()
     gate.leave()
-    await asyncio.wait_for(gate.turn(), 5)
+    await asyncio.wait_for(gate.wait(), 5)
 
 
-async def test_it_grows_by_one_a_round_and_opens_in_the_end() -> None:
+async def test_the_limit_grows_by_one_a_round_until_the_gate_opens() -> None:
     gate = BudgetGate()
     for _ in range(4):
         assert gate.enter()
@@ -74,12 +76,12 @@ async def test_it_grows_by_one_a_round_and_opens_in_the_end() -> None:
     assert gate.limit is None
 
 
-async def test_the_end_is_told_to_those_that_wait_and_forgotten_in_time() -> None:
+async def test_the_end_wakes_all_waiters_and_is_forgotten_in_time() -> None:
     now = 100.0
     gate = BudgetGate(lambda: now)
     assert gate.enter()
     gate.refused()
-    turn = asyncio.ensure_future(gate.turn())
+    turn = asyncio.ensure_future(gate.wait())
     await asyncio.sleep(0)
     gate.end(500)
     gate.leave()
@@ -100,7 +102,7 @@ async def test_a_cancelled_waiter_passes_its_turn_on() -> None:
     gate = BudgetGate(uniform=lambda: -1.0)
     assert gate.enter()
     gate.refused()
-    first, second = asyncio.ensure_future(gate.turn()), asyncio.ensure_future(gate.turn())
+    first, second = asyncio.ensure_future(gate.wait()), asyncio.ensure_future(gate.wait())
     await asyncio.sleep(0)
     gate.leave()  # the first is woken …
     first.cancel()  # … and cancelled before it runs

@@ -32,21 +32,24 @@ _STATUS_S = 5.0
 
 
 class WorkerPort:
-    """Implements brimful.runtime.port.Port. Everything but ``run`` and ``parse`` is used on the loop."""
+    """Implements brimful.runtime.port.Port. Everything except ``run`` and ``parse`` is used on the loop."""
 
     def __init__(self, settings: Settings, name: str) -> None:
-        """Raises SettingError for whatever is missing or wrong; opens nothing."""
+        """Raises SettingError for whatever is missing or wrong. Opens nothing."""
         self._settings = settings
         self._name = name
-        self._profile = settings.profile
         self.stopping = asyncio.Event()
         self._admission = Admission.from_settings(settings, name=name)
         self._provider = Provider(settings)
         self._sampler = Sampler(settings, self._admission, self._provider, stopping=self.stopping.is_set)
         self._shards = ShardRunner(
-            self._sampler, required(settings.redis_url), name, self.stopping, parse=self._parse_one
+            self._sampler,
+            required(settings.redis_url),
+            name,
+            self.stopping,
+            lambda fields: Request.parse(fields, settings.profile),
         )
-        self._open: AsyncExitStack | None = None
+        self._stack = AsyncExitStack()
 
     async def start(self) -> None:
         """Returns when Redis has been reached, however long that takes; leaves nothing open when cancelled."""
@@ -57,51 +60,47 @@ class WorkerPort:
                 pulse.start()
                 stack.push_async_callback(asyncio.to_thread, pulse.stop)
             if metrics.serving():  # before Redis is waited for: its absence is no reason to restart a worker
-                for told in (metrics.heartbeat(), self._tell_metrics()):
-                    stack.callback(asyncio.create_task(told).cancel)
+                for updating in (metrics.heartbeat(), self._update_metrics()):
+                    stack.callback(asyncio.create_task(updating).cancel)
             stack.push_async_callback(self._admission.aclose)
             await self._admission.start(timeout_s=None)
             await stack.enter_async_context(self._shards)
-            self._open = stack.pop_all()
+            self._stack = stack.pop_all()
 
     async def aclose(self) -> None:
-        if self._open is not None:
-            stack, self._open = self._open, None
-            await stack.aclose()
+        """Idempotent."""
+        await self._stack.aclose()
 
     def run(self, task: Task, coroutine: Coroutine[Any, Any, Any]) -> Any:
         return run_coroutine(coroutine)
 
     def parse(self, raw: Any, fields: dict[str, Any]) -> Request:
-        """``workload``, where the request names none, is that of the queue it came through; else interactive."""
-        fields = dict(fields)
+        """A request without a ``workload`` has that of the queue it came through, or else interactive."""
         if "workload" not in fields and not (isinstance(raw, dict) and raw.get("workload")):
-            fields["workload"] = _workload_of_queue()
-        return Request.parse({} if raw is None else raw, self._profile, **fields)
+            fields = {**fields, "workload": _workload_of_queue()}
+        return Request.parse({} if raw is None else raw, self._settings.profile, **fields)
 
     async def sample(self, request: Request) -> Outcome:
+        """Raises celery's Reject (requeue) if the worker stops before the request is sent."""
         task = current_task.request if current_task else None
         failure = poison_failure(task.__dict__) if task is not None else None
         if failure is not None:
             return Outcome(request.id, failure=failure, worker=self._name)
-        return await self._unless_stopping(request, task.id if task is not None else "")
-
-    async def _unless_stopping(self, request: Request, scope: str) -> Outcome:
-        """Sample. When the worker stops, what is on the wire ends, and what only waits goes to another (Reject)."""
-        flying = False
+        sent = False
 
         def on_wire(now: bool) -> None:
-            nonlocal flying
-            flying = now
+            nonlocal sent
+            sent = now
             if not now and self.stopping.is_set():
                 sampling.cancel(GIVE_BACK)
 
+        scope = task.id if task is not None else ""
         sampling = asyncio.create_task(self._sampler.sample(request, scope=scope, on_wire=on_wire))
         stopping = asyncio.create_task(self.stopping.wait())
         try:
             await asyncio.wait({sampling, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if not flying:
-                sampling.cancel(GIVE_BACK)  # nothing, if it is done
+            if not sent:
+                sampling.cancel(GIVE_BACK)  # no effect if it is done
             return await sampling
         except asyncio.CancelledError:
             revoked = (me := asyncio.current_task()) is not None and me.cancelling()
@@ -113,9 +112,9 @@ class WorkerPort:
             stopping.cancel()
 
     async def shard(self, run: str, shard: str, requests: list[dict[str, Any]]) -> dict[str, Any]:
-        return await self._shards.run(run, shard, requests)  # counts a shard's deaths itself
+        return await self._shards.run(run, shard, requests)  # it counts the deaths of a shard's workers itself
 
-    async def _tell_metrics(self) -> None:
+    async def _update_metrics(self) -> None:
         while True:
             try:
                 metrics.fleet_status(await self._admission.status(), self._name)
@@ -124,12 +123,9 @@ class WorkerPort:
                 log.debug("no status for the metrics: %s", type(error).__name__)
             await asyncio.sleep(_STATUS_S)
 
-    def _parse_one(self, fields: Any) -> Request:
-        return Request.parse(fields, self._profile)
-
 
 def assemble(node: str) -> WorkerPort:
-    """From the environment, for the Celery node of that name; opens nothing yet but the metrics' port, if asked for.
+    """A worker from the environment, for the Celery node of that name. Opens only the metrics port, if one is set.
 
     Raises SettingError.
     """

@@ -1,10 +1,11 @@
-"""The end of the key's budget: requests whose hold does not fit wait for the holds of others to end.
+"""The end of the key's budget: a request whose hold does not fit waits until the holds of other requests end.
 
-A running request holds its tokens until it ends (ACS, "Handle the end of your Budget"). So a refusal says: with as
-many in flight as there are now, one more does not fit. The gate learns that number, keeps this process's requests
-under it, and lets it grow again slowly; a request that is refused with nothing else in flight has met the end.
-Failure mode: two processes may each take the other's probe for a request in flight; both then wait a random while and
-ask again, so the end is told a little later.
+A running request holds its tokens until it ends (ACS, "Handle the end of your Budget"), so a refusal means that one
+more request does not fit beside those in flight. The gate learns that number, keeps this process's requests under it,
+and lets it grow again slowly. A request that is refused with nothing else in flight has met the end of the budget.
+
+Failure mode: two processes may each count the other's probe as a request in flight. Both then wait a random time and
+ask again, so the end is found a little later.
 """
 
 from __future__ import annotations
@@ -17,18 +18,19 @@ from collections.abc import Callable
 
 from brimful_worker.sampling import retry
 
-_END_IS_NEWS_S = 10.0
-"""For so long after the end, requests as large fail without asking; then somebody may have paid."""
+_END_KNOWN_S = 10.0
+"""How long after the end requests as large fail without being sent. Later, somebody may have paid."""
 _PROBE_FIRST_S, _PROBE_MOST_S = 0.5, 10.0
-"""While no hold of this process ends, one request asks again so often: others' holds end too."""
+"""Pauses between probes while no hold of this process ends: other processes' holds end too."""
 
 
 class BudgetGate:
-    """One process's. Open (the usual case) it only counts."""
+    """One process's. Until a request is refused it only counts."""
 
     def __init__(
         self, clock: Callable[[], float] = time.monotonic, uniform: Callable[[], float] = random.random
     ) -> None:
+        """``uniform`` draws from [0, 1)."""
         self._clock = clock
         self._uniform = uniform
         self._limit: float | None = None
@@ -36,23 +38,24 @@ class BudgetGate:
         self._not_before = 0.0
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._ended: tuple[int, float] | None = None
+        """The smallest hold that was refused with nothing in flight, and when."""
         self.holding = 0
         """Requests of this process that hold tokens at the provider."""
 
     @property
     def limit(self) -> int | None:
-        """Requests that fit at once, as far as is known; None = no refusal is remembered."""
+        """Requests that fit at once, as far as is known; None while no refusal is remembered."""
         return None if self._limit is None else int(self._limit)
 
     def at_end(self, hold: int) -> bool:
-        """Whether a request of this size has just been refused with nothing in flight."""
+        """Whether a request of this hold, in tokens, was just refused with nothing in flight."""
         if self._ended is None:
             return False
         smallest, when = self._ended
-        return hold >= smallest and self._clock() - when < _END_IS_NEWS_S
+        return hold >= smallest and self._clock() - when < _END_KNOWN_S
 
-    async def turn(self) -> None:
-        """Returns when one more may be tried."""
+    async def wait(self) -> None:
+        """Returns when one more request may be tried."""
         while self._closed:
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
@@ -74,25 +77,25 @@ class BudgetGate:
         return self._limit is not None and (self.holding >= int(self._limit) or self._clock() < self._not_before)
 
     def enter(self) -> bool:
-        """A request is about to be sent; False where it must wait for its turn after all."""
+        """A request is about to be sent. Returns False if the gate has closed since :meth:`wait`."""
         if self._closed:
             return False
         self.holding += 1
         return True
 
     def leave(self) -> None:
-        """It has ended, and its hold with it."""
+        """The request has ended, and its hold with it."""
         self.holding -= 1
         self._wake()
 
     def fitted(self) -> None:
-        """The provider took a request, and its hold is about to end: one more per round may fit."""
+        """The provider completed a request, and its hold is about to end: one more per round may fit."""
         self._ended = None
         if self._limit is not None:
             self._refusals, self._not_before = 0, 0.0
             self._limit += 1 / max(1.0, self._limit)
             if self._limit > 4 * (self.holding + len(self._waiting) + 1):
-                self._limit = None  # nobody waits for it any more
+                self._limit = None  # no request waits for it any more
             self._wake()
 
     def refused(self) -> None:
@@ -100,13 +103,13 @@ class BudgetGate:
         fits = max(1, self.holding - 1)
         self._limit = float(fits if self._limit is None else min(fits, max(1.0, self._limit)))
         if self._clock() < self._not_before:
-            return  # one of a crowd that was refused together
+            return  # one of several that were refused together
         self._refusals += 1
         pause = retry.bound(self._refusals, base_s=_PROBE_FIRST_S, cap_s=_PROBE_MOST_S)
         self._not_before = self._clock() + pause * (0.5 + self._uniform() / 2)
 
     def end(self, hold: int) -> None:
-        """Refused with nothing else in flight: those that wait may find it out at once."""
+        """Refused with nothing else in flight. All waiting requests are woken, to fail or to try a smaller hold."""
         smallest = hold if not self.at_end(hold) or self._ended is None else min(hold, self._ended[0])
         self._ended = (smallest, self._clock())
         self._limit, self._refusals, self._not_before = 1.0, 0, 0.0

@@ -1,20 +1,29 @@
-"""How long to wait before asking again: pure functions over named constants; randomness is passed in.
+"""What a failed attempt leads to: a wait, or the request's failure. Pure functions; randomness is passed in.
 
-Full jitter (a uniform draw from zero to the exponential bound) spreads a crowd that failed together over the whole
-bound, so that it does not come back together.
+Full jitter (a uniform draw from zero to the exponential bound) spreads requests that failed together over the whole
+bound, so that they do not come back together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-_GROWTH = 2.0
+from brimful.outcome import Cause, Failure
+from brimful_worker.provider.answers.answer import Classification, Kind
+
+LEASE_LOST = Classification(
+    Kind.TRANSIENT, cause=Cause.LEASE_LOST, message="the slot's lease was lost, and the request ended with it"
+)
+BUDGET_END = Classification(Kind.BUDGET, cause=Cause.BUDGET, message="the key's budget is at its end")
+PERMANENT = (Kind.PERMANENT, Kind.FILTERED, Kind.KEY_REFUSED)
+"""Asking again would bring the same answer."""
+
 _LAST_DOUBLING = 60  # 2.0 ** 60 s is past any cap; a float exponent without end would overflow
 
 
 def bound(failures: int, *, base_s: float, cap_s: float) -> float:
     """The longest wait in seconds after ``failures`` failed attempts (1 or more): base, 2 base, 4 base … cap."""
-    return min(cap_s, base_s * _GROWTH ** min(max(failures, 1) - 1, _LAST_DOUBLING))
+    return min(cap_s, base_s * 2.0 ** min(max(failures, 1) - 1, _LAST_DOUBLING))
 
 
 def full_jitter(failures: int, *, base_s: float, cap_s: float, uniform: Callable[[], float]) -> float:
@@ -25,3 +34,30 @@ def full_jitter(failures: int, *, base_s: float, cap_s: float, uniform: Callable
 def poll_pause(polls: int, *, first_s: float, uniform: Callable[[], float]) -> float:
     """Seconds before the next poll of a Job after ``polls`` polls: from ``first_s`` up to ten times that, ±20 %."""
     return bound(polls + 1, base_s=first_s, cap_s=10 * first_s) * (0.8 + 0.4 * uniform())
+
+
+def provider_health(answer: Classification) -> bool | None:
+    """What an attempt tells the fleet's circuit breaker; None: nothing.
+
+    Throttling, budgets and refusals show a provider that works. A stale connection and a lost lease are not its doing.
+    """
+    if answer.kind in (Kind.SUCCESS, Kind.SHORT, Kind.FILTERED):
+        return True
+    if answer.kind is Kind.TRANSIENT and not answer.stale and answer.cause is not Cause.LEASE_LOST:
+        return False
+    return None
+
+
+def failure(answer: Classification, attempts: int = 0) -> Failure:
+    """The failure that a request ends with after ``attempts`` failed attempts of the same sort."""
+    after = f"gave up after {attempts} failed attempts; the last: " if attempts > 1 else ""
+    cause, permanent = answer.cause or Cause.BAD_ANSWER, answer.kind in PERMANENT
+    return Failure(cause, f"{after}{answer.message}", status=answer.status, permanent=permanent)
+
+
+def deadline_failure(last: Classification | None, deadline_s: float) -> Failure:
+    """The request's deadline passed; ``last`` is its last failed attempt."""
+    message = f"no completion within BRIMFUL_DEADLINE_S = {deadline_s:g} s of its first grant"
+    if last is None:
+        return Failure(Cause.TIMEOUT, message)
+    return Failure(last.cause or Cause.TIMEOUT, f"{message}; the last failure: {last.message}", status=last.status)

@@ -1,4 +1,4 @@
-"""Admit → send → outcome. Nothing else knows all three, and attempts are counted nowhere else."""
+"""Admission, attempts at the provider, outcome: the one module that knows all three. Attempts are counted only here."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ import socket
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass, field
 
 from brimful.config import Settings
 from brimful.errors import BudgetExhausted
-from brimful.names import Mode
+from brimful.names import Mode, Workload
 from brimful.outcome import Cause, Failure, Outcome
 from brimful.request import Request
 from brimful_worker.admission import Admission, Lease, LeaseLost, StaleGrant
@@ -21,19 +23,21 @@ from brimful_worker.metrics import catalogue as metrics
 from brimful_worker.provider.answers.answer import Classification, Kind
 from brimful_worker.provider.assembly import Assembly, Part
 from brimful_worker.provider.session import Provider
-from brimful_worker.sampling import retry, verdict
+from brimful_worker.sampling import retry
 from brimful_worker.sampling.budget import BudgetGate
-from brimful_worker.sampling.job_hooks import Tickets, hooks
-from brimful_worker.sampling.process_share import Share
-from brimful_worker.sampling.tally import Tally
+from brimful_worker.sampling.job_hooks import JobKeys, job_hooks
+from brimful_worker.sampling.stats import RequestStats
 
 log = logging.getLogger(__name__)
 
-_STALE_GRANTS_TOLD = 5
+_MANY_STALE_GRANTS = 5
+"""Of one request; reported once in the log."""
+
+OnWire = Callable[[bool], None]
 
 
 class Sampler:
-    """One process's. It holds no request of its own beyond the calls of :meth:`sample` that are running."""
+    """One process's. It holds no request beyond the calls of :meth:`sample` that are running."""
 
     def __init__(
         self,
@@ -44,30 +48,29 @@ class Sampler:
         uniform: Callable[[], float] = random.random,
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``uniform`` draws from [0, 1). ``stopping``: a cancellation now means that the worker stops and gives its
-        work back, so that Jobs are left for the next worker to find."""
+        """``uniform`` draws from [0, 1). While ``stopping()``, a cancellation means that the work is given back, so
+        Jobs are left for the next worker to find."""
         self.settings = settings
         self.admission = admission
         self.provider = provider
         self.uniform = uniform
         self.stopping = stopping
         self.budget = BudgetGate(uniform=uniform)
-        self.share = Share(settings.profile.slots, settings.profile.per_process)
+        self.worker = f"{socket.gethostname()}:{os.getpid()}"
+        profile = settings.profile
+        self._share = asyncio.Semaphore(profile.per_process) if profile.slots > profile.per_process else None
         longest_s = settings.timeout_s + settings.connect_timeout_s + settings.backoff_cap_s
         self._short_deadline = settings.deadline_s < 2 * longest_s
-        self.worker = f"{socket.gethostname()}:{os.getpid()}"
 
-    async def sample(
-        self, request: Request, *, scope: str = "", on_wire: Callable[[bool], None] | None = None
-    ) -> Outcome:
-        """What became of a request; raises only CancelledError.
+    async def sample(self, request: Request, *, scope: str = "", on_wire: OnWire | None = None) -> Outcome:
+        """Sample one request. Raises only CancelledError; whatever else happens is the outcome's failure.
 
         ``scope`` (a run's or a Celery task's id) and ``request.id`` name the request to the provider's Jobs: the same
-        names and fields find the same Job again. With neither, each call is a Job of its own. Cancelled, the Job is
-        cancelled at the provider too, unless the worker stops or the cancellation's message is
+        names and fields find the same Job again. Without both, each call is a Job of its own. A cancellation also
+        cancels the Job at the provider, unless the worker stops or its message is
         :data:`brimful_worker.provider.GIVE_BACK`.
-        ``on_wire`` is told True when an attempt's bytes are sent, False when that attempt failed and another is to
-        follow: whoever stops calmly lets the first end and cancels the second.
+        ``on_wire(True)`` is called when an attempt's bytes are sent, ``on_wire(False)`` when it failed and another is
+        to follow: a caller that stops gracefully lets the first end and cancels the second.
         """
         sampling = _Sampling(self, request, scope, on_wire)
         try:
@@ -77,15 +80,20 @@ class Sampler:
             return outcome or await sampling.run()
         except Exception as error:
             if sampling.clock is not None and sampling.clock.expired():
-                return sampling.failed(verdict.late(sampling.last, self.settings.deadline_s))
-            # A fault of our own must not take a shard's other requests with it. Its text may hold anything, a prompt
-            # too, so only its type and place are told.
+                return sampling.failed(retry.deadline_failure(sampling.last, self.settings.deadline_s))
+            # A fault of brimful's must not fail a shard's other requests. Its text may contain a prompt, so only its
+            # type and place are logged.
             name = type(error).__name__
             log.error("the sampler failed: %s\n%s", name, "".join(traceback.format_tb(error.__traceback__)))
             return sampling.failed(Failure(Cause.INTERNAL, f"brimful's own fault ({name}): see the worker's log"))
 
+    def share(self, workload: Workload) -> AbstractAsyncContextManager[object]:
+        """Bounds this process's batch requests, where the key allows more than a process can carry (Kios: 5,000 per
+        process). Interactive requests never wait for it."""
+        return nullcontext() if self._share is None or workload is not Workload.BATCH else self._share
+
     async def in_flight_elsewhere(self) -> int:
-        """Requests of this key that hold tokens now, without the caller's own; the fleet's where Redis can tell."""
+        """Requests of this key that hold tokens now, except the caller's; only this process's if Redis is away."""
         local = self.budget.holding - 1
         try:
             status = await self.admission.status()
@@ -95,43 +103,29 @@ class Sampler:
         return max(local, status.slots_used - status.cooling - 1)
 
 
+@dataclass(slots=True, eq=False)
 class _Sampling:
     """One request on its way to an outcome."""
 
-    __slots__ = (
-        "assembly",
-        "clock",
-        "deadline",
-        "failures",
-        "fleet",
-        "last",
-        "request",
-        "scope",
-        "stale_grants",
-        "tally",
-        "tell_wire",
-        "throttles",
-        "tickets",
-    )
+    sampler: Sampler
+    request: Request
+    scope: str
+    on_wire: OnWire | None
+    deadline: float | None = None
+    """On the loop's clock; known from the first grant on."""
+    clock: asyncio.Timeout | None = None
+    failures: int = 0
+    throttles: int = 0
+    stale_grants: int = 0
+    last: Classification | None = None
+    """The last failed attempt."""
+    job_keys: JobKeys | None = None
+    assembly: Assembly = field(init=False)
+    stats: RequestStats = field(init=False)
 
-    def __init__(
-        self, fleet: Sampler, request: Request, scope: str, tell_wire: Callable[[bool], None] | None = None
-    ) -> None:
-        self.fleet = fleet
-        self.request = request
-        self.scope = scope
-        self.assembly = Assembly(request)
-        self.tally = Tally(request)
-        self.tell_wire = tell_wire
-        self.deadline: float | None = None
-        """On the loop's clock; known from the first grant on."""
-        self.clock: asyncio.Timeout | None = None
-        self.failures = self.throttles = self.stale_grants = 0
-        self.last: Classification | None = None
-        self.tickets: Tickets | None = None
-        """From a Job's first attempt on."""
-
-    # -- the loop -----------------------------------------------------------------------------------------------
+    def __post_init__(self) -> None:
+        self.assembly = Assembly(self.request)
+        self.stats = RequestStats(self.request)
 
     async def run(self) -> Outcome:
         """Steps until there is an outcome; raises TimeoutError, with the clock expired, at the deadline."""
@@ -141,32 +135,35 @@ class _Sampling:
             return outcome
 
     async def step(self) -> Outcome | None:
-        """One attempt and what follows from it; None: it is worth another."""
+        """One attempt and what follows from it; None if another one follows."""
         part = self.assembly.next_part()
-        self._wire(False)
-        told = await self._attempt(part)
-        if told is None:
+        self._on_wire(False)
+        answer = await self._attempt(part)
+        if answer is None:
             return None
-        if told.completion is not None and self.assembly.take(part, told.completion):
+        if answer.completion is not None and self.assembly.take(part, answer.completion):
             if self.assembly.complete:
-                return self.tally.outcome(self.fleet.worker, completion=self.assembly.completion())
-            self._note(told)
-            return None  # what came is kept, and the rest is asked for at once
-        failure = await self._weigh(part, told)
+                return self.stats.outcome(self.sampler.worker, completion=self.assembly.completion())
+            self._note(answer)
+            return None  # the missing choices are asked for at once
+        failure = await self._follow_up(part, answer)
         return None if failure is None else self.failed(failure)
 
+    def failed(self, failure: Failure) -> Outcome:
+        return self.stats.outcome(self.sampler.worker, failure=failure)
+
     async def _attempt(self, part: Part) -> Classification | None:
-        """Ask once. None: nothing was sent, and it costs nothing to ask again."""
-        fleet, budget = self.fleet, self.fleet.budget
+        """Ask once. None if nothing was sent; the next attempt then costs nothing."""
+        sampler, budget = self.sampler, self.sampler.budget
         hold, workload = part.request.hold, part.request.workload
-        await budget.turn()
+        await budget.wait()
         if budget.at_end(hold):
-            return verdict.BUDGET_END
+            return retry.BUDGET_END
         try:
-            async with fleet.share(workload), fleet.admission.slot(workload, tokens=hold) as lease:
-                self.tally.granted(lease.waited_s)
+            async with sampler.share(workload), sampler.admission.slot(workload, tokens=hold) as lease:
+                self.stats.granted(lease.waited_s)
                 if self.deadline is None:
-                    self.deadline = asyncio.get_running_loop().time() + fleet.settings.deadline_s
+                    self.deadline = asyncio.get_running_loop().time() + sampler.settings.deadline_s
                     if self.clock is not None:
                         self.clock.reschedule(self.deadline)
                 if not budget.enter():
@@ -177,118 +174,114 @@ class _Sampling:
                 finally:
                     budget.leave()
         except StaleGrant:
-            self._stale()
+            self._stale_grant()
             return None
         except LeaseLost:
             metrics.LEASES_LOST.inc()
-            return verdict.LEASE_LOST
+            return retry.LEASE_LOST
         except BudgetExhausted:  # the fleet's own budget, kept by admission
             budget.end(hold)
-            return verdict.BUDGET_END
+            return retry.BUDGET_END
 
     async def _send(self, part: Part, lease: Lease, hold: int) -> Classification:
-        """On the wire and back, and what the fleet must know of it while the slot is still held."""
-        fleet, provider = self.fleet, self.fleet.provider
+        """Send the request and report its answer to the fleet while the slot is still held."""
+        sampler, provider = self.sampler, self.sampler.provider
         body = provider.body(part)
         sent_at: float | None = None
 
-        def on_wire() -> None:
+        def on_sent() -> None:
             nonlocal sent_at
             sent_at = time.monotonic()
-            self.tally.on_wire()
-            self._wire(True)
+            self.stats.sent()
+            self._on_wire(True)
 
         if part.request.mode is Mode.JOB:
-            if self.tickets is None:
-                self.tickets = Tickets(self.scope, self.request.id)
-            around = hooks(fleet, self._note, self._pause_fleet)
-            told = await provider.job(part, body, lease, on_wire, self.tickets.of(body), around)
+            self.job_keys = self.job_keys or JobKeys(self.scope, self.request.id)
+            hooks = job_hooks(
+                sampler.settings,
+                uniform=sampler.uniform,
+                start=sampler.admission.start_only,
+                giving_back=sampler.stopping,
+                note=self._note,
+                pause_fleet=self._pause_fleet,
+            )
+            answer = await provider.job(part, body, lease, on_sent, self.job_keys.key(body), hooks)
         else:
-            told = await provider.complete(part, body, lease, on_wire)
-        if lease.lost and told.completion is None:
-            told = verdict.LEASE_LOST
-        self.tally.attempted(told, 0.0 if sent_at is None else time.monotonic() - sent_at)
-        rest = fleet.settings.cooldown_s if told.abandoned else None
+            answer = await provider.complete(part, body, lease, on_sent)
+        if lease.lost and answer.completion is None:
+            answer = retry.LEASE_LOST
+        if sent_at is not None:
+            self.stats.attempted(answer, time.monotonic() - sent_at)
         lease.report(
-            ok=verdict.health(told),
-            tokens_used=told.tokens_used,
-            cooloff_s=rest,
-            settle_s=fleet.settings.release_delay_s,
+            ok=retry.provider_health(answer),
+            tokens_used=answer.tokens_used,
+            cooloff_s=sampler.settings.cooldown_s if answer.abandoned else None,
+            settle_s=sampler.settings.release_delay_s,
         )
-        if told.kind is Kind.BUDGET:
-            if await fleet.in_flight_elsewhere() <= 0:
-                fleet.budget.end(hold)
+        if answer.kind is Kind.BUDGET:
+            if await sampler.in_flight_elsewhere() <= 0:
+                sampler.budget.end(hold)
             else:
-                fleet.budget.refused()
-        elif told.completion is not None:
-            fleet.budget.fitted()
-        if told.retry_after_s:
-            await self._pause_fleet(told)
-        return told
+                sampler.budget.refused()
+        elif answer.completion is not None:
+            sampler.budget.fitted()
+        if answer.retry_after_s:
+            await self._pause_fleet(answer)
+        return answer
 
-    # -- what a failed attempt leads to -------------------------------------------------------------------------
-
-    async def _weigh(self, part: Part, told: Classification) -> Failure | None:
-        """The failure it ends with; None, after a wait, where it is worth asking again."""
-        settings = self.fleet.settings
-        self._note(told)
-        if told.kind in (Kind.PERMANENT, Kind.FILTERED, Kind.KEY_REFUSED):
-            return verdict.failure(told)
-        if told.kind is Kind.BUDGET:
-            # else the gate tells when to try again
-            return verdict.failure(told) if self.fleet.budget.at_end(part.request.hold) else None
-        if told.kind is Kind.THROTTLED:
+    async def _follow_up(self, part: Part, answer: Classification) -> Failure | None:
+        """The failure that the request ends with; None, after a wait, if it is worth another attempt."""
+        settings = self.sampler.settings
+        self._note(answer)
+        if answer.kind in retry.PERMANENT:
+            return retry.failure(answer)
+        if answer.kind is Kind.BUDGET:  # the gate says when to try again
+            return retry.failure(answer) if self.sampler.budget.at_end(part.request.hold) else None
+        if answer.kind is Kind.THROTTLED:
             self.throttles += 1
-            if self.throttles >= settings.throttle_attempts:
-                return verdict.failure(told, self.throttles)
-            await self._back_off_after(told, self.throttles)
-            return None
-        self.failures += 1
-        if self.failures >= settings.attempts:
-            return verdict.failure(told, self.failures)
-        if not (told.stale and self.failures == 1):
-            await self._back_off_after(told, self.failures)
+            count, limit = self.throttles, settings.throttle_attempts
+        else:
+            self.failures += 1
+            count, limit = self.failures, settings.attempts
+        if count >= limit:
+            return retry.failure(answer, count)
+        at_once = answer.stale and count == 1
+        if not at_once and (answer.retry_after_s or 0.0) < settings.backoff_base_s:  # else the fleet's pause is longer
+            await self._back_off(count)
         return None
 
-    async def _back_off_after(self, told: Classification, failures: int) -> None:
-        """Only where the fleet's pause is not already the longer wait."""
-        if (told.retry_after_s or 0.0) < self.fleet.settings.backoff_base_s:
-            await self._back_off(failures)
-
     async def _back_off(self, failures: int) -> None:
-        self._wire(False)
-        settings = self.fleet.settings
+        self._on_wire(False)
+        settings = self.sampler.settings
         seconds = retry.full_jitter(
-            failures, base_s=settings.backoff_base_s, cap_s=settings.backoff_cap_s, uniform=self.fleet.uniform
+            failures, base_s=settings.backoff_base_s, cap_s=settings.backoff_cap_s, uniform=self.sampler.uniform
         )
-        self.tally.backing_off(seconds)
+        self.stats.backing_off(seconds)
         await asyncio.sleep(seconds)
 
-    async def _pause_fleet(self, told: Classification) -> None:
-        """The provider named a time: nobody of the fleet starts until then."""
-        assert told.retry_after_s is not None
-        seconds = min(told.retry_after_s, self.fleet.settings.retry_after_cap_s)
-        await self.fleet.admission.pause(seconds, f"{told.cause}: the provider said Retry-After {seconds:g} s")
+    async def _pause_fleet(self, answer: Classification) -> None:
+        """The provider named a time: no worker of the fleet starts anything until then."""
+        assert answer.retry_after_s is not None
+        seconds = min(answer.retry_after_s, self.sampler.settings.retry_after_cap_s)
+        await self.sampler.admission.pause(seconds, f"{answer.cause}: the provider said Retry-After {seconds:g} s")
 
-    def _note(self, told: Classification) -> None:
-        self.last = told
-        if told.cause is not None:
-            self.tally.failed(told.cause)
-            log.debug("request %s, attempt %d: %s: %s", self.request.id, self.tally.attempts, told.cause, told.message)
+    def _note(self, answer: Classification) -> None:
+        self.last = answer
+        if answer.cause is not None:
+            self.stats.failed(answer.cause)
+            attempt = self.stats.attempts
+            log.debug("request %s, attempt %d: %s: %s", self.request.id, attempt, answer.cause, answer.message)
 
-    def _stale(self) -> None:
+    def _stale_grant(self) -> None:
         metrics.STALE_GRANTS.inc()
         self.stale_grants += 1
-        if self.stale_grants == _STALE_GRANTS_TOLD:
+        if self.stale_grants == _MANY_STALE_GRANTS:
             log.warning(
-                "grants grow stale before their connection is there: %s is slow to connect to, or this process is "
-                "overloaded; a larger BRIMFUL_GUARD_S or fewer requests per process helps",
-                self.fleet.provider.host,
+                "grants expire before their connection is open: %s is slow to connect to, or this process is "
+                "overloaded; raise BRIMFUL_GUARD_S or run fewer requests per process",
+                self.sampler.provider.host,
             )
 
-    def _wire(self, on: bool) -> None:
-        if self.tell_wire is not None:
-            self.tell_wire(on)
-
-    def failed(self, failure: Failure) -> Outcome:
-        return self.tally.outcome(self.fleet.worker, failure=failure)
+    def _on_wire(self, sent: bool) -> None:
+        if self.on_wire is not None:
+            self.on_wire(sent)

@@ -1,9 +1,9 @@
-"""Claims on shards: of the deliveries of one message, one runs its shard, for as long as its worker shows life.
+"""Claims on shards: of the deliveries of one message, only the claim's holder runs the shard.
 
-A *claim* is a key with a TTL that holds its delivery's token and is renewed while the work goes on. One that ran out,
-as when its worker died or was cut off from Redis, is another delivery's to take, and whoever finds that it was taken
-ends the work. So a shard may be run twice for a moment, but is never left to nobody. With the claim goes the count of
-tries: each time that a shard is begun is one, unless it is given back.
+A claim is a key with a TTL that contains its delivery's token, and is renewed while the work goes on. When it expires,
+because its worker died or was cut off from Redis, another delivery takes it; the earlier holder notices at its next
+renewal and ends the work. So a shard may run twice for a moment, but is never left to nobody. Each time a shard is
+begun counts as one of its tries, unless it is given back.
 """
 
 from __future__ import annotations
@@ -31,32 +31,35 @@ _AWAY = (RedisError, OSError)
 
 @dataclass(eq=False)
 class Claim:
-    """One delivery's, on its shard."""
+    """One delivery's claim on its shard."""
 
     run: str
     shard: str
     keys: Keys
     token: str
-    """No other delivery's, of this shard or any."""
-    drained: bool = False
-    """Its run wants nothing new on the wire."""
+    """Unique to this delivery."""
+    draining: bool = False
+    """The run wants nothing new on the wire."""
 
 
 _Claim = TypeVar("_Claim", bound=Claim)
 
 
 class Claims:
-    """All of one worker process. What fails for want of Redis is tried again, or left for the TTL to end."""
+    """All claims of one worker process. What fails without Redis is retried, or left to the claim's TTL."""
 
     def __init__(self, client: Redis, stopping: asyncio.Event, ttl_s: float) -> None:
-        """``stopping``: nothing more is claimed."""
+        """Nothing is claimed once ``stopping`` is set."""
         self._redis = client
         self._stopping = stopping
         self._ttl_ms = int(ttl_s * 1000)
         self._script = client.register_script(_RENEW)
 
     async def take(self, claim: Claim) -> bool:
-        """False: the shard is gone. Waits while another delivery of it lives. Raises Reject when the worker stops."""
+        """Waits while another delivery holds the shard. False if the shard is gone.
+
+        Raises celery's Reject when the worker stops.
+        """
         while True:
             if self._stopping.is_set():
                 raise Reject("the worker stops", requeue=True)
@@ -65,12 +68,12 @@ class Claims:
                     pipe.set(claim.keys.claim(claim.shard), claim.token, nx=True, px=self._ttl_ms)
                     pipe.exists(claim.keys.shard(claim.shard))
                     pipe.get(claim.keys.claim(claim.shard))
-                    # The submitter says that it drains before it looks for claims: who claims later must not begin.
+                    # The submitter sets the flag before it looks for claims, so whoever claims later must see it.
                     pipe.exists(claim.keys.drain)
-                    _, recorded, holder, drain = await pipe.execute()
+                    _, recorded, holder, draining = await pipe.execute()
                 if holder == claim.token:
                     if recorded:
-                        claim.drained = bool(drain)
+                        claim.draining = bool(draining)
                         return True
                     await self.end_empty(claim)
                 if not recorded:
@@ -79,7 +82,7 @@ class Claims:
                 await asyncio.wait_for(self._stopping.wait(), _WAIT_S)
 
     async def begin(self, claim: Claim) -> tuple[set[str], int]:
-        """The ids of the requests still wanted, and how often the shard has been tried, this time included."""
+        """The ids of the requests still wanted, and how often the shard was begun, this time included."""
         while True:
             try:
                 async with self._redis.pipeline(transaction=True) as pipe:
@@ -92,7 +95,7 @@ class Claims:
                 await asyncio.sleep(_WAIT_S)
 
     async def end_empty(self, claim: Claim) -> None:
-        """Nothing of the shard is wanted any more. Should this fail, its names are left over until their TTLs end."""
+        """Remove a shard of which nothing is wanted any more. If this fails, its keys stay until their TTLs end."""
         with contextlib.suppress(*_AWAY):
             async with self._redis.pipeline(transaction=True) as pipe:
                 pipe.zrem(claim.keys.shards, claim.shard)
@@ -100,7 +103,7 @@ class Claims:
                 await pipe.execute()
 
     async def give_up(self, claim: Claim, *, given_back: bool) -> None:
-        """So that the next one need not wait for it to run out; a shard given back is no try."""
+        """Let the next delivery claim the shard at once. A shard given back does not count as a try."""
         with contextlib.suppress(*_AWAY):
             async with asyncio.timeout(1.0):
                 if await self._redis.get(claim.keys.claim(claim.shard)) != claim.token:
@@ -112,27 +115,26 @@ class Claims:
                     await pipe.execute()
 
     async def keep(
-        self, held: Callable[[], Sequence[_Claim]], heard: Callable[[_Claim, str], None], every_s: float
+        self, held: Callable[[], Sequence[_Claim]], on_state: Callable[[_Claim, str], None], every_s: float
     ) -> None:
-        """Renews what ``held()`` names every ``every_s`` seconds, for ever.
+        """Renew the claims of ``held()`` every ``every_s`` seconds, forever.
 
-        ``heard(claim, told)`` is called for each that was renewed, with what claims.lua tells of it.
+        ``on_state(claim, state)`` is called for each that was renewed; claims.lua names the states.
         """
         while True:
             await asyncio.sleep(every_s)
             claims = held()
-            for run in {claim.run for claim in claims}:
+            for run in {claim.run for claim in claims}:  # only one run's keys are in one slot of a Redis Cluster
                 try:
-                    await self._renew([claim for claim in claims if claim.run == run], heard)
+                    await self._renew([claim for claim in claims if claim.run == run], on_state)
                 except _AWAY as error:
                     log.debug("claims not renewed: %s", error)
 
-    async def _renew(self, claims: Sequence[_Claim], heard: Callable[[_Claim, str], None]) -> None:
-        """One run's: only a run's own keys are sure to be in one slot of a Redis Cluster."""
+    async def _renew(self, claims: Sequence[_Claim], on_state: Callable[[_Claim, str], None]) -> None:
         keys = claims[0].keys
         names = [keys.drain]
         for claim in claims:
             names += (keys.claim(claim.shard), keys.shard(claim.shard))
-        answers = await self._script(keys=names, args=[self._ttl_ms, *(claim.token for claim in claims)])
-        for claim, told in zip(claims, answers, strict=True):
-            heard(claim, told)
+        states = await self._script(keys=names, args=[self._ttl_ms, *(claim.token for claim in claims)])
+        for claim, state in zip(claims, states, strict=True):
+            on_state(claim, state)

@@ -1,12 +1,13 @@
-"""The worker's side of a run: claim a shard, sample what is still wanted of it, bring the outcomes to the ledger.
+"""Runs shards: claims one, samples the requests still wanted of it, stores their outcomes in the run's ledger.
 
-Exactly once rests on three things. A claim (:mod:`brimful_worker.shards.claims`) keeps a second delivery of the same
-message
-waiting while the first lives. A request's outcome and its removal from the shard's HASH go to Redis in one step, so
-that whoever begins the shard again asks only for what has no outcome. And the submitter drops what comes twice all the
-same, as when a claim was lost to an outage.
+Each request's outcome is stored exactly once, by three means:
 
-When Redis is away, outcomes are kept here until it is back; nothing that was sampled is thrown away for it.
+- a claim (:mod:`brimful_worker.shards.claims`) makes a second delivery of the same message wait while the first lives;
+- a request's outcome is stored and the request removed from the shard's HASH in one step, so that whoever begins the
+  shard again asks only for what has no outcome;
+- the submitter drops what comes twice all the same, as when a claim was lost to an outage.
+
+While Redis is away, outcomes are kept in memory; nothing that was sampled is thrown away.
 """
 
 from __future__ import annotations
@@ -16,13 +17,12 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from celery.exceptions import Reject
 
 from brimful.dispatch.ledger import CLAIM_TTL_S, MAX_TRIES, Keys
 from brimful.errors import BadRequest
-from brimful.names import Mode, Workload
 from brimful.outcome import Cause, Failure, Outcome
 from brimful.request import Request
 from brimful.runtime.aio import cancel_and_wait
@@ -32,43 +32,48 @@ from brimful_worker.shards.claims import Claim, Claims
 from brimful_worker.shards.store import Store
 
 _CHECK_S = 1.0
+_CLOSE_S = 5.0
+"""Outcomes that Redis has not taken by then are lost, and their requests sampled again."""
 
 
 class Samples(Protocol):
-    """What a runner needs of the sampler."""
+    """The part of :class:`brimful_worker.sampling.sampler.Sampler` that a runner needs; documented there."""
 
     async def sample(
         self, request: Request, *, scope: str = "", on_wire: Callable[[bool], None] | None = None
-    ) -> Outcome:
-        """``on_wire`` is told True when an attempt's bytes are sent, False when it failed and another is to follow.
-        ``scope`` and the request's id name it to the provider's Jobs. Raises only CancelledError."""
+    ) -> Outcome: ...
 
 
 @dataclass(eq=False)
-class _Job(Claim):
+class _Shard(Claim):
     """A shard in hand: its claim, and its requests' tasks."""
 
     tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     on_wire: set[str] = field(default_factory=set)
     left: int = 1
-    """Requests whose outcome is not stored yet; until they are counted, as good as one."""
-    put: asyncio.Future[None] | None = None
+    """Requests whose outcome is not stored yet; 1 until they are counted."""
+    last_put: asyncio.Future[None] | None = None
     """Done when the outcome that was put last is stored, and with it all before."""
     stopped: str = ""
-    """Why the rest is not done here: withdrawn, lost, stopping."""
+    """Why the rest is not done here: ``withdrawn``, ``lost`` or ``stopping``."""
 
-    def wire(self, id: str, on: bool) -> None:
-        if on:
+    def wire(self, id: str, sent: bool) -> None:
+        if sent:
             self.on_wire.add(id)
             return
         self.on_wire.discard(id)
-        if self.stopped or self.drained:
+        if self.stopped or self.draining:
             asyncio.get_running_loop().call_soon(self.stop_unsent)
 
     def stored(self) -> bool:
-        """Another outcome is; whether the shard ends with it."""
+        """One more outcome is stored. Returns whether the shard ends with it."""
         self.left -= 1
         return self.left == 0
+
+    def stop(self) -> None:
+        """The worker stops: requests on the wire end, the rest goes to another worker."""
+        self.stopped = self.stopped or "stopping"
+        self.stop_unsent()
 
     def stop_all(self) -> None:
         for task in self.tasks.values():
@@ -81,7 +86,7 @@ class _Job(Claim):
 
 
 class ShardRunner:
-    """All shards of one worker process. ``async with``, or ``start``/``aclose``."""
+    """All shards of one worker process. Use it as an async context manager."""
 
     def __init__(
         self,
@@ -89,50 +94,37 @@ class ShardRunner:
         redis_url: str,
         worker_name: str,
         stopping: asyncio.Event,
+        parse: Callable[[Mapping[str, Any]], Request],
         *,
-        parse: Callable[[Mapping[str, Any]], Request] | None = None,
         claim_ttl_s: float = CLAIM_TTL_S,
         check_s: float = _CHECK_S,
     ) -> None:
-        """``stopping``: begin nothing new, finish what is on the wire, give the rest back.
+        """Once ``stopping`` is set, nothing new begins, requests on the wire end, and the rest is given back.
 
-        ``parse`` makes a checked request of a message's fields (raises BadRequest); default: taken as they are.
+        ``parse`` makes a checked request of a message's fields, or raises BadRequest.
         """
         self._sampler = sampler
         self._redis = packed(redis_client(redis_url))
         self._name = worker_name
         self._stopping = stopping
-        self._parse = parse or _as_it_is
+        self._parse = parse
         self._check_s = check_s
         self._claims = Claims(self._redis, stopping, claim_ttl_s)
-        self._store = Store(self._redis, lambda: sum(job.left for job in self._jobs))
-        self._jobs: set[_Job] = set()
+        self._store = Store(self._redis, lambda: sum(shard.left for shard in self._shards))
+        self._shards: set[_Shard] = set()
         self._background: list[asyncio.Task[None]] = []
 
-    async def start(self) -> None:
+    async def __aenter__(self) -> Self:
         self._background = [
-            asyncio.create_task(self._claims.keep(self._running, self._heard, self._check_s)),
+            asyncio.create_task(self._claims.keep(self._running, self._on_state, self._check_s)),
             asyncio.create_task(self._watch_stopping()),
         ]
-        self._store.start()
-
-    async def aclose(self, grace_s: float = 5.0) -> None:
-        """Outcomes that Redis has not taken within ``grace_s`` are lost (their requests are asked again)."""
-        await cancel_and_wait(self._background)
-        await self._store.aclose(grace_s)
-        await close_redis_client(self._redis)
-
-    async def __aenter__(self) -> ShardRunner:
-        await self.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
-
-    @property
-    def shards(self) -> int:
-        """Shards in hand."""
-        return len(self._jobs)
+        await cancel_and_wait(self._background)
+        await self._store.aclose(_CLOSE_S)
+        await close_redis_client(self._redis)
 
     @property
     def unstored(self) -> int:
@@ -140,101 +132,86 @@ class ShardRunner:
         return self._store.waiting
 
     async def run(self, run: str, shard: str, requests: list[dict[str, Any]]) -> dict[str, Any]:
-        """Until every request still wanted has its outcome stored. Returns ``{"requests": …, "failed": …}``.
+        """Returns ``{"requests": …, "failed": …}`` once every request still wanted has its outcome stored.
 
-        Raises celery's Reject (requeue) where the worker stops first. Cancelled: gives its claim up at once.
+        Raises celery's Reject (requeue) if the worker stops first. A cancellation gives the claim up at once.
         """
-        job = _Job(run, shard, Keys(run), f"{self._name}:{uuid.uuid4().hex}")
+        mine = _Shard(run, shard, Keys(run), f"{self._name}:{uuid.uuid4().hex}")
         try:
-            if not await self._claims.take(job):
-                job.left = 0
+            if not await self._claims.take(mine):
+                mine.left = 0
                 return {"requests": 0, "failed": 0}
-            self._jobs.add(job)
-            return await self._run_claimed(job, requests)
+            self._shards.add(mine)
+            return await self._run_claimed(mine, requests)
         finally:
-            self._jobs.discard(job)
-            for task in job.tasks.values():
-                task.cancel()
-            if job.left:
-                await self._claims.give_up(job, given_back=job.stopped == "stopping")
+            self._shards.discard(mine)
+            mine.stop_all()
+            if mine.left:
+                await self._claims.give_up(mine, given_back=mine.stopped == "stopping")
 
-    async def _run_claimed(self, job: _Job, requests: list[dict[str, Any]]) -> dict[str, Any]:
-        wanted, tries = await self._claims.begin(job)
-        todo = [entry for entry in requests if entry["id"] in wanted]
-        job.left = len(todo)
-        if not todo:
-            await self._claims.end_empty(job)
-            return {"requests": 0, "failed": 0}
+    async def _run_claimed(self, shard: _Shard, requests: list[dict[str, Any]]) -> dict[str, Any]:
+        wanted, tries = await self._claims.begin(shard)
+        entries = [entry for entry in requests if entry["id"] in wanted]
         counts = {"requests": 0, "failed": 0}
-        lost = tries > MAX_TRIES
-        for entry in todo:
-            job.tasks[entry["id"]] = asyncio.create_task(self._one(job, entry, lost, counts))
+        shard.left = len(entries)
+        if not entries:
+            await self._claims.end_empty(shard)
+            return counts
+        poison = tries > MAX_TRIES
+        for entry in entries:
+            shard.tasks[entry["id"]] = asyncio.create_task(self._one(shard, entry, poison, counts))
         if self._stopping.is_set():
-            job.stopped = job.stopped or "stopping"
-            job.stop_unsent()
-        elif job.drained:
-            await asyncio.sleep(0)  # each has begun then, and says that it was withdrawn
-            job.stop_unsent()
-        await asyncio.wait(job.tasks.values())
-        if job.put is not None:
-            await asyncio.wait([job.put])
-        failures = [task.exception() for task in job.tasks.values() if not task.cancelled() and task.exception()]
+            shard.stop()
+        elif shard.draining:
+            await asyncio.sleep(0)  # each has begun then, and ends as cancelled
+            shard.stop_unsent()
+        await asyncio.wait(shard.tasks.values())
+        if shard.last_put is not None:
+            await asyncio.wait([shard.last_put])
+        failures = [task.exception() for task in shard.tasks.values() if not task.cancelled() and task.exception()]
         if failures:
-            raise failures[0]  # type: ignore[misc]  # a fault of ours: the shard is begun again, at most MAX_TRIES times
-        if job.left and job.stopped == "stopping":
+            raise failures[0]  # type: ignore[misc]  # a fault of ours: begun again, at most MAX_TRIES times
+        if shard.left and shard.stopped == "stopping":
             raise Reject("the worker stops", requeue=True)
         return counts
 
-    async def _one(self, job: _Job, entry: dict[str, Any], lost: bool, counts: dict[str, int]) -> None:
+    async def _one(self, shard: _Shard, entry: dict[str, Any], poison: bool, counts: dict[str, int]) -> None:
         id = entry["id"]
-        if lost:
-            message = f"its worker died {MAX_TRIES} times while it ran"
-            outcome = Outcome(id, failure=Failure(Cause.WORKER_LOST, message, permanent=True), worker=self._name)
-        else:
-            try:
-                request = self._parse({**entry["request"], "id": id})
-            except BadRequest as error:
-                outcome = Outcome(id, failure=Failure(Cause.BAD_REQUEST, str(error), permanent=True))
+        try:
+            if poison:
+                message = f"its worker died {MAX_TRIES} times while it ran"
+                failure = Failure(Cause.WORKER_LOST, message, permanent=True)
+                outcome = Outcome(id, failure=failure, worker=self._name)
             else:
-                try:
-                    outcome = await self._sampler.sample(request, scope=job.run, on_wire=partial(job.wire, id))
-                except asyncio.CancelledError:
-                    if not job.drained:
-                        raise
-                    message = "withdrawn before it was sent: its run drains"
-                    outcome = Outcome(id, failure=Failure(Cause.CANCELLED, message))
+                request = self._parse({**entry["request"], "id": id})
+                outcome = await self._sampler.sample(request, scope=shard.run, on_wire=partial(shard.wire, id))
+        except BadRequest as error:
+            outcome = Outcome(id, failure=Failure(Cause.BAD_REQUEST, str(error), permanent=True))
+        except asyncio.CancelledError:
+            if not shard.draining:
+                raise
+            outcome = Outcome(id, failure=Failure(Cause.CANCELLED, "withdrawn before it was sent: its run drains"))
         counts["requests"] += 1
         counts["failed"] += not outcome.ok
-        job.put = self._store.put(job.keys, job.shard, id, entry["units"], outcome, last=job.stored)
+        shard.last_put = self._store.put(shard.keys, shard.shard, id, entry["units"], outcome, last=shard.stored)
 
-    # -- what may end a job early --------------------------------------------------------------------------------
+    # -- what ends a shard early
 
     async def _watch_stopping(self) -> None:
         await self._stopping.wait()
-        for job in self._jobs:
-            job.stopped = job.stopped or "stopping"
-            job.stop_unsent()
+        for shard in self._shards:
+            shard.stop()
 
-    def _running(self) -> list[_Job]:
-        return [job for job in self._jobs if job.tasks]
+    def _running(self) -> list[_Shard]:
+        return [shard for shard in self._shards if shard.tasks]
 
-    def _heard(self, job: _Job, told: str) -> None:
-        """What the renewal of a job's claim told; the job may have ended meanwhile."""
-        if job not in self._jobs or job.left == 0:
+    def _on_state(self, shard: _Shard, state: str) -> None:
+        """The renewal of a shard's claim found this; the shard may have ended meanwhile."""
+        if shard not in self._shards or shard.left == 0:
             return
-        if told in ("lost", "withdrawn"):
-            job.stopped = told
-            job.stop_all()
-        elif told == "drains":
-            job.drained = True
-            job.stop_unsent()
-
-
-def _as_it_is(fields: Mapping[str, Any]) -> Request:
-    ours = {"id", "mode", "workload"}
-    return Request(
-        fields={name: value for name, value in fields.items() if name not in ours},
-        id=str(fields.get("id", "")),
-        mode=Mode(fields.get("mode", Mode.COMPLETION)),
-        workload=Workload(fields.get("workload", Workload.BATCH)),
-    )
+        if state in ("lost", "withdrawn"):
+            shard.stopped = state
+            shard.stop_all()
+        elif state == "draining":
+            shard.draining = True
+            shard.stop_unsent()

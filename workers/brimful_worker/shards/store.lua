@@ -1,6 +1,6 @@
--- Brings outcomes to their run's ledger, and takes their requests out of what is still wanted: both or neither.
+-- Adds outcomes to their run's results, and removes their requests from what is still wanted, in one step.
 -- KEYS: 1 results (STREAM) · 2… the shards' HASHes, each once
--- ARGV: 1 seconds for which the results are kept · then of each outcome four: place of its shard's HASH in KEYS ·
+-- ARGV: 1 seconds for which the results are kept · then of each outcome four: index of its shard's HASH in KEYS ·
 --       request id · units (JSON) · outcome (JSON)
 for at = 2, #ARGV, 4 do
   redis.call('XADD', KEYS[1], '*', 'id', ARGV[at + 1], 'units', ARGV[at + 2], 'outcome', ARGV[at + 3])

@@ -1,4 +1,4 @@
-"""Outcomes on their way to the run's ledger: many in one step, kept here for as long as Redis is away."""
+"""Stores outcomes in their run's ledger: many in one step, kept in memory while Redis is away."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
 
@@ -24,21 +24,18 @@ log = logging.getLogger(__name__)
 
 _STORE = resources.files("brimful_worker.shards").joinpath("store.lua").read_text("utf-8")
 
-_MOST = 128
-"""Outcomes in one step at most, and _MOST_BYTES of them: Redis serves nobody else meanwhile."""
-_MOST_BYTES = 2 * 1024 * 1024
+_MOST, _MOST_BYTES = 128, 2 * 1024 * 1024
+"""Outcomes and bytes of one step at most: Redis serves nobody else meanwhile."""
 _GATHER_S = 0.005
-"""Steps are begun so far apart at least, unless a full batch waits: a step costs as much as ten outcomes in it. Where
-many requests are in hand, further (:func:`gather_s`)."""
+"""Seconds between two steps at least, unless a full batch waits: a step costs as much as ten outcomes in it. More
+where many requests are in hand (:func:`gather_s`)."""
 _PAUSE_S = (0.1, 2.0)
-"""First and longest pause between tries while Redis is away."""
+"""First and longest pause between retries while Redis is away."""
 
 
 @dataclass(slots=True)
 class _Item:
-    keys: Keys
     shard: str
-    id: str
     fields: dict[Any, Any]
     last: Callable[[], bool]
     stored: asyncio.Future[None]
@@ -47,145 +44,122 @@ class _Item:
     def size(self) -> int:
         return len(self.fields["outcome"]) + len(self.fields["units"])
 
-    @property
-    def arguments(self) -> tuple[Any, Any, Any]:
-        return self.fields["id"], self.fields["units"], self.fields["outcome"]
+
+@dataclass(eq=False)
+class _Run:
+    """A run's outcomes that wait. Only one run's keys are in one slot of a Redis Cluster."""
+
+    keys: Keys
+    items: deque[_Item] = field(default_factory=deque)
+    full: asyncio.Event = field(default_factory=asyncio.Event)
+    """A batch is full, or the store closes: do not wait for more."""
+
+    def batch(self) -> list[_Item]:
+        """The oldest items, as many as one step takes."""
+        batch: list[_Item] = []
+        size = 0
+        for item in self.items:
+            size += item.size
+            if batch and (len(batch) == _MOST or size > _MOST_BYTES):
+                break
+            batch.append(item)
+        return batch
 
 
 class Store:
-    """One writer for all shards of a process, on the loop on which :meth:`start` was called."""
+    """One process's, for all its shards. A run that cannot be stored does not hold up the others."""
 
     def __init__(self, client: Redis, in_hand: Callable[[], int] = lambda: 0) -> None:
-        """``in_hand`` tells how many requests' outcomes are still to come."""
+        """``in_hand()`` is the number of requests whose outcomes are still to come."""
         self._redis = client
         self._in_hand = in_hand
         self._script = client.register_script(_STORE)
-        self._items: dict[str, deque[_Item]] = {}
-        """By run: only a run's own keys are sure to be in one slot of a Redis Cluster. None is empty."""
-        self._failing: dict[str, tuple[float, float]] = {}
-        """Runs whose last step failed: when to try again (``time.monotonic``), and after how long a pause."""
-        self._some = asyncio.Event()
-        self._full = asyncio.Event()
-        """A batch is full, or the store closes: more are not waited for."""
+        self._writers: dict[_Run, asyncio.Task[None]] = {}
+        self._runs: dict[str, _Run] = {}
+        self._next_step = 0.0
         self._closing = False
-        self._writer: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        self._writer = asyncio.create_task(self._write())
 
     @property
     def waiting(self) -> int:
-        return sum(map(len, self._items.values()))
+        return sum(len(run.items) for run in self._runs.values())
 
     def put(
         self, keys: Keys, shard: str, id: str, units: Any, outcome: Outcome, *, last: Callable[[], bool]
     ) -> asyncio.Future[None]:
-        """Done when Redis has it, and all of its run that were put before it; cancelled where that does not come to be.
+        """Returns a future that is done when Redis has the outcome and all of its run that were put before it, and
+        cancelled if the store closes first.
 
         ``last()`` is called once, when it has been stored: whether its shard has ended with it.
         """
         stored = asyncio.get_running_loop().create_future()
-        item = _Item(keys, shard, id, result_fields(id, units, outcome), last, stored)
-        self._items.setdefault(keys.results, deque()).append(item)
-        self._some.set()
-        if self.waiting >= _MOST:
-            self._full.set()
+        run = self._runs.get(keys.results)
+        if run is None:
+            run = self._runs[keys.results] = _Run(keys)
+            self._writers[run] = asyncio.create_task(self._write(run))
+        run.items.append(_Item(shard, result_fields(id, units, outcome), last, stored))
+        if len(run.items) >= _MOST:
+            run.full.set()
         return stored
 
     async def aclose(self, grace_s: float) -> None:
-        """Waits ``grace_s`` seconds at most for what is not stored yet."""
-        if self._writer is None:
-            return
+        """Waits at most ``grace_s`` seconds for what is not stored yet."""
         self._closing = True
-        self._full.set()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(grace_s):
-                while self._items:
-                    await asyncio.wait([items[-1].stored for items in self._items.values()])
-        if self._items:
+        for run in self._runs.values():
+            run.full.set()
+        if self._writers:
+            await asyncio.wait(self._writers.values(), timeout=grace_s)
+        if self._writers:
             log.warning("%d outcomes could not be stored: Redis is away; they will be sampled again", self.waiting)
-        await cancel_and_wait([self._writer])
-        for items in self._items.values():
-            for item in items:
+        await cancel_and_wait(self._writers.values())
+        for run in self._runs.values():
+            for item in run.items:
                 item.stored.cancel()
 
-    async def _write(self) -> None:
-        next_at = 0.0
-        while True:
-            await self._some.wait()
-            await self._gather(next_at - time.monotonic())
-            now = time.monotonic()
-            next_at = now + max(_GATHER_S, gather_s(self._in_hand()))
-            due = [run for run in self._items if self._failing.get(run, (0.0, 0.0))[0] <= now]
-            for run in due:
-                await self._try(run)
-            if not self._items:
-                self._some.clear()
-            elif not due:
-                await asyncio.sleep(_PAUSE_S[0])
+    async def _write(self, run: _Run) -> None:
+        pause = _PAUSE_S[0]
+        while run.items:
+            await self._gather(run)
+            batch = run.batch()
+            try:
+                await self._send(run.keys, batch)
+            except (RedisError, OSError) as error:
+                log.warning("%d outcomes wait for Redis: %s", len(run.items), type(error).__name__)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _PAUSE_S[1])
+                continue
+            pause = _PAUSE_S[0]
+            for _ in batch:
+                run.items.popleft()
+            await self._end(run.keys, batch)
+        del self._runs[run.keys.results], self._writers[run]
 
-    async def _try(self, run: str) -> None:
-        """One run's trouble is not the others'."""
-        try:
-            await self._step(run)
-        except (RedisError, OSError) as error:
-            log.warning("%d outcomes wait for Redis: %s", len(self._items[run]), type(error).__name__)
-            pause = min(2 * self._failing.get(run, (0.0, _PAUSE_S[0] / 2))[1], _PAUSE_S[1])
-            self._failing[run] = time.monotonic() + pause, pause
-        else:
-            self._failing.pop(run, None)
+    async def _gather(self, run: _Run) -> None:
+        """Wait until the next step is due, so that more outcomes go with it."""
+        wait_s = self._next_step - time.monotonic()
+        if wait_s > 0 and len(run.items) < _MOST and not self._closing:
+            run.full.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await run.full.wait()
+        self._next_step = time.monotonic() + max(_GATHER_S, gather_s(self._in_hand()))
 
-    async def _step(self, run: str) -> None:
-        """The oldest of one run."""
-        items = self._items[run]
-        batch = _batch(items)
-        await self._send(batch)
-        for _ in batch:
-            items.popleft()
-        if not items:
-            del self._items[run]
-        await self._end(batch)
-
-    async def _gather(self, seconds: float) -> None:
-        """Lets outcomes come together for so long at most."""
-        if self.waiting >= _MOST or self._closing or seconds <= 0:
-            return
-        self._full.clear()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._full.wait()
-
-    async def _send(self, batch: list[_Item]) -> None:
-        keys = batch[0].keys
-        hashes = {shard: place for place, shard in enumerate(dict.fromkeys(item.shard for item in batch), start=2)}
+    async def _send(self, keys: Keys, batch: list[_Item]) -> None:
+        hashes = {shard: index for index, shard in enumerate(dict.fromkeys(item.shard for item in batch), start=2)}
         arguments: list[Any] = [TTL_S]
         for item in batch:
-            arguments += (hashes[item.shard], *item.arguments)
+            arguments += (hashes[item.shard], item.fields["id"], item.fields["units"], item.fields["outcome"])
         await self._script(keys=[keys.results, *map(keys.shard, hashes)], args=arguments)
 
-    async def _end(self, batch: list[_Item]) -> None:
-        """The shards that ended are struck off. Should that fail, the submitter's sweep does it."""
+    async def _end(self, keys: Keys, batch: list[_Item]) -> None:
+        """Remove the shards that ended. If this fails, the submitter's reconciliation does it."""
         ended = {item.shard for item in batch if item.last()}
         for item in batch:
             if not item.stored.done():
                 item.stored.set_result(None)
         if not ended:
             return
-        keys = batch[0].keys
         with contextlib.suppress(RedisError, OSError):
             async with self._redis.pipeline(transaction=True) as pipe:
                 pipe.zrem(keys.shards, *ended)
                 pipe.delete(*map(keys.claim, ended), *map(keys.tries, ended), *map(keys.shard, ended))
                 await pipe.execute()
-
-
-def _batch(items: deque[_Item]) -> list[_Item]:
-    """The first of them, as many as one step takes."""
-    batch: list[_Item] = []
-    size = 0
-    for item in items:
-        if batch and (len(batch) == _MOST or size + item.size > _MOST_BYTES):
-            break
-        batch.append(item)
-        size += item.size
-    return batch

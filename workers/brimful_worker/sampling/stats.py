@@ -1,48 +1,46 @@
-"""What a request has taken so far: counts and times, until they become its outcome, and the metrics of them."""
+"""Counts and times of one request, until they become its outcome, and the metrics of them."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass, field
 from typing import Any
 
-from brimful.names import Mode
 from brimful.outcome import Cause, Failure, Outcome
 from brimful.request import Request
 from brimful_worker.metrics import catalogue as metrics
 from brimful_worker.provider.answers.answer import Classification
 
 
-class Tally:
-    """One request's. All times are seconds."""
+@dataclass(slots=True)
+class RequestStats:
+    """All times are seconds."""
 
-    __slots__ = ("attempts", "provider_s", "request", "retries", "retrying_s", "started_at", "waited_s")
-
-    def __init__(self, request: Request) -> None:
-        self.request = request
-        self.attempts = 0
-        self.retries: dict[str, int] = {}
-        self.waited_s = 0.0
-        self.provider_s = 0.0
-        self.retrying_s = 0.0
-        self.started_at: float | None = None
+    request: Request
+    attempts: int = 0
+    retries: dict[str, int] = field(default_factory=dict)
+    waited_s: float = 0.0
+    provider_s: float = 0.0
+    retrying_s: float = 0.0
+    started_at: float | None = None
 
     def granted(self, waited_s: float) -> None:
         self.waited_s += waited_s
         metrics.WAIT_SECONDS.observe(waited_s, self.request.workload.value)
 
-    def on_wire(self) -> None:
-        """A request is being written."""
+    def sent(self) -> None:
+        """An attempt is being written to the wire."""
         self.attempts += 1
         if self.started_at is None:
             self.started_at = time.time()
         metrics.STARTS.inc(self.request.workload.value)
 
-    def attempted(self, told: Classification, seconds: float) -> None:
-        """An attempt ended, ``seconds`` after it reached the wire; 0: it never did."""
+    def attempted(self, answer: Classification, seconds: float) -> None:
+        """An attempt ended, ``seconds`` after it was sent."""
         self.provider_s += seconds
-        if seconds and metrics.serving():
+        if metrics.serving():
             mode = self.request.mode.value
-            metrics.ATTEMPTS.inc(mode, told.cause.value if told.cause is not None else "ok")
+            metrics.ATTEMPTS.inc(mode, answer.cause.value if answer.cause is not None else "ok")
             metrics.ATTEMPT_SECONDS.observe(seconds, mode)
 
     def failed(self, cause: Cause) -> None:
@@ -57,7 +55,9 @@ class Tally:
     ) -> Outcome:
         """Exactly one of ``completion`` and ``failure`` is given."""
         if metrics.serving():
-            _count(self.request.mode, completion, failure)
+            metrics.REQUESTS.inc(self.request.mode.value, failure.cause.value if failure is not None else "ok")
+            if completion is not None:
+                _count_completion(completion)
         return Outcome(
             id=self.request.id,
             completion=completion,
@@ -73,10 +73,7 @@ class Tally:
         )
 
 
-def _count(mode: Mode, completion: dict[str, Any] | None, failure: Failure | None) -> None:
-    metrics.REQUESTS.inc(mode.value, failure.cause.value if failure is not None else "ok")
-    if completion is None:
-        return
+def _count_completion(completion: dict[str, Any]) -> None:
     metrics.ROLLOUTS.inc(by=len(completion["choices"]))
     usage = completion.get("usage")
     for kind in ("prompt", "completion"):
