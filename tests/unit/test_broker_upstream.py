@@ -32,6 +32,7 @@ SIGNATURES = {
     "celery.utils.threads._LocalStack.pop": "(self)",
     "celery.utils.threads._LocalStack.push": "(self, obj)",
     "celery.worker.consumer.mingle.Mingle.send_hello": "(self, c)",
+    "celery.worker.request.Request.cancel": "(self, pool, signal=None, emit_retry=True)",
     "celery.worker.request.Request.info": "(self, safe=False)",
     "celery.worker.request.Request.on_failure": "(self, exc_info, send_failed_event=True, return_ok=False)",
     "celery.worker.request.Request.revoked": "(self)",

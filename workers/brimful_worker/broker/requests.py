@@ -1,7 +1,7 @@
 """Celery's Request with redacted arguments, unacked-message renewal and poison-message detection.
 
 Private parts of celery 5.7.0:
-    celery.worker.request.Request: _already_revoked, _argsrepr, _kwargsrepr, info, on_failure, revoked
+    celery.worker.request.Request: _already_revoked, _argsrepr, _kwargsrepr, cancel, info, on_failure, revoked
 """
 
 from __future__ import annotations
@@ -54,6 +54,14 @@ class WorkerRequest(Request):  # type: ignore[misc]  # celery ships no types
         if shown["worker_pid"] is not None:  # the pool accepts each task under a number of its own
             shown["worker_pid"] = os.getpid()
         return shown
+
+    def cancel(self, pool: Any, signal: Any = None, emit_retry: bool = True) -> None:
+        """Celery cancels running tasks when a cold shutdown begins, before it stops the pool.
+
+        The bodies must know of the shutdown first: else they take it for a revocation, and cancel their Jobs.
+        """
+        pool.announce_shutdown()
+        super().cancel(pool, signal, emit_retry)
 
     def revoked(self) -> bool:
         """Celery asks this last before a task goes to the pool. A poison message is failed here."""

@@ -72,11 +72,15 @@ class TaskPool(BasePool):  # type: ignore[misc]  # celery ships no types
     def register_with_event_loop(self, loop: Any) -> None:
         self._main_thread.attach(loop)
 
-    def on_close(self) -> None:
-        """Warm shutdown begins: nothing new starts, and running bodies learn of it."""
+    def announce_shutdown(self) -> None:
+        """Nothing new starts, and running bodies learn that the worker stops. Idempotent."""
         self._closing = True
         self._semaphore.close()
         self._process.stopping()
+
+    def on_close(self) -> None:
+        """Warm shutdown begins."""
+        self.announce_shutdown()
 
     def on_stop(self) -> None:
         """Wait until the running tasks have ended and are acknowledged.
@@ -91,8 +95,6 @@ class TaskPool(BasePool):  # type: ignore[misc]  # celery ships no types
 
     def on_terminate(self) -> None:
         """Cold shutdown: unfinished tasks end now; their messages are requeued when the channel closes."""
-        self._closing = True
-        self._semaphore.close()
         self._end_all()
         self._finish()
 
@@ -122,7 +124,7 @@ class TaskPool(BasePool):  # type: ignore[misc]  # celery ships no types
             self._exit_timer = threading.Timer(_EXIT_S, os._exit, (1,))
             self._exit_timer.daemon = True
             self._exit_timer.start()
-        self._process.stopping()  # first: a body that is cancelled then knows that its work is given back
+        self.announce_shutdown()  # first: a body that is cancelled then knows that its work is given back
         for execution in tuple(self._executions.values()):
             execution.terminate()
 
