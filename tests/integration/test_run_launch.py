@@ -11,7 +11,7 @@ import pytest
 from brimful.config import Settings
 from brimful.errors import ExitCode, FleetError
 from brimful.outcome import Cause, Failure
-from brimful.run.display.terminal import Terminal
+from brimful.run.display.terminal import TerminalDisplay
 from brimful.run.launch import DisplayOptions, run_to_end
 from brimful.run.prepare import Prepared
 from brimful.state.status import Status
@@ -116,7 +116,7 @@ async def test_the_live_display_draws_itself() -> None:
         return fleet(waiting=3)
 
     console = Console(file=io.StringIO(), force_terminal=True, width=120, color_system=None)
-    live = Terminal(gauges, console=console)
+    live = TerminalDisplay(gauges, console=console)
     await live.show(Progress(10, 100, 100, 40, 2, 80, 80, 1234))
     live.say("a word [in brackets]")
     live.end(Summary(requests=100, rollouts=80, succeeded=40, output="-", next="brimful run -o out.jsonl"))

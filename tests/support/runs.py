@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from brimful.config import Settings
-from brimful.run.display.display import Quiet
+from brimful.run.display.display import Display
 from brimful.run.display.summary import Summary
 from brimful.run.input.reader import ReadOptions
 from brimful.run.input.sources import Source
@@ -42,7 +42,7 @@ def run(asked: RunOptions, driver: FakeDriver | None = None) -> Summary | None:
     """The run's summary; None if the driver raised :class:`Killed`."""
     prepared = prepare(asked, PROFILE)
     try:
-        session = Session(prepared, Quiet(table=False))
+        session = Session(prepared, Display(table=False))
         return asyncio.run(session.run(None if prepared.complete else driver or FakeDriver()))
     except Killed:
         return None

@@ -21,7 +21,7 @@ from brimful.profile import get_profile
 from brimful.request import Request
 from brimful.run.display.progress import Progress
 from brimful.run.display.summary import Summary
-from brimful.run.display.terminal import Terminal
+from brimful.run.display.terminal import TerminalDisplay
 from brimful.runtime.port import bind
 from brimful_worker.local.processes.logs import KEPT, clear_logs
 
@@ -89,7 +89,7 @@ async def test_no_colour_is_no_bold_either(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("FORCE_COLOR", "1")  # a terminal, to rich
-    terminal = Terminal(gauges)
+    terminal = TerminalDisplay(gauges)
     terminal.console.file = out = io.StringIO()
     progress = Progress(
         seconds=1, requests=2, total=4, succeeded=1, failed=1, rollouts=1, new_rollouts=1, tokens=1, budget=None,

@@ -12,7 +12,7 @@ import pytest
 from brimful.errors import UsageError
 from brimful.outcome import Cause, Failure, Outcome, Rollout
 from brimful.packing.units import Delivered, DriveStatus, Recovered, Unit
-from brimful.run.display.display import Quiet
+from brimful.run.display.display import Display
 from brimful.run.prepare import prepare
 from brimful.run.session import Session
 from support.fake_driver import FakeDriver
@@ -64,7 +64,7 @@ async def test_interrupted_after_the_last_one_is_done(tmp_path: Path) -> None:
             asyncio.get_running_loop().call_soon(session.interrupt)
         return "ok"
 
-    session = Session(prepared, Quiet(table=False))
+    session = Session(prepared, Display(table=False))
     summary = await session.run(FakeDriver(answer))
     prepared.close()
     assert session.interrupts == 1
@@ -201,7 +201,7 @@ async def test_an_interrupt_drains(tmp_path: Path) -> None:
         return "ok"
 
     driver = FakeDriver(answer)
-    session = Session(prepared, Quiet(table=False))
+    session = Session(prepared, Display(table=False))
     summary = await session.run(driver)
     prepared.close()
     assert (summary.exit_code, summary.ended) == (130, "interrupted")

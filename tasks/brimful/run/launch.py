@@ -8,28 +8,34 @@ import json
 import os
 import shlex
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from brimful.config import Settings
 from brimful.errors import BrimfulError, ExitCode, UsageError
-from brimful.run.display.display import Display, Quiet, make_display
+from brimful.run.display.display import Display, PlainDisplay
 from brimful.run.display.gauges import GaugeReader
 from brimful.run.display.summary import Summary
 from brimful.run.options import RunOptions
 from brimful.run.prepare import Prepared, prepare
-from brimful.run.session import DriverLike, Session
+from brimful.run.session import Session
 from brimful.run.signals import Signals
 from brimful.runtime.extras import LocalFleet, local_fleet
 from brimful.runtime.interrupt import unwinding
 from brimful.state.probes import check_provider, connect, worker_queues
 from brimful.state.redis_retry import recent_refusal
 
+if TYPE_CHECKING:
+    from brimful.dispatch.driver import Driver
+
 _PINGS = 8
 
-MakeDriver = Callable[[str, Prepared], DriverLike]
+MakeDriver = Callable[[str, Prepared], "Driver"]
+"""Makes the driver for a Redis URL and a run."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +56,7 @@ def run_to_end(
         raise UsageError("--json and -o - would both write standard output: name an output file")
     local = options.rehearse or settings.redis_url is None
     with unwinding():
-        prepared = prepare(options, settings.profile, Quiet().say if display.progress else lambda text: None)
+        prepared = prepare(options, settings.profile, Display().say if display.progress else lambda text: None)
     try:
         if local and not options.rehearse and not prepared.complete:
             _ = settings.api_base, settings.api_key  # raises SettingError if one is missing
@@ -72,7 +78,7 @@ class _Launch:
         self._options = options
         self._make_driver = make_driver
         self._gauges = GaugeReader()
-        self._display: Display = make_display(progress=options.progress, table=not options.json, fleet=self._gauges)
+        self._display = _display(options, self._gauges)
         self._session: Session | None = None
         self._fleet: LocalFleet | None = None
         self._fleet_stopping = False
@@ -190,7 +196,18 @@ class _Launch:
         threading.Thread(target=ask, daemon=True, name="brimful-ping").start()
 
 
-def _driver(timeout_s: float, redis_url: str, prepared: Prepared) -> DriverLike:
+def _display(options: DisplayOptions, gauges: GaugeReader) -> Display:
+    table = not options.json
+    if not options.progress:
+        return Display(table=table)
+    if not sys.stderr.isatty():
+        return PlainDisplay(gauges, table=table)
+    from brimful.run.display.terminal import TerminalDisplay  # rich is slow to import
+
+    return TerminalDisplay(gauges, table=table)
+
+
+def _driver(timeout_s: float, redis_url: str, prepared: Prepared) -> Driver:
     from brimful.dispatch.driver import Driver
 
     pack, workload = prepared.options.pack, prepared.options.read.workload

@@ -4,36 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import Any, Protocol
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
 
 from brimful.errors import BrimfulError
-from brimful.packing.units import Delivered, DriveStatus, Failed, Recovered, Unit
+from brimful.packing.units import DriveStatus
 from brimful.run.display.display import Display
 from brimful.run.display.summary import Summary
 from brimful.run.output.collect import Collector
 from brimful.run.prepare import Prepared
 from brimful.run.totals import Totals
 
+if TYPE_CHECKING:  # it imports Celery, which takes half a second
+    from brimful.dispatch.driver import Driver
+
 _TICK_S = 0.5
 _STOP_S = 1.0
 _KEY_REFUSED_S = 10.0
-
-
-class DriverLike(Protocol):
-    """The part of :class:`brimful.dispatch.driver.Driver` that a session uses."""
-
-    async def recover(self) -> Recovered: ...
-
-    def deliveries(
-        self, units: AsyncIterator[Unit], *, total: int | None
-    ) -> AsyncIterator[list[Delivered | Failed]]: ...
-
-    async def stop(self, *, drain: bool) -> None: ...
-
-    def snapshot(self) -> DriveStatus: ...
-
-    async def aclose(self) -> None: ...
 
 
 class Session:
@@ -56,7 +43,7 @@ class Session:
         )
         self._feed = prepared.feed(self._collector.take_bad)
         self._totals = Totals(prepared, self._collector, self._feed, clock)
-        self._driver: DriverLike | None = None
+        self._driver: Driver | None = None
         self._work: asyncio.Task[None] | None = None
         self._stops: set[asyncio.Task[None]] = set()
         self._ended = "done"
@@ -64,7 +51,7 @@ class Session:
         self.summary: Summary | None = None
         """Set when :meth:`run` ends, whether it raises or not."""
 
-    async def run(self, driver: DriverLike | None) -> Summary:
+    async def run(self, driver: Driver | None) -> Summary:
         """Sample to the end of the input, or until interrupted, refused, or out of budget.
 
         ``driver`` None: nothing is left to ask. Raises the error that ended the run early, after all that was delivered
@@ -118,7 +105,7 @@ class Session:
             self._display.say("stopping at once")
             self._spawn(self._abandon(self._driver, self._work))
 
-    async def _abandon(self, driver: DriverLike, work: asyncio.Task[None]) -> None:
+    async def _abandon(self, driver: Driver, work: asyncio.Task[None]) -> None:
         try:
             async with asyncio.timeout(_STOP_S):
                 await driver.stop(drain=False)
@@ -137,7 +124,7 @@ class Session:
         if self._driver is not None:
             self._spawn(self._drain(self._driver, at_most_s=None if ended == "budget" else _KEY_REFUSED_S))
 
-    async def _drain(self, driver: DriverLike, *, at_most_s: float | None) -> None:
+    async def _drain(self, driver: Driver, *, at_most_s: float | None) -> None:
         """Let running requests end, since they are paid for. With a refused key they may be refused as well."""
         await driver.stop(drain=True)
         if at_most_s is not None:
@@ -162,7 +149,7 @@ class Session:
                 raise
         work.result()
 
-    async def _drive(self, driver: DriverLike) -> None:
+    async def _drive(self, driver: Driver) -> None:
         recovered = await driver.recover()
         self._collector.take(recovered.delivered, self._feed, earlier=True)
         self._totals.resumed = self._prepared.counts.rollouts

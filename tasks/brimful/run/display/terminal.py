@@ -11,20 +11,21 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from brimful.run.display.display import Display
 from brimful.run.display.progress import Progress, Rate, ReadStatus, details, waiting_for_window, window_full
 from brimful.run.display.summary import Summary, duration
 from brimful.state.status import Status
 
 
-class Terminal:
+class TerminalDisplay(Display):
     """A block of figures at the bottom of the terminal, redrawn by each :meth:`show`; messages stay above it."""
 
     def __init__(self, fleet: ReadStatus, *, table: bool = True, console: Console | None = None) -> None:
         # rich keeps bold and dim under NO_COLOR.
         colours: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
         self.console = console or Console(stderr=True, highlight=False, color_system=colours)
+        super().__init__(table=table)
         self._fleet = fleet
-        self._table = table
         self._rate = Rate()
         self._live = Live(console=self.console, auto_refresh=False, transient=True)
         self._started = False

@@ -14,14 +14,14 @@ from typing import Any
 from brimful.run.display.stats import Histogram
 from brimful.run.display.summary import duration
 from brimful.run.output.paths import RunPaths
-from brimful.run.report.charts import FULL, Series, area_chart, bar_list, histogram_chart
+from brimful.run.report.charts import FULL, Series, bar_list, chart
 from brimful.run.report.figures import RunFigures, Timeline, read_run
 from brimful.runtime.atomic import atomic_write
 
 _BINS = 240
 _GAP_S = 60  # without a request: left out of the charts
 _TEXT = 4000  # characters of a rollout shown
-_HISTOGRAM_BARS = 48
+_HISTOGRAM_BINS = 48
 
 
 def write_report(output: Path, page: Path | None = None) -> Path:
@@ -48,9 +48,9 @@ def render(figures: RunFigures) -> str:
         name=escape(figures.name),
         when=escape(axis.when),
         tiles=_tiles(figures, len(axis.seconds)),
-        rollouts=area_chart(axis.series(axis.means(timeline.ended, 60), "rollouts a minute"), FULL),
-        slots=area_chart(slots),
-        window=area_chart(axis.series(starts, f"starts in {span_s} s", limits.get("starts"), "starts")),
+        rollouts=chart(axis.series(axis.means(timeline.ended, 60), "rollouts a minute"), FULL),
+        slots=chart(slots),
+        window=chart(axis.series(starts, f"starts in {span_s} s", limits.get("starts"), "starts")),
         latency=_latency(figures.provider),
         percentiles=_percentiles(figures),
         finish=bar_list(figures.finish_reasons.most_common()),
@@ -78,7 +78,7 @@ class _Axis:
         self.seconds = seconds
         self.bins = [seconds[start : start + size] for start in range(0, len(seconds), size)]
         self.labels = [time.strftime("%H:%M:%S", time.localtime(each[0])) if each[0] else "–" for each in self.bins]
-        self.marks = [gap // size for gap in gaps]
+        self.gaps = [gap // size for gap in gaps]
 
     @property
     def when(self) -> str:
@@ -88,7 +88,7 @@ class _Axis:
         return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(first))}, {duration(last - first + 1)}"
 
     def series(self, values: list[float], unit: str, limit: float | None = None, name: str = "") -> Series:
-        return Series(values, self.labels, unit, limit, name, self.marks)
+        return Series(values, self.labels, unit, limit, name, self.gaps)
 
     def means(self, counts: Counter[int], scale: float) -> list[float]:
         """The mean count a second of each bin, times ``scale``."""
@@ -126,21 +126,18 @@ def _tiles(figures: RunFigures, active_s: int) -> str:
 
 
 def _latency(histogram: Histogram) -> str:
-    """A histogram with logarithmic buckets of the time that requests took."""
+    """The time that requests took, in logarithmic buckets."""
     buckets = sorted(bucket for bucket in histogram.buckets if bucket >= 0)
     if not buckets:
         return "<p class=none>no times recorded</p>"
     low, high = buckets[0], buckets[-1] + 1
-    step = max(1, math.ceil((high - low) / _HISTOGRAM_BARS))
-    bars = []
-    for start in range(low, high, step):
-        count = sum(histogram.buckets.get(bucket, 0) for bucket in range(start, start + step))
-        bars.append((f"{Histogram.seconds(start):.2g} s", count))
-    marks = []
-    for share, name in ((0.5, "p50"), (0.95, "p95")):
-        value = histogram.percentile(share) or 0.0
-        marks.append(((Histogram.bucket(value) + 0.5 - low) / step, f"{name} {value:.2g} s"))
-    return histogram_chart(bars, marks)
+    step = math.ceil((high - low) / _HISTOGRAM_BINS)
+    starts = range(low, high, step)
+    counts = [float(sum(histogram.buckets.get(start + place, 0) for place in range(step))) for start in starts]
+    labels = [f"{Histogram.seconds(start):.2g} s" for start in starts]
+    values = [(name, histogram.percentile(share) or 0.0) for share, name in ((0.5, "p50"), (0.95, "p95"))]
+    marks = [((Histogram.bucket(value) + 0.5 - low) / step, f"{name} {value:.2g} s") for name, value in values]
+    return chart(Series(counts, labels, "requests", marks=marks))
 
 
 def _percentiles(figures: RunFigures) -> str:
