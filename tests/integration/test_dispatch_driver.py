@@ -12,6 +12,7 @@ import pytest
 
 from brimful.dispatch.driver import Driver
 from brimful.dispatch.ledger import RunLedger
+from brimful.errors import FleetError
 from brimful.names import Workload
 from brimful.outcome import Cause, Failure
 from brimful.packing.request_size import line_profile
@@ -232,6 +233,73 @@ async def test_an_unacknowledged_batch_stays_in_redis(valkey: Valkey) -> None:
         assert [item.line for item in recovered.delivered] == [1]
         assert [batch async for batch in again.deliveries(iter([]))] == []
         assert await client.xlen(RunLedger(client, "r").keys.results) == 0
+
+
+async def test_outcomes_stay_in_redis_until_they_are_synced(valkey: Valkey) -> None:
+    synced, asked = asyncio.Event(), asyncio.Event()
+
+    async def sync() -> None:
+        asked.set()
+        await synced.wait()
+
+    async with stub_fleet(valkey.url, StubSampler()), redis_client(valkey.url) as client:
+        results = RunLedger(client, "r").keys.results
+        driver = Driver(valkey.url, "r", FREE, pack="off", sync=sync)
+        running = asyncio.create_task(drive(driver, [unit(line) for line in range(1, 50)]))
+        await asked.wait()
+        await wait_until_async(lambda: driver.snapshot().rollouts == 49, "every rollout to be delivered")
+        assert await client.xlen(results) == 49
+        assert not running.done()
+        synced.set()
+        assert len(await running) == 49
+        assert await client.xlen(results) == 0
+
+
+async def test_the_output_is_synced_once_an_interval_and_at_the_end(
+    valkey: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("brimful.dispatch.acknowledge.SYNC_EVERY_S", 3600.0)
+    synced = 0
+
+    async def sync() -> None:
+        nonlocal synced
+        synced += 1
+
+    async with stub_fleet(valkey.url, StubSampler()), redis_client(valkey.url) as client:
+        driver = Driver(valkey.url, "r", FREE, pack="off", sync=sync)
+        batches = [batch async for batch in driver.deliveries(iter([unit(line) for line in range(1, 200)]))]
+        assert len(batches) > 2
+        assert synced == 2
+        assert await client.xlen(RunLedger(client, "r").keys.results) == 0
+
+
+async def test_a_failed_sync_ends_the_deliveries_and_keeps_the_outcomes(valkey: Valkey) -> None:
+    async def sync() -> None:
+        raise FleetError("cannot write out.jsonl: Input/output error")
+
+    units = [unit(line) for line in range(1, 10)]
+    async with stub_fleet(valkey.url, StubSampler()), redis_client(valkey.url) as client:
+        with pytest.raises(FleetError, match="Input/output error"):
+            await drive(Driver(valkey.url, "r", FREE, pack="off", sync=sync), units)
+        assert await client.xlen(RunLedger(client, "r").keys.results) > 0
+
+
+async def test_recovered_outcomes_are_synced_before_they_leave_redis(valkey: Valkey) -> None:
+    async with stub_fleet(valkey.url, StubSampler()), redis_client(valkey.url) as client:
+        results = RunLedger(client, "r").keys.results
+        deliveries = Driver(valkey.url, "r", FREE, pack="off").deliveries(iter([unit(1)]))
+        await anext(deliveries)
+        await deliveries.aclose()  # as if the submitter was killed here
+        left: list[int] = []
+
+        async def sync() -> None:
+            left.append(await client.xlen(results))
+
+        again = Driver(valkey.url, "r", FREE, pack="off", sync=sync)
+        await again.recover()
+        assert await drive(again, []) == []
+        assert left == [1]
+        assert await client.xlen(results) == 0
 
 
 async def test_a_second_submitter_takes_over_what_is_queued_and_what_runs(valkey: Valkey) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -102,6 +104,28 @@ def test_a_fleet_past_hope_ends_the_run_with_what_it_has(
     assert "brimful run in.txt" in said
     assert len(records(out)) == 6
     assert run_to_end(options(source, out=out), settings, shown, _with(FakeDriver())) is ExitCode.OK
+
+
+def test_a_disk_that_fails_ends_the_run_and_the_same_command_resumes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, fsync = tmp_path / "out.jsonl", os.fsync
+    asked = options(write_lines(tmp_path / "in.txt", ["a"] * 20), out=out, rehearse=True)
+
+    def failing(fd: int) -> None:
+        if os.readlink(f"/proc/self/fd/{fd}") == str(out):
+            raise OSError(errno.EIO, "Input/output error")
+        fsync(fd)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", failing)
+        with pytest.raises(
+            FleetError, match=r"cannot write .*out\.jsonl: Input/output error; the same command"
+        ) as caught:
+            run_to_end(asked, Settings.load(), DisplayOptions(progress=False))
+    assert caught.value.exit_code is ExitCode.INTERNAL
+    assert run_to_end(asked, Settings.load(), DisplayOptions(progress=False)) is ExitCode.OK
+    assert sorted(record["line"] for record in records(out)) == list(range(1, 21))
 
 
 async def test_the_live_display_draws_itself() -> None:

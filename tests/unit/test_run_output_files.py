@@ -16,7 +16,7 @@ from brimful.errors import FleetError, InputError, UsageError
 from brimful.outcome import Outcome, Rollout
 from brimful.packing.units import Delivered
 from brimful.run.output.done_index import DoneIndex
-from brimful.run.output.jsonl import mend
+from brimful.run.output.jsonl import RecordFile, mend
 from brimful.run.output.paths import Order
 from brimful.run.output.records import rollout_records
 from brimful.run.output.sidecar import Sidecar
@@ -51,15 +51,20 @@ def test_the_done_index_counts_each_rollout_once(pairs: list[tuple[int, int, int
     ("data", "left"),
     [
         (b"", b""),
-        (b'{"a": 1}\n', b'{"a": 1}\n'),
-        (b'{"a": 1}\n{"b', b'{"a": 1}\n'),
-        (b'{"b', b""),
-        (b'{"a": 1}\n{"b": 2}', b'{"a": 1}\n{"b": 2}\n'),
-        (b'{"a": 1}\n' + b"\0" * 70_000, b'{"a": 1}\n'),
-        (b'{"a": 1}\n12', b'{"a": 1}\n'),
+        (b'{"id":1}\n', b'{"id":1}\n'),
+        (b'{"id":1}\n{"b', b'{"id":1}\n'),
+        (b'{"i', b""),
+        (b'{"id":1,"te', b""),
+        (b'{"id":1}\n{"id":2}', b'{"id":1}\n{"id":2}\n'),
+        (b'{"id":1}\n' + b"\0" * 70_000, b'{"id":1}\n'),
+        (b'{"id":1}\n{"id":\0\0\0}\n{"id":3}\n', b'{"id":1}\n'),
+        (b"\0" * 70_000, b""),
+        (b'{"id":1}\n12', b'{"id":1}\n'),
+        (b"not ours", b"not ours"),
+        (b"not\0ours\nat all", b"not\0ours\nat all"),
     ],
 )
-def test_a_torn_line_is_mended(tmp_path: Path, data: bytes, left: bytes) -> None:
+def test_what_a_crash_left_is_removed_and_nothing_else(tmp_path: Path, data: bytes, left: bytes) -> None:
     path = tmp_path / "out.jsonl"
     path.write_bytes(data)
     mend(path)
@@ -164,3 +169,41 @@ def test_two_runs_cannot_write_one_output(tmp_path: Path) -> None:
         prepare(options(source, out=out), PROFILE)
     prepared.close()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl"]
+
+
+def test_a_sync_covers_what_an_earlier_process_wrote_and_repeats_only_after_a_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = _synced_files(monkeypatch)
+    path = tmp_path / "out.jsonl"
+    path.write_bytes(b'{"id":1}\n')
+    file = RecordFile(path)
+    file.sync()
+    file.sync()
+    assert synced == ["out.jsonl"]
+    file.write([{"id": 2}])
+    file.sync()
+    file.close()
+    assert synced == ["out.jsonl"] * 2
+
+
+def test_only_a_regular_file_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced = _synced_files(monkeypatch)
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path / "missing", Path("/dev/null")):
+        RecordFile(path).sync()
+    prepared = prepare(options(_prompts(tmp_path), out="-"), PROFILE)
+    assert prepared.files is None  # nothing to sync: a run does not resume from standard output
+    assert synced == []
+
+
+def _synced_files(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    synced: list[str] = []
+
+    def fsync(fd: int) -> None:
+        file = Path(os.readlink(f"/proc/self/fd/{fd}"))
+        if not file.is_dir():
+            synced.append(file.name)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    return synced

@@ -5,7 +5,8 @@ The parts run as tasks on one loop and share the requests in flight. The *intake
 requests; the *reconciler* finds lost shards; the *stop* ends it all. What is enqueued is bounded by what fills the
 slots and keeps them filled (:mod:`brimful.packing.slot_model`), so a million lines take no more memory than a thousand.
 
-An outcome leaves Redis only when the consumer has come back for the next batch, which says that it is written down.
+An outcome leaves Redis only when the consumer has come back for the next batch, which says that it is written down, and
+when it is durable (:mod:`brimful.dispatch.acknowledge`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import AsyncIterator, Awaitable
 from dataclasses import replace
 
 from brimful.celery import app_for
+from brimful.dispatch.acknowledge import Acknowledger, Sync
 from brimful.dispatch.deliveries import Deliveries
 from brimful.dispatch.enqueue import Enqueuer
 from brimful.dispatch.inflight import InFlight
@@ -55,12 +57,16 @@ class Driver:
         timeout_s: float = 120.0,
         sweep_s: float = 15.0,
         keep: bool = True,
+        sync: Sync | None = None,
     ) -> None:
         """``timeout_s``: of one request, which bounds how large packs grow. ``workload`` None: each request's own.
         ``sweep_s``: the age from which a shard that no worker has begun may be lost.
 
         ``keep``: what is queued when the driver is closed stays queued for the run's next submitter; else it is
         withdrawn.
+
+        ``sync``: makes durable what the consumer has written; called before its outcomes leave Redis, and once a second
+        at most, but for a last time at the end. It raises FleetError, which ends the deliveries.
         """
         limits = Limits(profile.slots, profile.starts, profile.window_s)
         auto = pack == "auto" and profile.max_prompts != 1
@@ -74,6 +80,7 @@ class Driver:
         workload = Workload(workload) if workload is not None else None
         self._in_flight = in_flight = InFlight(self._sizer, slot_model, workload)
         self._deliveries = Deliveries()
+        self._acknowledger = Acknowledger(self._ledger, self._deliveries, sync)
         self._enqueuer = Enqueuer(run, self._ledger, app_for(redis_url), in_flight)
         self._intake = intake = Intake(self._batcher, self._sizer, in_flight, self._deliveries, auto=auto)
         self._stop = Stop(self._ledger, in_flight, intake, self._deliveries)
@@ -107,13 +114,14 @@ class Driver:
         key or its budget is refused, nothing is delivered for requests that were not sent. Raises FleetError, and what
         ``units`` raises.
         """
-        await self._acknowledge()
+        await self._acknowledger.now()
         parts = (
             self._feed(units, total),
             self._enqueuer.run(),
             self._results.run(),
             self._reconciler.run(),
             self._stop.run(),
+            self._acknowledger.run(),
             self._follow_limits(),
         )
         self._tasks += [asyncio.create_task(self._guarded(part)) for part in parts]
@@ -121,10 +129,10 @@ class Driver:
             while (batch := await self._deliveries.next()) is not None:
                 if batch.records:
                     yield batch.records
-                self._deliveries.written = batch.entry
-                await self._acknowledge()
+                await self._acknowledger.written(batch.entry)
             if self._fault is not None:
                 raise self._fault
+            await self._acknowledger.now()
         finally:
             await self.aclose()
 
@@ -157,17 +165,11 @@ class Driver:
             await self._enqueuer.aclose()
             with contextlib.suppress(*REDIS_ERRORS, TimeoutError):
                 async with asyncio.timeout(_CLOSE_S):
-                    await self._acknowledge()
+                    await self._acknowledger.trim()
                     if not len(self._in_flight) or not self._keep:
                         await self._ledger.clear()
         finally:
             await close_redis_client(self._client)
-
-    async def _acknowledge(self) -> None:
-        """Trim what is written down from Redis. If Redis is unreachable, the next call does it."""
-        if self._deliveries.written != "0":
-            with contextlib.suppress(*REDIS_ERRORS):
-                await reraise_cancellation(lambda: self._ledger.forget(self._deliveries.written))
 
     async def _feed(self, units: Units, total: int | None) -> None:
         await self._intake.feed(units, total)

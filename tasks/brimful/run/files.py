@@ -140,6 +140,11 @@ class RunFiles:
         self.digests.store()
         self.sidecar.store(self.paths.sidecar)
 
+    def sync(self) -> None:
+        """Make the records written so far survive a power loss. Blocks. Raises FleetError."""
+        self.sink.sync()
+        self.errors.sync()
+
     def convert(self, order: Order, say: Callable[[str], None]) -> None:
         """Put output and errors in their final form. Raises FleetError."""
         paths, in_order = self.paths, order is Order.INPUT

@@ -210,5 +210,12 @@ def _display(options: DisplayOptions, gauges: GaugeReader) -> Display:
 def _driver(timeout_s: float, redis_url: str, prepared: Prepared) -> Driver:
     from brimful.dispatch.driver import Driver
 
-    pack, workload = prepared.options.pack, prepared.options.read.workload
-    return Driver(redis_url, prepared.run, prepared.profile, pack=pack, workload=workload, timeout_s=timeout_s)
+    return Driver(
+        redis_url,
+        prepared.run,
+        prepared.profile,
+        pack=prepared.options.pack,
+        workload=prepared.options.read.workload,
+        timeout_s=timeout_s,
+        sync=partial(asyncio.to_thread, prepared.files.sync) if prepared.files is not None else None,
+    )

@@ -111,6 +111,10 @@ class ErrorsFile:
         self.close()
         self.path.unlink(missing_ok=True)
 
+    def sync(self) -> None:
+        """As :meth:`RecordFile.sync`."""
+        self._file.sync()
+
     def close(self) -> None:
         self._file.close()
 
