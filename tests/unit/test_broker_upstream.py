@@ -19,6 +19,7 @@ import pytest
 from support import house, upstream
 
 SIGNATURES = {
+    "celery.app.trace.saferepr": "(o, maxlen=None, maxlevels=3, seen=None)",
     "celery.concurrency.base.BasePool._get_info": "(self)",
     "celery.concurrency.base.BasePool.flush": "(self)",
     "celery.concurrency.base.BasePool.on_apply": "(self, *args, **kwargs)",
@@ -32,6 +33,7 @@ SIGNATURES = {
     "celery.utils.threads._LocalStack.pop": "(self)",
     "celery.utils.threads._LocalStack.push": "(self, obj)",
     "celery.worker.consumer.mingle.Mingle.send_hello": "(self, c)",
+    "celery.worker.consumer.consumer.dump_body": "(m, body)",
     "celery.worker.request.Request.cancel": "(self, pool, signal=None, emit_retry=True)",
     "celery.worker.request.Request.info": "(self, safe=False)",
     "celery.worker.request.Request.on_failure": "(self, exc_info, send_failed_event=True, return_ok=False)",

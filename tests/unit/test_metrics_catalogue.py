@@ -1,4 +1,4 @@
-"""The metric catalogue: well-named, free while nobody reads it, and readable over real HTTP when served."""
+"""The metric catalogue: its names, its cost while nothing is served, and its HTTP server."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 from brimful.errors import SettingError
 from brimful.state.status import Status, WorkerStatus
 from brimful_worker.metrics import catalogue as metrics
+from support.metrics import exposed, stop_counting
 from support.waiting import wait_until_async
 
 
@@ -21,7 +22,7 @@ def _closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(metrics, "_beat", None)
     monkeypatch.setattr(metrics, "_epoch", None)
     yield
-    metrics.stop_counting()
+    stop_counting()
 
 
 def scrape(port: int, path: str = "/metrics") -> str:
@@ -66,7 +67,7 @@ def test_names_follow_prometheus_conventions() -> None:
         assert ("_seconds" in metric.name) == (metric.unit == "seconds")
 
 
-def test_counting_costs_nothing_and_keeps_nothing_while_not_served() -> None:
+def test_nothing_is_counted_until_metrics_are_served() -> None:
     metrics.STARTS.inc("batch")
     metrics.WAIT_SECONDS.observe(1.0, "batch")
     metrics.HELD.inc()
@@ -77,7 +78,7 @@ def test_counting_costs_nothing_and_keeps_nothing_while_not_served() -> None:
     assert 'brimful_leases_lost_total{key="k"} 0.0' in text.splitlines()
 
 
-def test_everything_is_exposed_with_the_keys_tag() -> None:
+def test_every_metric_is_exposed_with_the_keys_tag() -> None:
     port = metrics.serve(0, key_tag="0123abcd")
     assert metrics.serving()
     for metric in metrics.CATALOGUE:
@@ -90,11 +91,11 @@ def test_everything_is_exposed_with_the_keys_tag() -> None:
             metric.inc(*labels, by=2)
     text = scrape(port)
     for metric in metrics.CATALOGUE:
-        for name in metric.exposed:
+        for name in exposed(metric):
             assert any(line.startswith(f"{name}{{") and 'key="0123abcd"' in line for line in text.splitlines()), name
 
 
-def test_the_fleets_status_becomes_gauges() -> None:
+def test_the_fleets_status_sets_the_gauges() -> None:
     port = metrics.serve(0, key_tag="k")
     for epoch in ("a", "a", None, "b"):
         metrics.fleet_status(status(epoch), "w1")
@@ -112,14 +113,14 @@ def test_the_fleets_status_becomes_gauges() -> None:
     assert 'brimful_redis_up{key="k"} 0.0' in scrape(port).splitlines()
 
 
-def test_a_taken_port_means_a_neighbour_and_the_next_one_is_used() -> None:
+def test_when_a_port_is_taken_the_next_free_one_is_used() -> None:
     first = metrics.serve(0, key_tag="k")
     second = metrics.serve(first, key_tag="k")
     assert second > first
     assert "brimful" in scrape(second)
 
 
-def test_an_address_that_is_not_ours_is_a_setting_error() -> None:
+def test_an_address_of_another_machine_is_a_setting_error() -> None:
     with pytest.raises(SettingError, match=r"BRIMFUL_METRICS_PORT: cannot listen on 192\.0\.2\.1"):
         metrics.serve(0, key_tag="k", address="192.0.2.1")
     assert not metrics.serving()

@@ -1,4 +1,4 @@
-"""The one metric catalogue: every name, description and unit that a worker exposes to Prometheus.
+"""The one catalogue of metrics: every name, description and unit that a worker exposes to Prometheus.
 
 Nothing is counted until :func:`serve` is called (``BRIMFUL_METRICS_PORT``); until then every call below is one ``if``.
 Every series has the label ``key``, the API key's fingerprint, so that fleets of several keys do not add up.
@@ -14,7 +14,7 @@ import asyncio
 import errno
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from brimful.errors import SettingError
 from brimful_worker.metrics.server import listen
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from wsgiref.simple_server import WSGIServer
 
     from prometheus_client import CollectorRegistry
-    from prometheus_client.metrics import MetricWrapperBase
 
     from brimful.state.status import Status
 
-_PORTS = 64  # worker processes of one machine that may share a metrics port's neighbourhood
+_PORTS = 64
+"""Ports that are tried, from the one set: workers of one machine take neighbouring ones."""
 _WIRE_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0)
 _WAIT_S = (0.002, 0.005, 0.01, 0.05, 0.25, 1.0, 5.0, 15.0, 30.0, 60.0, 120.0, 300.0, 900.0)
 _LAG_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
@@ -42,96 +42,74 @@ _epoch: str | None = None
 
 @dataclass(slots=True)
 class Metric:
-    """One entry of the catalogue. ``labels`` leave out ``key``, which all have."""
+    """One entry of the catalogue."""
 
     name: str
     description: str
     unit: str
     """Prometheus's base units (seconds, bytes), or what is counted."""
     labels: tuple[str, ...] = ()
-    _key: str = field(default="", repr=False)
-    _live: MetricWrapperBase | None = field(default=None, repr=False)
-    _children: dict[tuple[str, ...], MetricWrapperBase] = field(default_factory=dict, repr=False)
-
-    @property
-    def exposed(self) -> tuple[str, ...]:
-        """The names of its samples, as queries write them."""
-        return (self.name,)
+    """Without ``key``, which all have."""
+    buckets: tuple[float, ...] = ()
+    """A histogram's upper bounds, in the metric's unit."""
+    _series: dict[tuple[str, ...], Any] | None = field(default=None, repr=False)
+    """By label values; None while nothing is counted. prometheus_client's own lookup costs three times as much."""
+    _make_series: Any = field(default=None, repr=False)
 
     def open(self, registry: CollectorRegistry, key: str) -> None:
-        self._key = key
-        self._children = {}
-        self._live = self._make(registry)
+        import prometheus_client
+
+        options = {"buckets": self.buckets} if self.buckets else {}
+        kind = getattr(prometheus_client, type(self).__name__)
+        live = kind(self.name, self.description, ("key", *self.labels), registry=registry, **options)
+        self._series = {}
+        self._make_series = lambda labels: live.labels(key, *map(str, labels))
         if not self.labels and not isinstance(self, Gauge):
-            self._child(())  # a series that first appears at 1 shows Prometheus no increase
+            self._one(())  # a series that first appears at 1 shows Prometheus no increase
 
-    def close(self) -> None:
-        self._live = None
-
-    def _make(self, registry: CollectorRegistry) -> MetricWrapperBase:
-        raise NotImplementedError
-
-    def _child(self, labels: tuple[str, ...]) -> MetricWrapperBase:
-        child = self._children.get(labels)
-        if child is None:
-            assert self._live is not None
-            child = self._children[labels] = self._live.labels(self._key, *map(str, labels))
-        return child
+    def _one(self, labels: tuple[str, ...]) -> Any:
+        assert self._series is not None
+        series = self._series.get(labels)
+        if series is None:
+            series = self._series[labels] = self._make_series(labels)
+        return series
 
 
-@dataclass(slots=True)
 class Counter(Metric):
     """Only grows. Its name ends in ``_total``."""
 
+    __slots__ = ()
+
     def inc(self, *labels: str, by: float = 1) -> None:
-        if self._live is not None:
-            self._child(labels).inc(by)  # type: ignore[attr-defined]
-
-    def _make(self, registry: CollectorRegistry) -> MetricWrapperBase:
-        from prometheus_client import Counter as Live
-
-        return Live(self.name, self.description, ("key", *self.labels), registry=registry)
+        if self._series is not None:
+            self._one(labels).inc(by)
 
 
-@dataclass(slots=True)
 class Gauge(Metric):
     """Goes up and down."""
 
+    __slots__ = ()
+
     def set(self, value: float, *labels: str) -> None:
-        if self._live is not None:
-            self._child(labels).set(value)  # type: ignore[attr-defined]
+        if self._series is not None:
+            self._one(labels).set(value)
 
     def inc(self, *labels: str, by: float = 1) -> None:
-        if self._live is not None:
-            self._child(labels).inc(by)  # type: ignore[attr-defined]
+        if self._series is not None:
+            self._one(labels).inc(by)
 
-    def dec(self, *labels: str, by: float = 1) -> None:
-        self.inc(*labels, by=-by)
-
-    def _make(self, registry: CollectorRegistry) -> MetricWrapperBase:
-        from prometheus_client import Gauge as Live
-
-        return Live(self.name, self.description, ("key", *self.labels), registry=registry)
+    def dec(self, *labels: str) -> None:
+        self.inc(*labels, by=-1)
 
 
-@dataclass(slots=True)
 class Histogram(Metric):
-    """A distribution; ``buckets`` are upper bounds in the metric's unit."""
+    """A distribution over its buckets."""
 
-    buckets: tuple[float, ...] = ()
-
-    @property
-    def exposed(self) -> tuple[str, ...]:
-        return (f"{self.name}_bucket", f"{self.name}_sum", f"{self.name}_count")
+    __slots__ = ()
 
     def observe(self, value: float, *labels: str) -> None:
-        if self._live is not None:
-            self._child(labels).observe(value)  # type: ignore[attr-defined]
-
-    def _make(self, registry: CollectorRegistry) -> MetricWrapperBase:
-        from prometheus_client import Histogram as Live
-
-        return Live(self.name, self.description, ("key", *self.labels), registry=registry, buckets=self.buckets)
+        if self._series is not None:
+            self._one(labels).observe(value)
 
 
 # the sampler: requests and attempts
@@ -156,14 +134,14 @@ ATTEMPT_SECONDS = Histogram(
 )
 BACKOFF_SECONDS = Counter("brimful_backoff_seconds_total", "Time spent backing off between attempts.", "seconds")
 
-# admission, this process's part
+# admission in this process
 STARTS = Counter("brimful_starts_total", "Starts put on the wire.", "starts", ("workload",))
 WAIT_SECONDS = Histogram(
     "brimful_wait_seconds", "From asking for a slot to its grant.", "seconds", ("workload",), buckets=_WAIT_S
 )
 HELD = Gauge("brimful_held_slots", "Slots held by this process.", "slots")
 STALE_GRANTS = Counter(
-    "brimful_stale_grants_total", "Grants given back since the wire was not reached within the guard.", "grants"
+    "brimful_stale_grants_total", "Grants given back because the request was not sent within the guard.", "grants"
 )
 LEASES_LOST = Counter("brimful_leases_lost_total", "Leases that could not be renewed; their requests ended.", "leases")
 REDIS_UP = Gauge("brimful_redis_up", "1 while this process reads admission's status from Redis.", "boolean")
@@ -172,12 +150,14 @@ REDIS_UP = Gauge("brimful_redis_up", "1 while this process reads admission's sta
 SLOTS_LIMIT = Gauge("brimful_slots_limit", "Slots the key has.", "slots")
 SLOTS_USED = Gauge("brimful_slots_used", "Slots leased in the whole fleet.", "slots")
 STARTS_LIMIT = Gauge("brimful_window_starts_limit", "Starts allowed in a window; 0 = no such limit.", "starts")
-STARTS_USED = Gauge("brimful_window_starts_used", "Starts in the last window, whole fleet.", "starts")
-WAITING = Gauge("brimful_waiting_requests", "Requests that wait for a grant, whole fleet.", "requests", ("workload",))
-PAUSED = Gauge("brimful_pause_seconds", "What is left of the fleet-wide pause.", "seconds")
-BREAKER_OPEN = Gauge("brimful_breaker_open", "1 while the breaker holds new starts back.", "boolean")
+STARTS_USED = Gauge("brimful_window_starts_used", "Starts in the last window in the whole fleet.", "starts")
+WAITING = Gauge(
+    "brimful_waiting_requests", "Requests of the whole fleet that wait for a grant.", "requests", ("workload",)
+)
+PAUSED = Gauge("brimful_pause_seconds", "Time left of the fleet-wide pause.", "seconds")
+BREAKER_OPEN = Gauge("brimful_breaker_open", "1 while the circuit breaker holds back new starts.", "boolean")
 REBUILDING = Gauge("brimful_rebuilding", "1 while admission is rebuilt after Redis lost its memory.", "boolean")
-REBUILDS = Counter("brimful_rebuilds_total", "Times that admission began anew since Redis lost its memory.", "rebuilds")
+REBUILDS = Counter("brimful_rebuilds_total", "Rebuilds of admission after Redis lost its memory.", "rebuilds")
 
 # the pool
 TASKS = Counter("brimful_tasks_total", "Celery tasks that ended in this pool, by state.", "tasks", ("task", "state"))
@@ -190,11 +170,11 @@ RENEWALS_FAILED = Counter(
 )
 
 CATALOGUE: tuple[Metric, ...] = tuple(entry for entry in list(globals().values()) if isinstance(entry, Metric))
-"""All of them, in the order above."""
+"""In the order above."""
 
 
 def fleet_status(status: Status, name: str = "") -> None:
-    """Set the gauges from one read of admission's status, every few seconds; ``name`` is this worker's in it."""
+    """Set the gauges from admission's status, read every few seconds. ``name`` is this worker's in it."""
     global _epoch
     REDIS_UP.set(1)
     HELD.set(sum(worker.held for worker in status.workers if worker.name == name))
@@ -212,17 +192,17 @@ def fleet_status(status: Status, name: str = "") -> None:
 
 
 def redis_away() -> None:
-    """The status could not be read; the other gauges keep what was last known."""
+    """The status could not be read. The other gauges keep what was last known."""
     REDIS_UP.set(0)
 
 
 def serving() -> bool:
-    """Whether anybody will read what is counted; guards work done only to be counted."""
-    return STARTS._live is not None
+    """Whether anything is counted. Guards work that is only done to be counted."""
+    return STARTS._series is not None
 
 
 async def heartbeat() -> None:
-    """Beat for ``/healthz`` and measure the event loop's lag; runs until cancelled, one task per process."""
+    """Beat for ``/healthz`` and measure the event loop's lag. Runs until cancelled, one task per process."""
     global _beat
     while True:
         due = _beat = time.monotonic()
@@ -231,7 +211,7 @@ async def heartbeat() -> None:
 
 
 def health() -> str:
-    """Why this worker is not well; empty when it is.
+    """Why this worker is unhealthy; empty when it is healthy.
 
     Redis being away is no reason: a worker outlives that, and restarting it would lose what it has in flight.
     """
@@ -244,8 +224,8 @@ def health() -> str:
 def serve(port: int, *, key_tag: str, address: str = "127.0.0.1") -> int:
     """Count from now on, and answer ``GET /metrics`` and ``GET /healthz`` on daemon threads. Returns the port.
 
-    ``port`` 0 takes a free one. A taken port means another worker of this machine: the next free one above it is used,
-    so that workers of one machine stand side by side. Raises SettingError when none of 64 is free.
+    ``port`` 0 takes a free one. If the port is taken, by another worker of this machine, the next free one above it is
+    used. Raises SettingError when none of 64 is free, or the address is not this machine's.
     """
     from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 
@@ -266,13 +246,3 @@ def serve(port: int, *, key_tag: str, address: str = "127.0.0.1") -> int:
         _servers.append(server)
         return int(server.server_port)
     raise SettingError(f"BRIMFUL_METRICS_PORT: none of the {_PORTS} ports from {port} on is free on {address}")
-
-
-def stop_counting() -> None:
-    """Undo :func:`serve`."""
-    for metric in CATALOGUE:
-        metric.close()
-    while _servers:
-        server = _servers.pop()
-        server.shutdown()
-        server.server_close()

@@ -1,11 +1,11 @@
-"""The small HTTP server of :mod:`.metrics`: ``/metrics`` for Prometheus, ``/healthz`` for who watches a container."""
+"""The HTTP server of a worker's metrics: ``/metrics`` for Prometheus, ``/healthz`` for whoever watches a container."""
 
 from __future__ import annotations
 
 import socket
 import threading
 from collections.abc import Callable, Iterable
-from socketserver import ThreadingMixIn
+from socketserver import TCPServer, ThreadingMixIn
 from typing import TYPE_CHECKING, cast
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def listen(port: int, address: str, registry: CollectorRegistry, health: Callable[[], str]) -> WSGIServer:
-    """Serve on a daemon thread; ``health`` says what is wrong, or "". Raises OSError if the address cannot be had."""
+    """Serve on a daemon thread. ``health()`` returns what is wrong, or "". Raises OSError if it cannot listen."""
     from prometheus_client import make_wsgi_app
 
     metrics_page = make_wsgi_app(registry)
@@ -29,7 +29,7 @@ def listen(port: int, address: str, registry: CollectorRegistry, health: Callabl
             return [f"{trouble or 'ok'}\n".encode()]
         return cast("Iterable[bytes]", metrics_page(environ, start_response))
 
-    server = make_server(address, port, app, _ServerV6 if ":" in address else _Server, _Quiet)
+    server = make_server(address, port, app, _ServerV6 if ":" in address else _Server, _QuietHandler)
     threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
     return server
 
@@ -38,10 +38,7 @@ class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
     def server_bind(self) -> None:
-        # The base class asks DNS for our name, which may take seconds.
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.socket.bind(self.server_address)
-        self.server_address = self.socket.getsockname()
+        TCPServer.server_bind(self)  # HTTPServer's asks DNS for this machine's name, which may take seconds
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
         self.setup_environ()
 
@@ -50,6 +47,6 @@ class _ServerV6(_Server):
     address_family = socket.AF_INET6
 
 
-class _Quiet(WSGIRequestHandler):
+class _QuietHandler(WSGIRequestHandler):
     def log_message(self, format: str, *args: object) -> None:
-        """A scrape is no news."""
+        """Scrapes are not logged."""
