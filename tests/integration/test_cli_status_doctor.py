@@ -1,4 +1,4 @@
-"""``status``, ``limits`` and ``doctor`` where something is missing or wrong. (A good fleet: test_local_fleet.)"""
+"""``status``, ``limits`` and ``doctor`` when something is missing or wrong. (On a good fleet: test_local_fleet.)"""
 
 from __future__ import annotations
 
@@ -73,27 +73,27 @@ def _look(monkeypatch: pytest.MonkeyPatch, base: str, key: str = KEY) -> list[Ch
         (503, Level.WARN, "503"),
     ],
 )
-def test_what_the_provider_answers(monkeypatch: pytest.MonkeyPatch, status: int, level: Level, said: str) -> None:
+def test_the_provider_check_by_status(monkeypatch: pytest.MonkeyPatch, status: int, level: Level, said: str) -> None:
     with _provider(status) as (base, seen):
         (check,) = _look(monkeypatch, base)
     assert (check.level, said in check.said) == (level, True), check
     assert seen == [{"path": "/v1/models", "authorization": f"Bearer {KEY}"}]
 
 
-def test_the_key_follows_no_redirect(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_is_not_sent_to_a_redirect(monkeypatch: pytest.MonkeyPatch) -> None:
     with _provider(200) as (elsewhere, seen), _provider(302, {"Location": elsewhere}) as (base, _):
         (check,) = _look(monkeypatch, base)
     assert check.level is Level.FAIL
     assert seen == []
 
 
-def test_a_provider_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_provider_that_does_not_listen(monkeypatch: pytest.MonkeyPatch) -> None:
     (check,) = _look(monkeypatch, f"http://user:{KEY}@127.0.0.1:{free_port()}/v1")
     assert check.level is Level.FAIL
     assert "refused" in check.said
 
 
-def test_a_key_that_no_header_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_no_header_can_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     (check,) = _look(monkeypatch, "http://127.0.0.1:9/v1", "sk with spaces")
     assert (check.name, check.level) == ("API key", Level.FAIL)
 
@@ -103,7 +103,7 @@ def test_a_client_needs_no_key() -> None:
     assert {check.level for check in provider_checks(Settings.load(), client_only=False)} == {Level.FAIL}
 
 
-def test_a_server_that_forgets_and_evicts_is_told(valkey: Valkey) -> None:
+def test_a_server_without_persistence_that_evicts_is_reported(valkey: Valkey) -> None:
     target = RedisTarget(valkey.url)
     with connect(target.url) as client:
         client.config_set("maxmemory", "100mb")
@@ -117,7 +117,7 @@ def test_a_server_that_forgets_and_evicts_is_told(valkey: Valkey) -> None:
         assert found["clock"].level is Level.OK
 
 
-def test_doctor_says_what_is_missing() -> None:
+def test_doctor_names_what_is_missing() -> None:
     done = brimful("doctor")
     assert done.returncode == ExitCode.USAGE
     assert "ACS_API_BASE" in done.stdout
@@ -125,7 +125,7 @@ def test_doctor_says_what_is_missing() -> None:
     assert "\x1b" not in done.stdout
 
 
-def test_doctor_misses_the_workers(valkey: Valkey) -> None:
+def test_doctor_reports_that_no_worker_answers(valkey: Valkey) -> None:
     with _provider(200) as (base, _):
         env = {"ACS_API_BASE": base, "ACS_API_KEY": KEY, "BRIMFUL_REDIS_URL": valkey.url}
         with redis.Redis.from_url(valkey.url) as client:
@@ -139,7 +139,7 @@ def test_doctor_misses_the_workers(valkey: Valkey) -> None:
 
 
 @pytest.mark.parametrize("command", [("status",), ("limits", "show"), ("limits", "set", "--slots", "3")])
-def test_a_redis_that_is_not_there_is_named_without_its_password(command: tuple[str, ...]) -> None:
+def test_an_unreachable_redis_is_named_without_its_password(command: tuple[str, ...]) -> None:
     port = free_port()
     done = brimful(*command, BRIMFUL_REDIS_URL=f"redis://me:hush@127.0.0.1:{port}/0")
     assert done.returncode == ExitCode.USAGE
@@ -148,18 +148,18 @@ def test_a_redis_that_is_not_there_is_named_without_its_password(command: tuple[
     assert "Traceback" not in done.stderr
 
 
-def test_neither_url_nor_fleet() -> None:
+def test_without_url_and_fleet_no_redis_is_guessed() -> None:
     with pytest.raises(UsageError, match="brimful up"):
         find_redis(Settings.load())
 
 
-def test_a_wrong_password_is_said(valkey: Valkey) -> None:
+def test_a_wrong_password_is_reported_without_it(valkey: Valkey) -> None:
     with pytest.raises(RedisUnreachable) as caught:
         connect(valkey.url.replace("redis://", "redis://me:hush@"))
     assert "hush" not in str(caught.value)
 
 
-def test_which_key_is_meant(valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_which_key_a_command_uses(valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> None:
     target, settings = RedisTarget(valkey.url), Settings.load()
     with connect(target.url) as client:
         with pytest.raises(UsageError, match="no worker has ever used"):
@@ -207,7 +207,7 @@ def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
     assert without_password(url) == shown
 
 
-def test_a_run_names_the_variable_of_a_provider_that_does_not_listen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_provider_that_does_not_listen_is_named_with_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     port = free_port()
     monkeypatch.setenv("OPENAI_BASE_URL", f"http://127.0.0.1:{port}/v1")
     monkeypatch.setenv("ACS_API_KEY", KEY)

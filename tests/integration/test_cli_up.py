@@ -1,4 +1,4 @@
-"""``brimful up`` as a user runs it: its end, however it comes, leaves nothing."""
+"""``brimful up`` as a user runs it: however it ends, it leaves no process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.gateways import gateway_process
 KEY = "sk-canary-77aa"
 
 
-def test_ctrl_c_lets_the_wire_finish_and_leaves_nothing(tmp_path: Path) -> None:
+def test_ctrl_c_lets_requests_on_the_wire_finish_and_leaves_no_process(tmp_path: Path) -> None:
     from celery import Celery
 
     with gateway_process("--latency", "2", "--per-token", "0") as gateway:
@@ -46,7 +46,7 @@ def test_ctrl_c_lets_the_wire_finish_and_leaves_nothing(tmp_path: Path) -> None:
     }
 
 
-def test_kill_9_leaves_nothing() -> None:
+def test_kill_9_leaves_no_process() -> None:
     with gateway_process("--latency", "60") as gateway:
         env = {"ACS_API_BASE": gateway.url, "ACS_API_KEY": KEY}
         with Running("up", "--workers", "2", **env) as up:
@@ -58,7 +58,7 @@ def test_kill_9_leaves_nothing() -> None:
             nothing_left(family)
 
 
-def test_sigterm_is_a_clean_end_too() -> None:
+def test_sigterm_stops_the_fleet_too() -> None:
     with Running("up", "--workers", "1", "--rehearse") as up:
         assert "/v1" in up.line_with("mock gateway")
         up.look()
@@ -77,7 +77,7 @@ def test_sigterm_is_a_clean_end_too() -> None:
         (("--port", "7000"), {"BRIMFUL_REDIS_URL": "redis://127.0.0.1:1"}, "BRIMFUL_REDIS_URL is set"),
     ],
 )
-def test_what_is_missing_is_named(flags: tuple[str, ...], env: dict[str, str], said: str) -> None:
+def test_a_missing_setting_is_named(flags: tuple[str, ...], env: dict[str, str], said: str) -> None:
     done = brimful("up", *flags, **env)
     assert done.returncode == 2
     assert said in done.stderr
@@ -85,7 +85,7 @@ def test_what_is_missing_is_named(flags: tuple[str, ...], env: dict[str, str], s
 
 
 @pytest.mark.parametrize("flag", ["--port", "--flower-port"])
-def test_a_port_that_is_taken_is_named_and_nothing_is_left(flag: str) -> None:
+def test_a_taken_port_is_named_and_no_process_is_left(flag: str) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

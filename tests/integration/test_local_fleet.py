@@ -1,4 +1,4 @@
-"""A whole local fleet of real processes in a rehearsal: tasks, Flower, restarts, and what commands say of it."""
+"""A local fleet of real processes in a rehearsal: tasks, Flower, restarts, and commands that report on it."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_flower_asks_for_its_login_and_shows_a_running_task_without_its_prompt(f
     assert running.id in _flower(fleet, f"/task/{running.id}")
 
 
-def test_a_killed_worker_is_started_again(fleet: LocalFleet) -> None:
+def test_a_killed_worker_is_restarted(fleet: LocalFleet) -> None:
     victim = fleet.worker_pids[0]
     before = fleet.restarts
     os.kill(victim, signal.SIGKILL)
@@ -104,7 +104,7 @@ def test_a_killed_worker_is_started_again(fleet: LocalFleet) -> None:
     fleet.check()
 
 
-def test_only_workers_have_a_key_and_none_has_the_real_one(fleet: LocalFleet) -> None:
+def test_only_workers_get_a_key_and_never_the_real_one(fleet: LocalFleet) -> None:
     assert fleet.flower_login is not None
     key = fleet.settings.api_key.get_secret_value()
     for child in psutil.Process().children(recursive=True):
@@ -144,7 +144,7 @@ def test_a_local_fleet_is_found_without_its_url(fleet: LocalFleet) -> None:
     assert json.loads(done.stdout)["tag"] == fleet.settings.key_tag
 
 
-def test_doctor_is_content_with_a_good_fleet(fleet: LocalFleet) -> None:
+def test_doctor_finds_no_fault_in_a_good_fleet(fleet: LocalFleet) -> None:
     env = {"ACS_API_BASE": str(fleet.gateway_url), "ACS_API_KEY": "sk-mine", "BRIMFUL_REDIS_URL": fleet.redis_url}
     done = brimful("doctor", "--json", **env)
     found = {check["name"]: check["level"] for check in json.loads(done.stdout)["checks"]}
@@ -154,7 +154,7 @@ def test_doctor_is_content_with_a_good_fleet(fleet: LocalFleet) -> None:
     assert "sk-mine" not in done.stdout + done.stderr
 
 
-def test_a_fleet_stopped_while_it_starts_leaves_nothing(tmp_path: Path) -> None:
+def test_a_fleet_stopped_while_it_starts_leaves_no_process(tmp_path: Path) -> None:
     before = set(psutil.Process().children(recursive=True))
     fleet = LocalFleet(Settings.load(), workers=1, rehearse=True)
     starting = threading.Thread(target=fleet.start)
@@ -169,7 +169,7 @@ def test_a_fleet_stopped_while_it_starts_leaves_nothing(tmp_path: Path) -> None:
         fleet.start()
 
 
-def test_a_worker_that_cannot_start_ends_the_fleet_with_its_own_words(
+def test_a_worker_that_cannot_start_ends_the_fleet_with_its_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     profiles = tmp_path / "profiles.toml"
@@ -193,7 +193,7 @@ def test_a_worker_that_cannot_start_ends_the_fleet_with_its_own_words(
     assert "[mine] slots" in str(error)
 
 
-def test_a_childs_first_name_still_starts_one_that_ends_with_its_owner() -> None:
+def test_the_alias_of_the_child_module_still_starts_a_child() -> None:
     read_fd, write_fd = os.pipe()
     command = [sys.executable, "-m", "brimful_worker.local.child", str(read_fd), "gateway", "{}"]
     with subprocess.Popen(command, pass_fds=(read_fd,), stdout=subprocess.PIPE) as child:
@@ -204,7 +204,7 @@ def test_a_childs_first_name_still_starts_one_that_ends_with_its_owner() -> None
         assert child.wait(30) == 0
 
 
-def test_flowers_settings_are_found_under_their_first_name() -> None:
+def test_the_alias_of_flowers_settings_can_be_imported() -> None:
     code = "from brimful_worker.local.flowerconfig import *; print(basic_auth, format_task.__module__)"
     environment = {**os.environ, "FLOWER_BASIC_AUTH": "me:hush"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)

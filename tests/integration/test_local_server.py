@@ -83,7 +83,7 @@ def test_two_users_share_one_server_and_the_last_one_ends_it(directory: Path) ->
     assert not _processes_of(directory)
 
 
-def test_many_that_start_at_once_start_one_server(directory: Path) -> None:
+def test_concurrent_starts_share_one_server(directory: Path) -> None:
     code = _USER.replace("sys.stdin.read()", "")
     with ExitStack() as stack:
         stack.enter_context(SharedValkey(directory.parent / "other"))  # another key's server does not matter
@@ -103,7 +103,7 @@ def test_many_that_start_at_once_start_one_server(directory: Path) -> None:
         subprocess.run([sys.executable, "-c", code, str(directory)], check=True, stdout=subprocess.DEVNULL)
 
 
-def test_a_killed_user_leaves_nothing(directory: Path) -> None:
+def test_a_killed_user_leaves_no_process(directory: Path) -> None:
     process, _ = _user(directory)
     with process:
         assert len(_processes_of(directory)) >= 2
@@ -120,7 +120,7 @@ def test_data_is_kept_and_known_to_be_complete(directory: Path) -> None:
         assert client.get("brimful:{run:r}:shards") == b"x"
 
 
-def test_consumed_messages_leave_the_disk(directory: Path) -> None:
+def test_consumed_messages_are_removed_from_the_disk(directory: Path) -> None:
     with SharedValkey(directory) as valkey, _client(valkey) as client:
         client.lpush("batch", "the prompt")
         client.rpop("batch")
@@ -130,13 +130,13 @@ def test_consumed_messages_leave_the_disk(directory: Path) -> None:
     assert b"the prompt" not in held
 
 
-def test_an_ephemeral_server_takes_its_directory_with_it(directory: Path) -> None:
+def test_an_ephemeral_server_deletes_its_directory(directory: Path) -> None:
     with SharedValkey(directory, ephemeral=True) as valkey, _client(valkey) as client:
         client.set("brimful:{run:r}:shards", "x")
     assert not directory.exists()
 
 
-def test_a_crashed_server_is_back_on_its_port_with_its_data(directory: Path) -> None:
+def test_a_crashed_server_is_restarted_on_its_port_with_its_data(directory: Path) -> None:
     with SharedValkey(directory) as valkey:
         with _client(valkey) as client:
             client.set("kept", "1")
@@ -167,7 +167,7 @@ def test_a_killed_keeper_is_replaced_and_the_port_stays(directory: Path) -> None
             assert client.get("kept") == b"1"
 
 
-def test_a_keeper_ended_before_its_users_vouches_for_nothing(directory: Path) -> None:
+def test_after_a_keeper_that_ended_before_its_users_the_data_is_not_taken_for_complete(directory: Path) -> None:
     with SharedValkey(directory) as valkey:
         assert valkey.memory_complete
         os.kill(valkey.server.keeper, signal.SIGTERM)  # as the end of a session sends it to all its processes
@@ -177,7 +177,7 @@ def test_a_keeper_ended_before_its_users_vouches_for_nothing(directory: Path) ->
             assert another.server.url == valkey.server.url
 
 
-def test_a_server_whose_keeper_was_killed_without_users_is_not_taken_for_complete(directory: Path) -> None:
+def test_after_a_killed_keeper_the_data_is_not_taken_for_complete(directory: Path) -> None:
     with SharedValkey(directory) as valkey:
         stale = (directory / "hub.json").read_bytes()
     (directory / "hub.json").write_bytes(stale)
@@ -187,7 +187,7 @@ def test_a_server_whose_keeper_was_killed_without_users_is_not_taken_for_complet
         assert valkey.memory_complete
 
 
-def test_the_keepers_first_name_answers_as_programs_of_every_version_expect(directory: Path) -> None:
+def test_the_alias_of_the_keeper_answers_in_the_format_of_every_version(directory: Path) -> None:
     directory.mkdir(mode=0o700, parents=True)
     with (directory / "keeper.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -216,7 +216,7 @@ def test_data_that_cannot_be_read_is_moved_aside_and_reported(directory: Path) -
     assert (aside / base.name).read_bytes().startswith(b"REDIS0011 nonsense")
 
 
-def test_a_port_that_is_taken_is_named(directory: Path) -> None:
+def test_a_taken_port_is_named(directory: Path) -> None:
     with SharedValkey(directory.parent / "other", port=free_port()) as other:
         with pytest.raises(SettingError, match=f"port {other.server.port} is taken"):
             SharedValkey(directory, port=other.server.port).open()
@@ -226,7 +226,7 @@ def test_a_port_that_is_taken_is_named(directory: Path) -> None:
             assert joined.server.url == other.server.url
 
 
-def test_no_key_in_its_processes_and_nobody_else_reads_its_files(directory: Path) -> None:
+def test_its_processes_hold_no_key_and_its_files_are_private(directory: Path) -> None:
     process, url = _user(directory)
     with process:
         password = url.split(":")[2].split("@")[0]

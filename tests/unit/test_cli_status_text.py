@@ -36,7 +36,7 @@ _STATUS = Status(
 )
 
 
-def test_slots_starts_queues_and_workers_are_there() -> None:
+def test_slots_starts_queues_and_workers_are_shown() -> None:
     text = render(_STATUS, _QUEUES)
     assert "12/16, of which 2 cool down after an abort" in text
     assert "600/600 in 60 s" in text
@@ -62,5 +62,5 @@ def test_slots_starts_queues_and_workers_are_there() -> None:
         ({"workers": (replace(_STATUS.workers[0], heard_s=7.0),)}, "silent for 7 s"),
     ],
 )
-def test_what_is_unusual_is_said(changes: dict[str, object], said: str) -> None:
+def test_unusual_states_are_shown(changes: dict[str, object], said: str) -> None:
     assert said in render(replace(_STATUS, **changes), _QUEUES)  # type: ignore[arg-type]

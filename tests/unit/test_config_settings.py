@@ -1,4 +1,4 @@
-"""What is said of settings that cannot be, or that are not there."""
+"""Errors for settings that are wrong, unknown or missing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from brimful.errors import SettingError
         ("GUARDIAN", "perhaps", "BRIMFUL_GUARDIAN: 'perhaps' is neither true nor false"),
     ],
 )
-def test_a_wrong_value_is_named_in_plain_words(
+def test_a_wrong_value_is_named_with_its_variable(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str, said: str
 ) -> None:
     monkeypatch.setenv(f"BRIMFUL_{name}", value)
@@ -31,7 +31,7 @@ def test_a_wrong_value_is_named_in_plain_words(
     assert str(told.value) == said
 
 
-def test_what_may_be_secret_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_value_that_may_be_secret_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRIMFUL_REDIS_URL", "http://:hush@host")
     with pytest.raises(SettingError, match="BRIMFUL_REDIS_URL: must begin with") as told:
         Settings.load(flower_password=["hush"])
@@ -39,7 +39,7 @@ def test_what_may_be_secret_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> 
     assert "hush" not in str(told.value)
 
 
-def test_unknown_variables_and_what_may_be_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_variables_with_the_nearest_known_name(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("BRIMFUL_SLOT", "BRIMFUL_SLOTS", "BRIMFUL_DEBUG", "BRIMFUL_XYZZY"):
         monkeypatch.setenv(name, "1")
     Path(".env").write_text("BRIMFUL_REDIS_ULR=redis://host\nOTHER=1\n")
@@ -67,6 +67,11 @@ def test_a_wrong_value_under_a_former_name_names_the_present_one(monkeypatch: py
 
 
 @pytest.mark.parametrize("name", ["api_base", "api_key"])
-def test_a_missing_key_or_url_names_what_is_there_everywhere(name: str) -> None:
+def test_a_missing_key_or_url_names_its_variable(name: str) -> None:
     with pytest.raises(SettingError, match=r"set ACS_API_.*a rehearsal, --rehearse, needs none"):
         getattr(Settings.load(), name)
+
+
+def test_a_redis_url_with_an_unknown_scheme_is_refused() -> None:
+    with pytest.raises(SettingError, match=r"^BRIMFUL_REDIS_URL: must begin with redis://.* or sentinel://$"):
+        Settings.load(redis_url="http://x")

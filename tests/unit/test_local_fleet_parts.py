@@ -1,9 +1,11 @@
-"""The local fleet's parts that need no process: restarts, environments, what Flower may show, where state is kept."""
+"""Parts of the local fleet without processes: restarts, environments, redaction in Flower, the state directory."""
 
 from __future__ import annotations
 
 import inspect
+import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -17,10 +19,11 @@ from brimful.runtime.redaction import describe
 from brimful.state.embedded import HUB_FILE, read_server, running_servers, state_dir
 from brimful_worker.local.flower.redact import HIDDEN, hide, hide_request
 from brimful_worker.local.processes.environment import keyless_environment, worker_environment
+from brimful_worker.local.processes.logs import KEPT, clear_logs
 from brimful_worker.local.supervisor import GIVE_UP, RestartPolicy
 
 
-def test_a_worker_that_was_killed_always_comes_back_ever_slower() -> None:
+def test_a_killed_worker_is_always_restarted_with_backoff() -> None:
     policy = RestartPolicy()
     delays = [policy.delay(-signal.SIGKILL, 1.0) for _ in range(30)]
     assert delays[0] == 0.2
@@ -28,7 +31,7 @@ def test_a_worker_that_was_killed_always_comes_back_ever_slower() -> None:
     assert delays[-1] == 5.0
 
 
-def test_a_worker_that_lived_long_comes_back_at_once() -> None:
+def test_a_worker_that_ran_long_is_restarted_at_once() -> None:
     policy = RestartPolicy()
     for _ in range(3):
         policy.delay(1, 1.0)
@@ -54,7 +57,7 @@ def settings(monkeypatch: pytest.MonkeyPatch) -> Settings:
     return Settings.load(slots=3, flower_password=SecretStr("hush"), state_dir=Path("here"))
 
 
-def test_only_workers_find_the_key(settings: Settings) -> None:
+def test_only_the_workers_environment_holds_the_key(settings: Settings) -> None:
     environ = {
         "ACS_API_KEY": "sk-secret",
         "OPENAI_API_KEY": "sk-another",
@@ -72,7 +75,7 @@ def test_only_workers_find_the_key(settings: Settings) -> None:
     assert [name for name, value in workers.items() if "sk-secret" in value] == ["ACS_API_KEY"]
 
 
-def test_flags_reach_the_children_as_variables(settings: Settings, tmp_path: Path) -> None:
+def test_flags_are_passed_to_children_as_variables(settings: Settings, tmp_path: Path) -> None:
     environment = keyless_environment(settings, {})
     assert environment["BRIMFUL_SLOTS"] == "3"
     assert environment["BRIMFUL_STATE_DIR"] == str(tmp_path / "here")
@@ -81,14 +84,14 @@ def test_flags_reach_the_children_as_variables(settings: Settings, tmp_path: Pat
 
 def test_a_placed_fleet_has_its_own_redis_url_and_key(settings: Settings) -> None:
     tag = settings.key_tag
-    placed = settings.placed(redis_url="redis://x", api_base="http://stand-in/v1", api_key=SecretStr("made-up"))
-    assert (placed.redis_url, placed.api_base, placed.slots) == ("redis://x", "http://stand-in/v1", 3)
+    placed = settings.placed(redis_url="redis://x", api_base="http://mock/v1", api_key=SecretStr("made-up"))
+    assert (placed.redis_url, placed.api_base, placed.slots) == ("redis://x", "http://mock/v1", 3)
     assert placed.key_tag != tag
     assert settings.placed(redis_url="redis://x").key_tag == tag
     assert settings.redis_url is None
 
 
-def test_flower_shows_how_much_was_asked_and_not_what() -> None:
+def test_flower_shows_numbers_and_no_prompts() -> None:
     described = describe("brimful.sample", ({"prompt": ["a", "b"], "max_tokens": 8},), {})
     assert described is not None
     args, kwargs = described
@@ -102,7 +105,7 @@ def test_flower_shows_how_much_was_asked_and_not_what() -> None:
     assert hide_request({"eta": 1, "request": {"args": ["The secret"]}}) == {"eta": 1, "request": {"args": HIDDEN}}
 
 
-def test_flowers_private_parts_are_as_they_were_read() -> None:
+def test_the_private_parts_of_flower_are_unchanged() -> None:
     """``flower/redact.py`` patches them as they are in Flower 2.2: look there if this fails."""
     assert list(inspect.signature(EventsState.event).parameters) == ["self", "event"]
     assert list(inspect.signature(Inspector._on_update).parameters) == ["self", "workername", "method", "response"]
@@ -125,3 +128,15 @@ def test_a_server_file_without_content_is_ignored(tmp_path: Path) -> None:
         (tmp_path / HUB_FILE).write_text(content)
         assert read_server(tmp_path) is None
     assert running_servers(tmp_path) == {}
+
+
+def test_logs_of_killed_fleets_are_deleted(tmp_path: Path) -> None:
+    process = subprocess.Popen(["true"])
+    process.wait()
+    gone, alive, kept = (tmp_path / f"{pid}-ab" for pid in (process.pid, os.getpid(), 1 << 22))
+    for directory in (gone, alive, kept):
+        directory.mkdir()
+        (directory / "worker-1.log").touch()
+    (kept / KEPT).touch()
+    clear_logs(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([alive.name, kept.name])

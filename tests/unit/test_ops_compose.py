@@ -38,11 +38,11 @@ def check(*command: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_compose_file_fits_its_specification() -> None:
+def test_the_compose_file_matches_the_specification() -> None:
     check(tool("check-jsonschema"), "--builtin-schema", "vendor.compose-spec", str(COMPOSE))
 
 
-def test_all_yaml_is_tidy() -> None:
+def test_all_yaml_passes_yamllint() -> None:
     check(tool("yamllint"), "--strict", "-c", "ops/yamllint.yml", "docker-compose.yml", "ops")
 
 
@@ -60,7 +60,7 @@ def test_workers_scale_by_a_number(services: dict[str, dict[str, Any]]) -> None:
     assert int(worker["stop_grace_period"].removesuffix("s")) > 120  # a request may take BRIMFUL_TIMEOUT_S
 
 
-def test_every_part_is_confined(services: dict[str, dict[str, Any]]) -> None:
+def test_every_service_is_confined(services: dict[str, dict[str, Any]]) -> None:
     for name, service in services.items():
         assert "no-new-privileges:true" in service["security_opt"], name
         assert service["cap_drop"] == ["ALL"], name
@@ -69,7 +69,7 @@ def test_every_part_is_confined(services: dict[str, dict[str, Any]]) -> None:
             assert port.startswith("127.0.0.1:"), f"{name} is open to the world"
 
 
-def test_secrets_come_by_the_environment_alone(services: dict[str, dict[str, Any]]) -> None:
+def test_secrets_are_passed_only_by_the_environment(services: dict[str, dict[str, Any]]) -> None:
     for name, service in services.items():
         environment = service.get("environment", {})
         if "ACS_API_KEY" in environment:
@@ -87,7 +87,7 @@ def test_optional_parts_are_profiles(services: dict[str, dict[str, Any]]) -> Non
     assert f"ACS_API_BASE=http://gateway:{port}/v1\n" in rehearsal
 
 
-def test_every_mounted_file_is_there(services: dict[str, dict[str, Any]]) -> None:
+def test_every_mounted_file_exists(services: dict[str, dict[str, Any]]) -> None:
     for service in services.values():
         for volume in service.get("volumes", []):
             source = volume.split(":")[0]
@@ -95,7 +95,7 @@ def test_every_mounted_file_is_there(services: dict[str, dict[str, Any]]) -> Non
                 assert (ROOT / source).exists(), source
 
 
-def test_the_image_is_built_from_what_the_builder_gets() -> None:
+def test_the_image_copies_only_files_of_the_build_context() -> None:
     ignore = (ROOT / ".dockerignore").read_text("utf-8").splitlines()
     assert "*" in ignore
     assert not any(fnmatch.fnmatch(".env", line.lstrip("!")) for line in ignore if line.startswith("!"))
@@ -107,7 +107,7 @@ def test_the_image_is_built_from_what_the_builder_gets() -> None:
                 assert any(source == name or source.startswith(f"{name}/") for name in kept), source
 
 
-def test_the_image_runs_brimful_as_nobody_special() -> None:
+def test_the_image_runs_as_an_unprivileged_user() -> None:
     text = DOCKERFILE.read_text("utf-8")
     final = text[text.rindex("\nFROM ") :]
     assert re.search(r'^ENTRYPOINT \["brimful"\]$', final, re.M)

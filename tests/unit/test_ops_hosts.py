@@ -32,7 +32,7 @@ def pods() -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize(
     "document", documents(), ids=lambda document: f"{document['kind']}-{document['metadata']['name']}"
 )
-def test_manifests_fit_kubernetes_schemas(document: dict[str, Any]) -> None:
+def test_manifests_match_kubernetes_schemas(document: dict[str, Any]) -> None:
     validator = pytest.importorskip("kubernetes_validate")
     validator.validate(document, "1.34", strict=True)
 
@@ -65,7 +65,7 @@ def test_the_autoscaler_owns_the_number_of_workers_and_the_key_is_a_secret() -> 
     assert not any(document["kind"] == "Secret" for document in documents())
 
 
-def test_units_are_what_systemd_accepts(tmp_path: Path) -> None:
+def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     analyze = shutil.which("systemd-analyze") or pytest.skip("systemd-analyze is not installed")
     for path in [*UNITS, *(OPS / "systemd").glob("*.target")]:
         # The programs are not installed here; everything else is checked as it stands.
@@ -77,7 +77,7 @@ def test_units_are_what_systemd_accepts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
-def test_units_run_as_nobody_special_and_keep_secrets_out_of_argv(path: Path) -> None:
+def test_units_run_as_an_unprivileged_user_and_keep_secrets_out_of_argv(path: Path) -> None:
     text = path.read_text("utf-8")
     for line in (
         "User=brimful",

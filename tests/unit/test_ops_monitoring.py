@@ -43,7 +43,7 @@ def test_only_names_of_the_catalogue_are_used() -> None:
     assert used_names() <= EXPOSED
 
 
-def test_every_metric_is_shown_or_watched() -> None:
+def test_every_metric_is_in_the_dashboard_or_an_alert() -> None:
     for metric in metrics.CATALOGUE:
         if metric is not metrics.TASKS:  # Flower's own figure is the better one for finished tasks
             assert used_names() & set(exposed(metric)), metric.name
@@ -72,13 +72,13 @@ def test_every_alert_says_what_and_what_to_do() -> None:
         assert set(rule["annotations"]) == {"summary", "description"}
 
 
-def test_the_issue_of_every_watch_is_covered() -> None:
+def test_every_watched_condition_has_an_alert() -> None:
     names = {rule["alert"] for rule in rules()}
     wanted = {"OverLimits", "NoStartsWhileWaiting", "PausedForLong", "WorkerGone", "RedisAway"}
     assert {f"Brimful{name}" for name in wanted} <= names
 
 
-def test_panels_stand_side_by_side() -> None:
+def test_panels_do_not_overlap() -> None:
     taken: set[tuple[int, int]] = set()
     for panel in DASHBOARD["panels"]:
         place = panel["gridPos"]
@@ -93,7 +93,7 @@ def test_panels_stand_side_by_side() -> None:
     assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
 
 
-def test_rules_behave_as_promtool_sees_them() -> None:
+def test_the_alert_rules_pass_their_promtool_tests() -> None:
     promtool = shutil.which("promtool") or pytest.skip("promtool is not installed")
     for command in (["check", "config", "prometheus.yml"], ["test", "rules", "alerts_test.yml"]):
         done = subprocess.run(

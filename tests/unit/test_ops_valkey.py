@@ -56,7 +56,7 @@ def answers(client: redis.Redis) -> bool:
         return False
 
 
-def test_it_keeps_everything_and_asks_for_its_password(tmp_path: Path) -> None:
+def test_it_persists_evicts_nothing_and_requires_its_password(tmp_path: Path) -> None:
     with compose_valkey(tmp_path, "s3cret") as port, redis.Redis(port=port, password="s3cret") as client:
         wait_until(lambda: answers(client), "the server")
         settings = client.config_get("maxmemory-policy", "append*", "save")
@@ -67,7 +67,7 @@ def test_it_keeps_everything_and_asks_for_its_password(tmp_path: Path) -> None:
         assert (tmp_path / "run" / "valkey.conf").stat().st_mode & 0o077 == 0
 
 
-def test_without_a_password_it_is_open_to_its_network(tmp_path: Path) -> None:
+def test_without_a_password_it_accepts_connections_from_its_network(tmp_path: Path) -> None:
     with compose_valkey(tmp_path, "") as port, redis.Redis(port=port) as client:
         wait_until(lambda: answers(client), "the server")
         assert client.config_get("protected-mode") == {"protected-mode": "no"}

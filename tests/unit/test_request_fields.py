@@ -35,3 +35,9 @@ def test_the_hold_is_the_prompts_and_all_that_may_come(fields: dict[str, Any], h
 def test_messages_go_to_the_chat_endpoint_alone(mode: str) -> None:
     with pytest.raises(BadRequest, match="messages: only the chat endpoint"):
         Request.parse({"messages": MESSAGES, "mode": mode}, ACS)
+
+
+@pytest.mark.parametrize("model", ["", "  "])
+def test_an_empty_model_is_refused(model: str) -> None:
+    with pytest.raises(BadRequest, match="model: is empty"):
+        Request.parse({"prompt": "a", "model": model}, ACS)

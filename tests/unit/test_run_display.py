@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from brimful.packing.units import DriveStatus
 from brimful.run.display.progress import Progress, Rate, plain_line
 from brimful.run.display.stats import Histogram, Recent
 from brimful.run.display.summary import Summary, duration
+from brimful.run.display.terminal import TerminalDisplay
 from support.fake_driver import FakeDriver
 from support.runs import fleet, options, run, write_lines
 
@@ -97,3 +99,23 @@ def test_the_end_table_says_why(tmp_path: Path) -> None:
     ]
     assert summary.failed_passing == 1
     assert dict(rows)["to do"].startswith("correct the lines (out.jsonl.errors.jsonl names them), then")
+
+
+async def test_no_colour_is_no_bold_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def gauges() -> None:
+        return None
+
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # a terminal, to rich
+    terminal = TerminalDisplay(gauges)
+    terminal.console.file = out = io.StringIO()
+    progress = Progress(
+        seconds=1, requests=2, total=4, succeeded=1, failed=1, rollouts=1, new_rollouts=1, tokens=1, budget=None,
+        retries={}, drive=DriveStatus(), stopping=True,
+    )  # fmt: skip
+    terminal.say("a word")
+    await terminal.show(progress)
+    terminal.end(Summary(next="brimful run", failed=1))
+    assert "requests" in out.getvalue()
+    assert not [part for part in out.getvalue().split("\x1b[")[1:] if part.lstrip("0123456789;").startswith("m")]
