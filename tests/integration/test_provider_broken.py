@@ -211,8 +211,9 @@ def test_the_connection_of_an_answer_that_is_too_large_is_closed(
         async with Bench(serve, max_bytes=50_000, tls=certificate if tls else None) as bench:
             found = await bench.ask()
             await wait_until_async(ended.is_set, "the server to see the connection's end")
-        assert isinstance(found, Answer)
-        assert found.too_large
+        assert isinstance(found, TransportError)
+        assert (found.cause, found.abandoned) == (Cause.BAD_ANSWER, True)
+        assert "BRIMFUL_MAX_ANSWER_MB" in found.message
 
     run(loop, test)
 

@@ -284,12 +284,6 @@ def test_a_redirect_without_a_location() -> None:
     assert classify_answer(answer(302, b""), expected=1, now=NOW).kind is Kind.PERMANENT
 
 
-def test_a_body_over_the_size_limit() -> None:
-    result = classify_answer(Answer(200, {}, b"", too_large=True), expected=1, now=NOW)
-    assert (result.kind, result.cause) == (Kind.TRANSIENT, Cause.BAD_ANSWER)
-    assert "BRIMFUL_MAX_ANSWER_MB" in result.message
-
-
 def test_transport_errors() -> None:
     result = classify_answer(TransportError(Cause.CONNECTION, "reset", stale=True), expected=1, now=NOW)
     assert (result.kind, result.cause, result.stale) == (Kind.TRANSIENT, Cause.CONNECTION, True)

@@ -236,7 +236,7 @@ def _retrieve_exception(done: asyncio.Future[Any]) -> None:
 
 def _job(answer: Answer | TransportError) -> dict[str, Any] | None:
     """The Job object of a successful answer, if it holds one."""
-    if isinstance(answer, TransportError) or answer.too_large or not 200 <= answer.status < 300:
+    if isinstance(answer, TransportError) or not 200 <= answer.status < 300:
         return None
     document = parse_json(answer)
     if isinstance(document, dict) and document.get("id") and isinstance(document.get("status"), str):

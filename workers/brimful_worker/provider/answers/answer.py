@@ -20,8 +20,6 @@ class Answer:
     status: int
     headers: Mapping[str, str]
     body: bytes
-    too_large: bool = False
-    """The body exceeded the size limit; reading stopped, and ``body`` is empty."""
 
 
 @dataclass(slots=True)
@@ -29,7 +27,7 @@ class TransportError:
     """The exchange ended without a complete HTTP response."""
 
     cause: Cause
-    """CONNECTION, TIMEOUT, BAD_REQUEST for a request that cannot be sent, or BAD_ANSWER for bytes that are not HTTP."""
+    """CONNECTION, TIMEOUT, BAD_REQUEST (the request cannot be sent) or BAD_ANSWER (too large, or not HTTP)."""
     message: str
     stale: bool = False
     """The server closed a reused connection before it sent any byte of the answer: no failure of the provider."""

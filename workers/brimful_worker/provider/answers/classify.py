@@ -34,8 +34,6 @@ def classify_answer(answer: Answer | TransportError, *, expected: int, prompts: 
         return Classification(
             kind, cause=answer.cause, message=answer.message, stale=answer.stale, abandoned=answer.abandoned
         )
-    if answer.too_large:
-        return _bad_answer(answer.status, "the body is larger than BRIMFUL_MAX_ANSWER_MB allows", abandoned=True)
     if 300 <= answer.status < 400:
         return classify_redirect(answer.status, answer.headers)
     document = parse_json(answer)
@@ -72,10 +70,10 @@ def classify_answer(answer: Answer | TransportError, *, expected: int, prompts: 
     )
 
 
-def _bad_answer(status: int, reason: str, *, abandoned: bool = False) -> Classification:
+def _bad_answer(status: int, reason: str) -> Classification:
     """A response that is not a completion: transient, because another attempt may bring one."""
     message = f"HTTP {status}: {one_line(reason)}"
-    return Classification(Kind.TRANSIENT, cause=Cause.BAD_ANSWER, message=message, status=status, abandoned=abandoned)
+    return Classification(Kind.TRANSIENT, cause=Cause.BAD_ANSWER, message=message, status=status)
 
 
 def parse_json(answer: Answer) -> Any:

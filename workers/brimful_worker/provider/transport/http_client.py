@@ -99,6 +99,10 @@ class HttpExchange:
         self.abort()
 
 
+class _TooLarge(ValueError):
+    """The answer exceeds the size limit."""
+
+
 class HttpClient:
     """One process's connections to one provider. Make it on the loop that uses it."""
 
@@ -146,8 +150,8 @@ class HttpClient:
             connection = await self._connector.open(route)
             _send(connection, route, body, exchange)
             answer = await self._read(connection)
-            if answer.too_large or (answer.status >= 400 and body is not None and len(body) > _SENT_AT_ONCE):
-                exchange.abort()  # the provider may still be sending, or still be reading the body
+            if answer.status >= 400 and body is not None and len(body) > _SENT_AT_ONCE:
+                exchange.abort()
             # A body without a length ends with its connection, also when our timeout ended it.
             return _timed_out(exchange) if exchange.timed_out else answer
         except (aiohttp.ClientError, HttpProcessingError, OSError, ValueError) as error:
@@ -173,7 +177,7 @@ class HttpClient:
         while chunk := await content.readany():
             size += len(chunk)
             if size > self._max_bytes:
-                return Answer(message.code, message.headers, b"", too_large=True)
+                raise _TooLarge
             chunks.append(chunk)
         return Answer(message.code, message.headers, chunks[0] if len(chunks) == 1 else b"".join(chunks))
 
@@ -197,7 +201,7 @@ def _timed_out(exchange: HttpExchange) -> TransportError:
 
 def _transport_error(error: BaseException, exchange: HttpExchange) -> TransportError:
     """What failed, and when. aiohttp's own texts are not quoted: some contain a proxy's password or raw bytes."""
-    cause, permanent, stale = Cause.CONNECTION, False, False
+    cause, permanent, stale, abandoned = Cause.CONNECTION, False, False, False
     match error:
         case TimeoutError() if not error.errno:
             message = "no connection within the connect timeout"
@@ -224,12 +228,15 @@ def _transport_error(error: BaseException, exchange: HttpExchange) -> TransportE
             stale = exchange.reused
             when = "before the request was sent" if not exchange.sent else "before an answer came"
             message = f"connection closed {when}: {_reason(error) if isinstance(error, OSError) else 'by the server'}"
+        case _TooLarge():
+            cause, abandoned = Cause.BAD_ANSWER, True
+            message = "the answer is larger than BRIMFUL_MAX_ANSWER_MB allows"
         case ValueError():
             cause, permanent = Cause.BAD_REQUEST, True
             message = f"the request cannot be sent: {type(error).__name__}"
         case _:
             message = _reason(error)
-    return TransportError(cause, message, permanent=permanent, stale=stale)
+    return TransportError(cause, message, permanent=permanent, stale=stale, abandoned=abandoned)
 
 
 def _reason(error: BaseException) -> str:
