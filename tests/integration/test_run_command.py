@@ -1,4 +1,4 @@
-"""The commands run, validate and report as they are typed, as far as no fleet is needed for that."""
+"""The commands run, validate and report, without a fleet."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_validate_reads_standard_input_and_prints_one_object(tmp_path: Path) -> 
     assert '"prompt": "The sky is"' in done.stdout
 
 
-def test_report_on_what_is_no_run(command: Command, tmp_path: Path) -> None:
+def test_report_refuses_a_file_that_is_not_a_run_s(command: Command, tmp_path: Path) -> None:
     path = write_lines(tmp_path / "in.jsonl", [GOOD])
     for name in (path, tmp_path / "nothing"):
         done = command("report", name)
@@ -145,22 +145,22 @@ def test_report_on_what_is_no_run(command: Command, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "told_by"),
+    ("field", "command_name"),
     [("text", "report"), ("usage", "report"), ("usage", "run"), ("line", "run"), ("provider_s", "report")],
 )
-def test_a_spoilt_record_is_named(command: Command, tmp_path: Path, field: str, told_by: str) -> None:
+def test_a_damaged_record_is_named(command: Command, tmp_path: Path, field: str, command_name: str) -> None:
     path, out = write_lines(tmp_path / "in.jsonl", [GOOD]), tmp_path / "out.jsonl"
     record = {"id": "1", "line": 1, "prompt_index": 0, "choice_index": 0, "of": 2, "text": "a", "finish_reason": "stop"}
     record |= {"usage": None, "model": "m", "attempts": 1, "request_id": "r", "packed": 1, "started_at": 5.0}
     record |= {"ended_at": 6.0, "waited_s": 0.0, "provider_s": 1.0, "retrying_s": 0.0}
     write_lines(out, [record, {**record, field: ["spoilt"]}])
-    done = command("report", out) if told_by == "report" else command("run", path, "-o", out)
+    done = command("report", out) if command_name == "report" else command("run", path, "-o", out)
     assert done.returncode == 2, done.stderr
     assert f"{out}:2: is not a record of a run" in done.stderr
 
 
 @pytest.mark.parametrize("spoilt", [{"limits": 5}, {"bad_lines": [[1]]}, {"tries": [1]}, {"run": None}, {"more": 1}])
-def test_a_spoilt_run_file_is_named(command: Command, tmp_path: Path, spoilt: dict[str, object]) -> None:
+def test_a_damaged_sidecar_is_named(command: Command, tmp_path: Path, spoilt: dict[str, object]) -> None:
     path, out = write_lines(tmp_path / "in.jsonl", [GOOD]), tmp_path / "out.jsonl"
     write_lines(out, [])
     file = tmp_path / "out.jsonl.run.json"

@@ -1,4 +1,4 @@
-"""``brimful run`` over a real fleet of this machine, against the mock gateway."""
+"""``brimful run`` with a real local fleet, against the mock gateway."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_rehearsal_end_to_end(tmp_path: Path) -> None:
     assert (tmp_path / "out.jsonl.report.html").stat().st_size > 10_000
 
 
-def test_a_budget_ends_the_run_and_more_of_it_goes_on(tmp_path: Path) -> None:
+def test_a_budget_ends_the_run_and_a_larger_one_resumes_it(tmp_path: Path) -> None:
     source, out = write_prompts(tmp_path / "in.jsonl", 40), tmp_path / "out.jsonl"
     done = brimful(*_arguments(source, out, "--rehearse", "--json", "--budget-tokens", "200"))
     assert done.returncode == 4, done.stderr
@@ -142,7 +142,7 @@ def test_failures_are_recorded_and_retried(tmp_path: Path, refusing: str) -> Non
     assert not (tmp_path / "out.jsonl.errors.jsonl").exists()
 
 
-def test_standard_output_closed_early_ends_the_run(tmp_path: Path) -> None:
+def test_a_closed_standard_output_ends_the_run(tmp_path: Path) -> None:
     source = write_prompts(tmp_path / "in.jsonl", 300)
     process = subprocess.Popen(
         command(*_arguments(source, "-", "--rehearse", "--pack", "off")), env=environment(), text=True,
@@ -153,14 +153,14 @@ def test_standard_output_closed_early_ends_the_run(tmp_path: Path) -> None:
     with process.stdout, process.stderr:
         assert json.loads(process.stdout.readline())["text"]
         process.stdout.close()
-        said = process.stderr.read()
+        printed = process.stderr.read()
         assert process.wait(60) == 1
-    assert said.splitlines()[-1] == "brimful: standard output was closed"
-    assert "Traceback" not in said
-    assert "Exception ignored" not in said
+    assert printed.splitlines()[-1] == "brimful: standard output was closed"
+    assert "Traceback" not in printed
+    assert "Exception ignored" not in printed
 
 
-def test_a_fleet_without_workers_is_waited_for(tmp_path: Path, valkey: Valkey) -> None:
+def test_a_run_waits_for_a_fleet_s_first_worker(tmp_path: Path, valkey: Valkey) -> None:
     source, out = write_prompts(tmp_path / "in.jsonl", 5), tmp_path / "out.jsonl"
     with StrictGatewayProcess() as gateway:
         env = {"BRIMFUL_REDIS_URL": valkey.url, "ACS_API_BASE": gateway.url, "ACS_API_KEY": KEY}
@@ -174,7 +174,7 @@ def test_a_fleet_without_workers_is_waited_for(tmp_path: Path, valkey: Valkey) -
     assert len(records(out)) == 5
 
 
-def test_a_killed_run_goes_on(tmp_path: Path) -> None:
+def test_a_killed_run_resumes(tmp_path: Path) -> None:
     source, out = write_prompts(tmp_path / "in.jsonl", 120), tmp_path / "out.jsonl"
     with StrictGatewayProcess(latency=0.3) as gateway:
         env = {"ACS_API_BASE": gateway.url, "ACS_API_KEY": KEY}
@@ -192,7 +192,7 @@ def test_a_killed_run_goes_on(tmp_path: Path) -> None:
     assert ledger["sampled"] <= 120 + 16
 
 
-def test_an_interrupted_run_drains_and_tells_how_to_go_on(tmp_path: Path) -> None:
+def test_an_interrupted_run_drains_and_prints_the_command_that_resumes_it(tmp_path: Path) -> None:
     source, out = write_prompts(tmp_path / "in.jsonl", 200), tmp_path / "batch.jsonl"
     form = ["--format", "openai-batch"]
     with StrictGatewayProcess(latency=0.5) as gateway:

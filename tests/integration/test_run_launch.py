@@ -1,4 +1,4 @@
-"""A run from command to exit code on a real Redis, its driver played."""
+"""A run from its options to the exit code, on a real Redis with a fake driver."""
 
 from __future__ import annotations
 
@@ -37,8 +37,7 @@ def test_json_and_the_next_command(tmp_path: Path, valkey: Valkey, capfd: pytest
     )
     driver = FakeDriver(lambda unit, *_: fault if unit.line == 2 else "ok")
     assert run_to_end(options(source, out=out), settings, shown, _with(driver)) is ExitCode.FAILURES
-    said = capfd.readouterr()
-    found = json.loads(said.out)
+    found = json.loads(capfd.readouterr().out)
     names = "requests rollouts succeeded failed resumed starts attempts rate_limited tokens seconds output"
     assert found.keys() >= set(names.split())
     assert (found["requests"], found["succeeded"], found["failed"], found["attempts"], found["starts"]) == (
@@ -55,35 +54,38 @@ def test_json_and_the_next_command(tmp_path: Path, valkey: Valkey, capfd: pytest
     asked = options(source, out=out)
     again = run_to_end(asked, Settings.load(redis_url="redis://127.0.0.1:9/0"), DisplayOptions(progress=False))
     assert again is ExitCode.FAILURES
-    assert "3: 2 sampled, 1 failed" in (told := capfd.readouterr().err)
-    assert "1: content_filter 1 – 400: no" in told
-    assert f"correct the lines ({out.name}.errors.jsonl names them), then type the command again" in told
-    assert "next " not in told
+    printed = capfd.readouterr().err
+    assert "3: 2 sampled, 1 failed" in printed
+    assert "1: content_filter 1 – 400: no" in printed
+    assert f"correct the lines ({out.name}.errors.jsonl names them), then type the command again" in printed
+    assert "next " not in printed
 
 
-def test_what_may_pass_is_offered_again(tmp_path: Path, valkey: Valkey, capfd: pytest.CaptureFixture[str]) -> None:
+def test_transient_failures_are_offered_for_retry(
+    tmp_path: Path, valkey: Valkey, capfd: pytest.CaptureFixture[str]
+) -> None:
     source, out = write_lines(tmp_path / "in.txt", ["a", "b"]), tmp_path / "out.jsonl"
     shown = DisplayOptions(progress=False, command=("brimful", "run", str(source), "-o", "out put.jsonl", "--fresh"))
     driver = FakeDriver(lambda unit, *_: Failure(Cause.SERVER_ERROR, "503: away", 503) if unit.line == 2 else "ok")
     settings = Settings.load(redis_url=valkey.url)
     assert run_to_end(options(source, out=out), settings, shown, _with(driver)) is ExitCode.FAILURES
-    told = capfd.readouterr().err
-    assert f"brimful run {source} -o 'out put.jsonl' --retry-errors" in told
-    assert "to do" not in told
+    printed = capfd.readouterr().err
+    assert f"brimful run {source} -o 'out put.jsonl' --retry-errors" in printed
+    assert "to do" not in printed
 
 
 def test_rollouts_to_standard_output(tmp_path: Path, valkey: Valkey, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     source = write_lines(tmp_path / "in.jsonl", [{"prompt": "a"}, "{", {"prompt": "c"}])
     settings = Settings.load(redis_url=valkey.url)
     code = run_to_end(options(source, out="-"), settings, DisplayOptions(progress=False), _with(FakeDriver()))
-    said = capfdbinary.readouterr()
+    printed = capfdbinary.readouterr()
     assert code is ExitCode.FAILURES
-    assert [json.loads(line)["line"] for line in said.out.splitlines()] == [1, 3]
-    assert f"{source}:2: is not JSON".encode() in said.err
+    assert [json.loads(line)["line"] for line in printed.out.splitlines()] == [1, 3]
+    assert f"{source}:2: is not JSON".encode() in printed.err
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["in.jsonl"]
 
 
-def test_a_fleet_past_hope_ends_the_run_with_what_it_has(
+def test_a_failed_fleet_ends_the_run_and_keeps_its_rollouts(
     tmp_path: Path, valkey: Valkey, capfd: pytest.CaptureFixture[str]
 ) -> None:
     source, out = write_lines(tmp_path / "in.txt", ["a"] * 20), tmp_path / "out.jsonl"
@@ -99,9 +101,9 @@ def test_a_fleet_past_hope_ends_the_run_with_what_it_has(
     settings, shown = Settings.load(redis_url=valkey.url), DisplayOptions(command=("brimful", "run", "in.txt"))
     with pytest.raises(FleetError, match="away for too long"):
         run_to_end(options(source, out=out), settings, shown, _with(Failing()))
-    said = capfd.readouterr().err
-    assert "20: 6 sampled, 0 failed, 14 left" in said
-    assert "brimful run in.txt" in said
+    printed = capfd.readouterr().err
+    assert "20: 6 sampled, 0 failed, 14 left" in printed
+    assert "brimful run in.txt" in printed
     assert len(records(out)) == 6
     assert run_to_end(options(source, out=out), settings, shown, _with(FakeDriver())) is ExitCode.OK
 
@@ -128,7 +130,7 @@ def test_a_disk_that_fails_ends_the_run_and_the_same_command_resumes(
     assert sorted(record["line"] for record in records(out)) == list(range(1, 21))
 
 
-async def test_the_live_display_draws_itself() -> None:
+async def test_the_live_display_shows_figures_messages_and_the_end_table() -> None:
     import io
 
     from rich.console import Console

@@ -58,9 +58,9 @@ def test_a_user_without_rights_ends_the_run_at_once(tmp_path: Path, valkey: Valk
     asked = options(write_lines(tmp_path / "in.txt", ["a"]), out=tmp_path / "out.jsonl")
     _admin(valkey, "ACL", "SETUSER", "reader", "on", ">pw", "~*", "&*", "+@read", "+@connection")
     url = f"redis://reader:pw@127.0.0.1:{valkey.port}/0"
-    with pytest.raises(RedisUnreachable, match=r"NOPERM.*BRIMFUL_REDIS_URL") as told:
+    with pytest.raises(RedisUnreachable, match=r"NOPERM.*BRIMFUL_REDIS_URL") as refused:
         run_to_end(asked, Settings.load(redis_url=url), DisplayOptions(progress=False))
-    assert "pw@" not in str(told.value)
+    assert "pw@" not in str(refused.value)
 
 
 async def test_draining_ends_though_redis_is_full(valkey: Valkey, caplog: pytest.LogCaptureFixture) -> None:
@@ -110,13 +110,13 @@ def test_a_second_press_of_ctrl_c_ends_a_run_whose_redis_hangs(tmp_path: Path, v
                 return process.poll() is not None
 
             wait_until(pressed_again, "the process to end", timeout=20)
-            _, said = process.communicate(timeout=20)
+            _, printed = process.communicate(timeout=20)
         finally:
             os.kill(valkey.pid, signal.SIGCONT)
             process.kill()
             process.wait()
-    assert process.returncode == 130, said
-    assert "Traceback" not in said
+    assert process.returncode == 130, printed
+    assert "Traceback" not in printed
 
 
 _INTERRUPTED = """

@@ -1,4 +1,4 @@
-"""A TCP proxy between a process and Redis that delays, swallows a reply, freezes, or cuts."""
+"""A TCP proxy between a process and Redis that drops a command or a reply, freezes, or cuts connections."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 
 
 class Proxy:
-    """``async with Proxy(port) as proxy``; ``proxy.url``. Faults are attributes, taken up by the next bytes."""
+    """``async with Proxy(port) as proxy``; ``proxy.url``. Faults are attributes; they apply to the next bytes."""
 
     def __init__(self, port: int, password: str | None = None) -> None:
         self.target = port
@@ -17,9 +17,9 @@ class Proxy:
         self.drop_request: bytes | None = None
         """Swallow the next command that contains this and cut its connection; once."""
         self.refuse = False
-        """Accept nothing, and cut what is there with :meth:`cut`."""
+        """Accept no new connections; :meth:`cut` ends those that exist."""
         self.mute_subscribed = False
-        """Swallow what the server says to the subscribed connections that are there now."""
+        """Swallow what the server sends to the connections that are subscribed now."""
         self.frozen = asyncio.Event()
         self.frozen.set()
         self.dropped = 0
@@ -44,14 +44,14 @@ class Proxy:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def cut(self, *, only_subscribed: bool = False) -> None:
-        """Break connections, all of them or those that have subscribed."""
+        """Break all connections, or the subscribed ones only."""
         for client, server in list(self._pairs):
             if not only_subscribed or client in self._subscribed:
                 client.transport.abort()
                 server.transport.abort()
 
     def freeze(self) -> None:
-        """Nothing passes, nothing breaks."""
+        """Pass no bytes, and keep the connections."""
         self.frozen.clear()
 
     def thaw(self) -> None:

@@ -1,4 +1,4 @@
-"""Wait for a condition, never for a time."""
+"""Waiting for a condition instead of a time."""
 
 from __future__ import annotations
 

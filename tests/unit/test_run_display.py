@@ -19,7 +19,7 @@ from support.fake_driver import FakeDriver
 from support.runs import fleet, options, run, write_lines
 
 
-def test_percentiles() -> None:
+def test_percentiles_of_a_histogram() -> None:
     histogram = Histogram()
     values = [random.Random(place).expovariate(1.0) for place in range(5000)]
     for value in values:
@@ -30,7 +30,7 @@ def test_percentiles() -> None:
     assert Histogram().summary() == {"p50": None, "p95": None}
 
 
-def test_recent_forgets() -> None:
+def test_recent_holds_the_last_strings_only() -> None:
     recent = Recent(size=2)
     assert [recent.add(word) for word in "abacba"] == [True, True, False, True, False, True]
 
@@ -83,7 +83,7 @@ def test_the_end_table_leaves_out_what_did_not_happen() -> None:
 NO_MODEL = Failure(Cause.BAD_REQUEST, "HTTP 404: The model 'nosuch' does not exist", 404, permanent=True)
 
 
-def test_the_end_table_says_why(tmp_path: Path) -> None:
+def test_the_end_table_gives_the_commonest_message_of_each_cause(tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     source = write_lines(tmp_path / "in.jsonl", [{"prompt": f"{line}"} for line in range(6)] + ["{", "{"])
     away = Failure(Cause.SERVER_ERROR, "503:\n away", 503)

@@ -1,3 +1,5 @@
+"""``brimful report``: the page of a run, and its figures."""
+
 from __future__ import annotations
 
 import json
@@ -73,20 +75,20 @@ def test_the_figures_equal_a_recount(out: Path) -> None:
     assert figures.longest[0]["line"] == 20
 
 
-def test_a_running_run_may_be_looked_at(out: Path) -> None:
+def test_an_incomplete_last_line_is_ignored(out: Path) -> None:
     with out.open("ab") as file:
         file.write(b'{"id": "p')
     assert read_run(out).counts.rollouts == 38
 
 
-def test_other_formats_have_a_page_too(tmp_path: Path) -> None:
+def test_other_output_formats_have_a_page(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "in.txt", ["a", "b"])
     for name, form in (("o.jsonl", OutputFormat.OPENAI_BATCH), ("o.parquet", OutputFormat.ROLLOUTS)):
         run(options(source, out=tmp_path / name, form=form))
         assert read_run(tmp_path / name).counts.rollouts == 2
 
 
-def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_run_s_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no such file"):
         read_run(tmp_path / "nothing.jsonl")
     path = write_lines(tmp_path / "prompts.jsonl", [{"prompt": "a"}])

@@ -1,4 +1,4 @@
-"""A run against a driver that answers by itself: resuming, parameters, refusals, interrupts."""
+"""A run with a fake driver: resuming, parameters, refusals, interrupts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NO_MODEL = Failure(Cause.BAD_REQUEST, "HTTP 404: The model 'nosuch' does not exi
 
 
 @pytest.mark.parametrize("retry_errors", [False, True])
-def test_where_all_failed_the_parameters_may_be_corrected(tmp_path: Path, retry_errors: bool) -> None:
+def test_parameters_may_change_after_a_try_in_which_all_failed(tmp_path: Path, retry_errors: bool) -> None:
     out, errors = tmp_path / "out.jsonl", tmp_path / "out.jsonl.errors.jsonl"
     source = write_lines(tmp_path / "in.jsonl", [{"prompt": f"{line}"} for line in range(3)] + ["{"])
     wrong = {"defaults": {"max_tokens": 8, "model": "nosuch"}}
@@ -41,7 +41,7 @@ def test_where_all_failed_the_parameters_may_be_corrected(tmp_path: Path, retry_
         run(options(source, out=out, read=wrong))
 
 
-def test_attempts_of_packs_that_were_parted_count(tmp_path: Path) -> None:
+def test_attempts_of_split_requests_count(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "in.jsonl", [{"prompt": "a"}, {"prompt": "b"}])
     driver = FakeDriver()
     driver.status = DriveStatus(attempts=3, retries={"bad_request": 3}, packed=3, split=3)
@@ -54,7 +54,7 @@ def test_attempts_of_packs_that_were_parted_count(tmp_path: Path) -> None:
     )
 
 
-async def test_interrupted_after_the_last_one_is_done(tmp_path: Path) -> None:
+async def test_an_interrupt_after_the_last_request_counts_as_done(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "in.jsonl", [{"prompt": f"{line}"} for line in range(8)])
     prepared = prepare(options(source, out=tmp_path / "out.jsonl"), PROFILE)
     session: Session
@@ -81,7 +81,7 @@ def _prompts(tmp_path: Path, count: int = 10, **more: object) -> Path:
     )
 
 
-def test_every_rollout_is_one_record(tmp_path: Path) -> None:
+def test_each_rollout_becomes_one_record(tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     driver = FakeDriver()
     summary = run(options(_prompts(tmp_path, 10, n=2), out=out), driver)
@@ -127,7 +127,7 @@ def records_whole(path: Path) -> list[bytes]:
     return path.read_bytes().split(b"\n")[:-1]
 
 
-def test_a_partly_delivered_line_is_asked_for_the_rest(tmp_path: Path) -> None:
+def test_only_the_missing_rollouts_of_a_line_are_requested(tmp_path: Path) -> None:
     out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 1, n=4)
     run(options(source, out=out))
     lines = records_whole(out)
@@ -138,7 +138,7 @@ def test_a_partly_delivered_line_is_asked_for_the_rest(tmp_path: Path) -> None:
     assert sorted(_identities(out)) == [("p0", 0, choice) for choice in range(4)]
 
 
-def test_what_was_recovered_is_written_and_what_is_outstanding_is_not_asked(tmp_path: Path) -> None:
+def test_recovered_rollouts_are_written_and_outstanding_ones_not_requested_again(tmp_path: Path) -> None:
     out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 4, n=2)
 
     def delivered(line: int, choice: int) -> Delivered:
@@ -158,7 +158,7 @@ def test_what_was_recovered_is_written_and_what_is_outstanding_is_not_asked(tmp_
     assert run(options(source, out=out), FakeDriver()).succeeded == 4  # type: ignore[union-attr]
 
 
-def test_changed_parameters_are_named(tmp_path: Path) -> None:
+def test_resuming_with_other_parameters_is_refused(tmp_path: Path) -> None:
     out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 4)
     run(options(source, out=out))
     with pytest.raises(UsageError, match=r"max_tokens was 8 and is 16; n was not set and is 2"):
@@ -181,7 +181,7 @@ def test_a_refused_key_ends_the_run_resumable(tmp_path: Path) -> None:
     assert len(records(out)) == 30
 
 
-def test_the_providers_end_of_budget_ends_the_run_resumable(tmp_path: Path) -> None:
+def test_a_used_up_budget_of_the_key_ends_the_run_resumable(tmp_path: Path) -> None:
     out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 30)
     spent = Failure(Cause.BUDGET, "402: no tokens left", 402)
     summary = run(options(source, out=out), FakeDriver(lambda unit, *_: spent if unit.line > 8 else "ok"))
@@ -233,7 +233,7 @@ def test_the_summary_equals_a_recount(tmp_path: Path) -> None:
     json.dumps(summary.as_json())
 
 
-def test_where_nothing_was_sampled_yet_anything_may_change(tmp_path: Path) -> None:
+def test_input_and_parameters_may_change_before_anything_was_sampled(tmp_path: Path) -> None:
     out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 4)
     assert run(options(source, out=out), FakeDriver(die_after=1, batch=9, ahead=2)) is None
     out.unlink()
@@ -245,7 +245,7 @@ def test_where_nothing_was_sampled_yet_anything_may_change(tmp_path: Path) -> No
     assert summary.rollouts == 4
 
 
-def test_a_limit_can_be_raised(tmp_path: Path) -> None:
+def test_a_resumed_run_may_raise_its_limit(tmp_path: Path) -> None:
     out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 20)
     assert run(options(source, out=out, read={"limit": 5, "defaults": {"max_tokens": 8}})).rollouts == 5  # type: ignore[union-attr]
     prepared = prepare(options(source, out=out, read={"limit": 5, "defaults": {"max_tokens": 8}}), PROFILE)
@@ -255,8 +255,8 @@ def test_a_limit_can_be_raised(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_any_mixture_of_deaths_failures_and_retries_ends_exactly(tmp_path: Path, seed: int) -> None:
-    """Lines split over deliveries that come in any order, failures that come and go, deaths, torn lines."""
+def test_any_sequence_of_deaths_failures_and_retries_ends_exactly(tmp_path: Path, seed: int) -> None:
+    """Lines split over deliveries in any order, transient failures, deaths, incomplete lines."""
     dice = random.Random(seed)
     out = tmp_path / "out.jsonl"
     lines = [{"id": f"p{line}", "prompt": ["a", "b"], "n": dice.randint(1, 3)} for line in range(25)]

@@ -1,3 +1,5 @@
+"""``brimful validate``: counts, packing, limits and times of an input."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -15,7 +17,7 @@ def _validate(path: Path, defaults: dict[str, Any] | None = None, **more: Any) -
     return validate(ReadOptions((Source(str(path)),), defaults=defaults or {"max_tokens": 32}), PROFILE, **more)
 
 
-def test_what_a_run_comes_to(tmp_path: Path) -> None:
+def test_counts_limits_and_times(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "in.jsonl", [{"prompt": f"say {line}"} for line in range(2000)])
     found = _validate(path)
     assert (found.lines, found.requests, found.rollouts, found.tokens_at_most) == (2000, 2000, 2000, 64_000)
@@ -29,7 +31,7 @@ def test_what_a_run_comes_to(tmp_path: Path) -> None:
     assert slow.seconds_off == pytest.approx(2000 / 16 * 10)
 
 
-def test_split_lines_kinds_and_bad_ones(tmp_path: Path) -> None:
+def test_split_lines_pack_keys_and_bad_lines(tmp_path: Path) -> None:
     lines = [
         {"prompt": "a", "n": 2000},
         {"prompt": "b"},
