@@ -73,7 +73,7 @@ async def ledger(valkey: Valkey) -> AsyncIterator[RunLedger]:
 @contextlib.asynccontextmanager
 async def worker(valkey: Valkey, sampler: Any, **options: Any) -> AsyncIterator[ShardRunner]:
     stopping = options.pop("stopping", None) or asyncio.Event()
-    async with ShardRunner(sampler, valkey.url, "w", stopping, parse, check_s=0.05, **options) as runner:
+    async with ShardRunner(sampler.sample, valkey.url, "w", stopping, parse, check_s=0.05, **options) as runner:
         yield runner
 
 
@@ -285,9 +285,8 @@ async def test_outcomes_wait_for_redis(valkey: Valkey, ledger: RunLedger, tmp_pa
 async def test_the_connections_to_a_sentinel_are_closed_too(valkey: Valkey, tmp_path: Path) -> None:
     with sentinel(tmp_path, valkey.port) as port, redis.Redis(port=port, decode_responses=True) as watcher:
         before = len(watcher.client_list())
-        runner = ShardRunner(
-            HeldSampler(), f"sentinel://127.0.0.1:{port}/0?master=mymaster", "w", asyncio.Event(), parse
-        )
+        url = f"sentinel://127.0.0.1:{port}/0?master=mymaster"
+        runner = ShardRunner(HeldSampler().sample, url, "w", asyncio.Event(), parse)
         async with runner:
             assert (await runner.run(RUN, SHARD, message("a")))["requests"] == 0
             assert len(watcher.client_list()) > before

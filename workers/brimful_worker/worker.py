@@ -43,7 +43,7 @@ class WorkerPort:
         self._provider = Provider(settings)
         self._sampler = Sampler(settings, self._admission, self._provider, stopping=self.stopping.is_set)
         self._shards = ShardRunner(
-            self._sampler,
+            self._sampler.sample,
             required(settings.redis_url),
             name,
             self.stopping,

@@ -11,7 +11,7 @@ What is changed, each found by experiment:
   worker is counted in the message.
 
 Private parts of kombu 5.7.0:
-    kombu.transport.redis.Channel: QoS, _basic_cancel, _brpop_read, _brpop_sent_at, _brpop_start, _close_clients,
+    kombu.transport.redis.Channel: QoS, _basic_cancel, _brpop_read, _brpop_start, _close_clients,
         _connparams, _create_client, _disconnect_pools, _get_message_priority, _in_poll, _lookup, _pool, _q_for_pri,
         _queue_cycle, close, conn_or_acquire
     kombu.transport.redis.QoS: _delivered, _flush, ack, append, pipe_or_acquire, reject, restore_by_tag,
@@ -28,7 +28,6 @@ Private parts of kombu 5.7.0:
 from __future__ import annotations
 
 import logging
-import time
 from importlib import resources
 from queue import Empty
 from typing import Any
@@ -163,6 +162,16 @@ class Channel(transport.Channel):
 
     QoS = QoS
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        consume = self._queue_cycle.consume
+
+        def consume_unfilled(n: int) -> list[str]:
+            full = fairness.full_queues()  # asked again when a task has ended
+            return [queue for queue in consume(n) if queue not in full]
+
+        self._queue_cycle.consume = consume_unfilled
+
     def blocking_client(self) -> Any:
         """A client of its own connection pool, for any one thread."""
         return self._create_client()
@@ -186,23 +195,10 @@ class Channel(transport.Channel):
         return {**super()._connparams(asynchronous), "retry": Retry(NoBackoff(), 0)}
 
     def _brpop_start(self, timeout: float | None = None) -> None:
-        """Ask all queues but the full ones; none during a pause.
-
-        The pause is not a BRPOP with a short timeout: an idle Redis checks timeouts only ten times a second.
-        """
+        # A pause is not a BRPOP with a short timeout: an idle Redis checks timeouts only ten times a second.
         if fairness.pause_s() and get_event_loop() is not None:
-            return
-        full = fairness.full_queues()
-        if not full:
-            super()._brpop_start(timeout)
-            return
-        queues = [queue for queue in self._queue_cycle.consume(len(self.active_queues)) if queue not in full]
-        if not queues:
-            return  # asked again when a task has ended
-        keys = [self._q_for_pri(queue, step) for step in self.priority_steps for queue in queues]
-        self._in_poll = self.client.connection
-        self._brpop_sent_at = time.monotonic()  # type: ignore[assignment]
-        self.client.connection.send_command("BRPOP", *keys, timeout or self.brpop_timeout)
+            return  # other workers go first
+        super()._brpop_start(timeout)
 
     def _basic_cancel(self, consumer_tag: str) -> Any:
         result = super()._basic_cancel(consumer_tag)

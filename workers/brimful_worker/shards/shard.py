@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from celery.exceptions import Reject
 
@@ -34,14 +34,6 @@ from brimful_worker.shards.store import Store
 _CHECK_S = 1.0
 _CLOSE_S = 5.0
 """Outcomes that Redis has not taken by then are lost, and their requests sampled again."""
-
-
-class Samples(Protocol):
-    """The part of :class:`brimful_worker.sampling.sampler.Sampler` that a runner needs; documented there."""
-
-    async def sample(
-        self, request: Request, *, scope: str = "", on_wire: Callable[[bool], None] | None = None
-    ) -> Outcome: ...
 
 
 @dataclass(eq=False)
@@ -90,7 +82,7 @@ class ShardRunner:
 
     def __init__(
         self,
-        sampler: Samples,
+        sample: Callable[..., Awaitable[Outcome]],
         redis_url: str,
         worker_name: str,
         stopping: asyncio.Event,
@@ -99,11 +91,11 @@ class ShardRunner:
         claim_ttl_s: float = CLAIM_TTL_S,
         check_s: float = _CHECK_S,
     ) -> None:
-        """Once ``stopping`` is set, nothing new begins, requests on the wire end, and the rest is given back.
-
-        ``parse`` makes a checked request of a message's fields, or raises BadRequest.
+        """``sample`` is :meth:`brimful_worker.sampling.sampler.Sampler.sample`; ``parse`` makes a checked request of a
+        message's fields, or raises BadRequest. Once ``stopping`` is set, nothing new begins, requests on the wire end,
+        and the rest is given back.
         """
-        self._sampler = sampler
+        self._sample = sample
         self._redis = packed(redis_client(redis_url))
         self._name = worker_name
         self._stopping = stopping
@@ -184,7 +176,7 @@ class ShardRunner:
                 outcome = Outcome(id, failure=failure, worker=self._name)
             else:
                 request = self._parse({**entry["request"], "id": id})
-                outcome = await self._sampler.sample(request, scope=shard.run, on_wire=partial(shard.wire, id))
+                outcome = await self._sample(request, scope=shard.run, on_wire=partial(shard.wire, id))
         except BadRequest as error:
             outcome = Outcome(id, failure=Failure(Cause.BAD_REQUEST, str(error), permanent=True))
         except asyncio.CancelledError:
