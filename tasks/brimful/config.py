@@ -1,8 +1,7 @@
-"""Settings: every ``BRIMFUL_*`` variable in one class, a ``.env`` file read, and the provider's own key and URL.
+"""The settings: every ``BRIMFUL_*`` variable, and the provider's key and URL, from flags, environment and ``.env``.
 
-A flag beats the environment, the environment beats ``.env``, ``.env`` beats the profile.
-The key is a :class:`pydantic.SecretStr`: it prints as stars, and leaves only through ``key.get_secret_value()`` in the
-provider's session.
+A flag beats the environment, the environment beats ``.env``, ``.env`` beats the profile. The key is a
+:class:`pydantic.SecretStr`, which prints as stars.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ FORMER_NAMES = {
 }
 """Former name of a setting → its present name. Variables with a former name are still read, with a note."""
 _DOTENV = ".env"
-_REHEARSE = "a rehearsal, --rehearse, needs none"
+_REHEARSE = "--rehearse needs none"
 _REDIS_SCHEMES = ("redis://", "rediss://", "unix://", "sentinel://")
 
 
 class Settings(BaseSettings):
-    """One process's settings. Build it with :meth:`load`, which turns faults into SettingError."""
+    """One process's settings, built by :meth:`load`."""
 
     model_config = SettingsConfigDict(
         env_prefix="BRIMFUL_",
@@ -53,11 +52,11 @@ class Settings(BaseSettings):
     # where
     provider: str = "acs"
     profiles: Path | None = None
-    """A TOML file with provider profiles of the user's own."""
+    """A TOML file with the user's own provider profiles."""
     redis_url: str | None = None
-    """redis://, rediss://, unix:// or sentinel://; None: an embedded Valkey on this machine."""
+    """redis://, rediss://, unix:// or sentinel://; None = an embedded Valkey on this machine."""
 
-    # limits, None = the profile's
+    # limits; None = the profile's
     slots: int | None = Field(None, ge=1)
     starts: int | None = Field(None, ge=0)
     """Starts in a window; 0 = no such limit."""
@@ -73,8 +72,8 @@ class Settings(BaseSettings):
     """Upper bound of the delay before the slot of a finished request is released: the provider may stop counting the
     request a moment after its answer has arrived. The delay is 1 % of the request's time, at least 5 ms; 0 = none."""
     guardian: bool = True
-    """A tiny process beside each worker ends it when it stands still (stopped, frozen) so long that its slots would go
-    to others while its requests are still open."""
+    """A companion process kills a worker that is stopped or frozen before its slots go to others: its requests may
+    still be open."""
     reserve_slots: int = Field(0, ge=0)
     """Slots that batch leaves to interactive."""
     reserve_starts: int = Field(0, ge=0)
@@ -84,12 +83,12 @@ class Settings(BaseSettings):
     # one request
     model: str | None = None
     timeout_s: float = Field(120.0, gt=0)
-    """One attempt, from the wire to the last byte."""
+    """One attempt, from sending to the last byte of the answer."""
     connect_timeout_s: float = Field(10.0, gt=0)
     attempts: int = Field(8, ge=1)
     """Attempts per request on transient failures; 429s are counted apart."""
     throttle_attempts: int = Field(50, ge=1)
-    """429s a request may meet before it fails."""
+    """429s after which a request fails."""
     deadline_s: float = Field(3600.0, gt=0)
     """A request's life from its first start, retries and pauses included."""
     backoff_base_s: float = Field(0.5, gt=0)
@@ -97,7 +96,7 @@ class Settings(BaseSettings):
     retry_after_cap_s: float = Field(300.0, gt=0)
     max_answer_mb: float = Field(64.0, gt=0)
     job_poll_s: float = Field(1.0, gt=0)
-    """First pause between polls of a Job; it grows to ten times that."""
+    """First pause between polls of a Job; it grows to ten times this."""
     circuit_breaker: int = Field(20, ge=0)
     """Consecutive failures, fleet-wide, that open the circuit breaker; 0 = never."""
 
@@ -105,10 +104,10 @@ class Settings(BaseSettings):
     workers: int = Field(4, ge=1)
     """Worker processes of a local fleet."""
     concurrency: int = Field(64, ge=1)
-    """Tasks (shards and single samples) one worker process runs at once. A shard keeps its place until the last of its
-    requests has ended, so places are more than what fills the slots."""
+    """Tasks (shards and single samples) that one worker process runs at once. It exceeds what fills the slots, since a
+    shard counts until its last request has ended."""
     visibility_timeout_s: int = Field(15, ge=3)
-    """After this long without renewal a dead worker's task goes to another."""
+    """A dead worker's task is redelivered when it has not been renewed for this long."""
     log_level: str = "INFO"
     state_dir: Path | None = None
     """Where the embedded Valkey keeps its data; None = $XDG_STATE_HOME/brimful."""
@@ -121,7 +120,7 @@ class Settings(BaseSettings):
     flower_password: SecretStr | None = None
     """None = one is generated and printed."""
     metrics_port: int | None = Field(None, ge=0, le=65535)
-    """Prometheus metrics on this port, the next free one for each further worker process; None = none."""
+    """Prometheus metrics on this port, or the next free one for further workers on the host; None = no metrics."""
     metrics_address: str = "127.0.0.1"
 
     @field_validator("redis_url")
@@ -133,7 +132,7 @@ class Settings(BaseSettings):
 
     @classmethod
     def load(cls, **flags: Any) -> Settings:
-        """From flags (None = not given), the environment and ``.env``. Raises SettingError naming the setting."""
+        """``flags`` are fields (None = not given). Raises SettingError naming the variable."""
         try:
             given = {name: value for name, value in flags.items() if value is not None}
             return cls(**_former_values(given), **given)
@@ -142,28 +141,21 @@ class Settings(BaseSettings):
             raise SettingError(faults) from None
 
     @classmethod
-    def unknown_variables(cls) -> dict[str, str | None]:
-        """``BRIMFUL_*`` variables, of the environment and ``.env``, that mean nothing here; with the known name that is
-        nearest, if one is near."""
+    def unknown_variables(cls) -> list[tuple[str, str]]:
+        """(what is wrong, what to do) for each ``BRIMFUL_*`` variable that is no setting, such as a misspelt limit."""
         known = {_variable(name) for name in (*cls.model_fields, *FORMER_NAMES)} | _OTHER_VARIABLES
         stated = {
             name.upper() for name in (*os.environ, *dotenv_values(_DOTENV)) if name.upper().startswith("BRIMFUL_")
         }
         near = {name: difflib.get_close_matches(name, known, 1, 0.8) for name in sorted(stated - known)}
-        return {name: next(iter(found), None) for name, found in near.items()}
-
-    @classmethod
-    def slips(cls) -> list[tuple[str, str]]:
-        """What :meth:`unknown_variables` found, and what to do, in words. A setting with a slip in its name is one that
-        silently is not there: a limit, say, of a key that is paid for."""
         return [
-            (f"{name} is set, but no setting is called so", f"is {near} meant?" if near else "unset it")
-            for name, near in cls.unknown_variables().items()
+            (f"{name} is set, but there is no such setting", f"did you mean {found[0]}?" if found else "unset it")
+            for name, found in near.items()
         ]
 
     @cached_property
     def profile(self) -> Profile:
-        """The provider's profile with this process's limits put in."""
+        """The provider's profile with the limits and the model of these settings."""
         profile = get_profile(self.provider, self.profiles)
         changes: dict[str, Any] = {}
         for name in ("slots", "window_s", "model"):
@@ -184,16 +176,16 @@ class Settings(BaseSettings):
             raise SettingError(f"{self.profile.base_env[0]}: {base!r} must begin with http:// or https://")
         try:
             parts = urlsplit(base)
-            named = bool(parts.hostname) and parts.port != 0
+            valid = bool(parts.hostname) and parts.port != 0
         except ValueError:
-            named = False
-        if not named:
-            raise SettingError(f"{self.profile.base_env[0]}: {base!r} names no host, or a port that is none")
+            valid = False
+        if not valid:
+            raise SettingError(f"{self.profile.base_env[0]}: {base!r} has no host or an invalid port")
         return base.rstrip("/")
 
     @cached_property
     def api_key(self) -> SecretStr:
-        """The one key. Raises SettingError naming the variables."""
+        """The API key. Raises SettingError naming the variables."""
         key = _first_set(self.profile.key_env)
         if not key or not key.strip():
             raise SettingError(f"no API key: set {self.profile.key_env[0]}, for instance in .env ({_REHEARSE})")
@@ -206,18 +198,18 @@ class Settings(BaseSettings):
         return hashlib.sha256(b"brimful key tag\0" + secret).hexdigest()[:16]
 
     def placed(self, *, redis_url: str, api_base: str | None = None, api_key: SecretStr | None = None) -> Settings:
-        """A copy for a fleet that was started: its Redis, and in a rehearsal the stand-in's URL and its made-up key."""
+        """A copy for a started fleet: with its Redis, and in a rehearsal with the mock gateway's URL and its key."""
         copy = type(self).model_construct(
             self.model_fields_set | {"redis_url"}, **{**dict(self), "redis_url": redis_url}
         )
-        # Where they are given, they stand in for what the cached properties would find in the environment.
+        # Values of the cached properties, which would otherwise read the environment.
         copy.__dict__["api_base"] = api_base if api_base is not None else self.api_base
         copy.__dict__["api_key"] = api_key if api_key is not None else self.api_key
         return copy
 
     @property
     def guard(self) -> float:
-        """Seconds by which the window is widened (DESIGN: jitter between grant and arrival)."""
+        """Seconds by which the window is widened, against jitter between grant and arrival."""
         return self.guard_s if self.guard_s is not None else 0.2 + 0.01 * self.profile.window_s
 
 
@@ -237,8 +229,7 @@ _SHOWN = 40
 
 
 def _fault(fault: Any) -> str:
-    """One of pydantic's, in words that name the variable. A value is shown only where a number or a yes is meant: what
-    a secret should hold is never repeated."""
+    """A message for an error of pydantic. It shows the value only of numbers and booleans: others may be secret."""
     name = _variable("_".join(map(str, fault["loc"])))
     kind = str(fault["type"])
     if kind in _BOUNDS:

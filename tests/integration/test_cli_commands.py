@@ -53,7 +53,7 @@ def test_doctor_continues_without_a_provider(valkey: Valkey) -> None:
     done = brimful("doctor", BRIMFUL_REDIS_URL=valkey.url, BRIMFUL_PROVIDER="foo", BRIMFUL_SLOT="3")
     assert done.returncode == ExitCode.USAGE
     assert "fail  provider: unknown provider 'foo'" in done.stdout
-    assert "BRIMFUL_SLOT is set, but no setting is called so\n      → is BRIMFUL_SLOTS meant?" in done.stdout
+    assert "BRIMFUL_SLOT is set, but there is no such setting\n      → did you mean BRIMFUL_SLOTS?" in done.stdout
     assert "ok    Redis" in done.stdout
     assert "workers: none answers" in done.stdout
 
@@ -61,7 +61,7 @@ def test_doctor_continues_without_a_provider(valkey: Valkey) -> None:
 def test_an_unknown_variable_is_reported(valkey: Valkey) -> None:
     done = brimful("status", BRIMFUL_REDIS_URL=valkey.url, ACS_API_KEY="any", BRIMFUL_SLOT="3", BRIMFUL_DEBUG="")
     assert done.stderr.startswith(
-        "brimful: BRIMFUL_SLOT is set, but no setting is called so; is BRIMFUL_SLOTS meant?\n"
+        "brimful: BRIMFUL_SLOT is set, but there is no such setting; did you mean BRIMFUL_SLOTS?\n"
     )
     assert "BRIMFUL_SLOT is" not in done.stdout
 

@@ -1,4 +1,4 @@
-"""The ``brimful`` command as a user runs it: in a process of its own, with an environment of its own."""
+"""The ``brimful`` command as a user runs it: in its own process, with its own environment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.waiting import wait_until
 
 
 def environment(**more: str) -> dict[str, str]:
-    """What a user's shell would hand on: the test's own state directory, and ``more``."""
+    """The environment of a user's shell with the test's own state directory, and ``more``."""
     names = ("PATH", "HOME", "XDG_STATE_HOME", "LANG", "TMPDIR")
     return {**{name: os.environ[name] for name in names if name in os.environ}, **more}
 
@@ -29,14 +29,14 @@ def command(*arguments: str | Path) -> list[str]:
 def brimful(
     *arguments: str | Path, timeout: float = 120, stdin: str | None = None, **env: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run it to its end."""
+    """Run a command to its end."""
     return subprocess.run(
         command(*arguments), env=environment(**env), capture_output=True, text=True, timeout=timeout, input=stdin
     )
 
 
 class Running:
-    """A ``brimful`` command in the background; whatever it started is ended with it."""
+    """A ``brimful`` command in the background. All processes that it has started are ended with it."""
 
     def __init__(self, *arguments: str | Path, **env: str) -> None:
         self.process = subprocess.Popen(
@@ -69,7 +69,7 @@ class Running:
         self.process.stdout.close()
 
     def look(self) -> set[psutil.Process]:
-        """Remember every process it has started so far, grandchildren too."""
+        """Record all processes that it has started so far, grandchildren too."""
         if self.process.poll() is None:
             self.family.update(psutil.Process(self.process.pid).children(recursive=True))
         return self.family
@@ -82,7 +82,7 @@ class Running:
             seen.append(line)
             if word in line:
                 return line
-        raise AssertionError(f"it ended without saying {word!r}: {''.join(seen)}")
+        raise AssertionError(f"it ended without printing {word!r}: {''.join(seen)}")
 
     def interrupt(self, timeout: float = 60) -> int:
         """Ctrl-C as a terminal sends it: to the whole foreground group."""
@@ -92,7 +92,7 @@ class Running:
 
 
 def nothing_left(family: Iterable[psutil.Process]) -> None:
-    """Fails naming the processes that outlive their command."""
+    """Fails with a timeout if processes outlive their command."""
 
     def alive() -> list[psutil.Process]:
         return [p for p in family if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]

@@ -1,4 +1,4 @@
-"""A local fleet of real worker processes against a mock gateway in a process of its own, for tests that enqueue."""
+"""A local fleet of real worker processes against a mock gateway in its own process, for tests that enqueue."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Fleet:
     local: LocalFleet
     gateway: GatewayProcess
     app: Celery
-    """A service's own app: it knows a Redis URL and a task's name."""
+    """A service's own app, which knows only a Redis URL and task names."""
 
     def sample(self, prompt: Any, **fields: Any) -> AsyncResult:
         fields.setdefault("max_tokens", 4)
@@ -38,7 +38,7 @@ class Fleet:
 def fleet(
     monkeypatch: pytest.MonkeyPatch, gateway: GatewayProcess, *, workers: int, key: str = "sk-fleet", **settings: Any
 ) -> Iterator[Fleet]:
-    """``settings`` are Settings' fields. All workers answer when it begins."""
+    """``settings`` are fields of Settings. All workers answer before the block begins."""
     monkeypatch.setenv("ACS_API_BASE", gateway.url)
     monkeypatch.setenv("ACS_API_KEY", key)
     local = LocalFleet(Settings.load(**settings), workers=workers)

@@ -43,18 +43,18 @@ def test_unknown_variables_with_the_nearest_known_name(monkeypatch: pytest.Monke
     for name in ("BRIMFUL_SLOT", "BRIMFUL_SLOTS", "BRIMFUL_DEBUG", "BRIMFUL_XYZZY"):
         monkeypatch.setenv(name, "1")
     Path(".env").write_text("BRIMFUL_REDIS_ULR=redis://host\nOTHER=1\n")
-    assert Settings.unknown_variables() == {
-        "BRIMFUL_REDIS_ULR": "BRIMFUL_REDIS_URL",
-        "BRIMFUL_SLOT": "BRIMFUL_SLOTS",
-        "BRIMFUL_XYZZY": None,
-    }
+    assert Settings.unknown_variables() == [
+        ("BRIMFUL_REDIS_ULR is set, but there is no such setting", "did you mean BRIMFUL_REDIS_URL?"),
+        ("BRIMFUL_SLOT is set, but there is no such setting", "did you mean BRIMFUL_SLOTS?"),
+        ("BRIMFUL_XYZZY is set, but there is no such setting", "unset it"),
+    ]
 
 
 @pytest.mark.parametrize(("former", "name"), FORMER_NAMES.items())
 def test_a_variable_with_a_former_name_is_still_read(monkeypatch: pytest.MonkeyPatch, former: str, name: str) -> None:
     monkeypatch.setenv(f"BRIMFUL_{former.upper()}", "1")
     assert getattr(Settings.load(), name) == 1
-    assert Settings.unknown_variables() == {}
+    assert Settings.unknown_variables() == []
     assert getattr(Settings.load(**{name: 0.5 if name.endswith("_s") else 2}), name) != 1, "a flag beats it"
     Path(".env").write_text(f"BRIMFUL_{name.upper()}=0\n" if name != "starvation_s" else "BRIMFUL_STARVATION_S=7\n")
     assert getattr(Settings.load(), name) != 1, "the present name beats it"
@@ -68,7 +68,7 @@ def test_a_wrong_value_under_a_former_name_names_the_present_one(monkeypatch: py
 
 @pytest.mark.parametrize("name", ["api_base", "api_key"])
 def test_a_missing_key_or_url_names_its_variable(name: str) -> None:
-    with pytest.raises(SettingError, match=r"set ACS_API_.*a rehearsal, --rehearse, needs none"):
+    with pytest.raises(SettingError, match=r"set ACS_API_.*--rehearse needs none"):
         getattr(Settings.load(), name)
 
 

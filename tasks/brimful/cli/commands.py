@@ -74,7 +74,7 @@ def _root(
     if context.invoked_subcommand != "doctor":  # reports them as checks
         from brimful.config import Settings
 
-        for found, remedy in Settings.slips():
+        for found, remedy in Settings.unknown_variables():
             _say(f"{found}; {remedy}")
 
 

@@ -44,7 +44,7 @@ def doctor(
 
 
 def _checks() -> Iterator[Check]:
-    for found, remedy in Settings.slips():
+    for found, remedy in Settings.unknown_variables():
         yield Check("settings", Level.WARN, found, remedy)
     try:
         settings = Settings.load()
