@@ -29,6 +29,8 @@ Celery reads that variable before it loads any app."""
 class App(Celery):  # type: ignore[misc]  # celery ships no types
     """A Celery app without a default broker: connecting raises SettingError if none is set."""
 
+    control_cls = "brimful.state.revocations:RecordingControl"
+
     def connection_for_read(self, url: str | None = None, **options: Any) -> Any:
         return super().connection_for_read(required(url or self.conf.broker_read_url), **options)
 

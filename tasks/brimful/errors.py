@@ -10,6 +10,7 @@ BrimfulError
 │   ├── PermanentFailure             the provider refused it; asking again will not help
 │   ├── TransientFailure             attempts or time ran out on failures that come and go
 │   ├── Cancelled                    revoked or abandoned by its caller
+│   ├── SampleTimeout                its caller's ``timeout`` passed; also a TimeoutError
 │   ├── BudgetExhausted     exit 4   the key's tokens are at their end
 │   └── KeyRefused          exit 5   401 or 403
 └── FleetError              exit 1   Redis, the workers or the embedded server
@@ -22,7 +23,9 @@ Every error is built from plain strings, so that it survives Celery's JSON resul
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
+from typing import Any
 
 
 class ExitCode(IntEnum):
@@ -68,10 +71,21 @@ class SampleError(BrimfulError):
 
     exit_code = ExitCode.FAILURES
 
-    def __init__(self, message: str = "", cause: str = "unknown") -> None:
-        super().__init__(message, cause)
+    def __init__(self, message: str = "", cause: str = "unknown", details: Mapping[str, Any] | None = None) -> None:
+        """``details``: ``status``, ``code``, ``retry_after_s`` and ``attempts``, as far as they are known."""
+        # Not super(): in SampleTimeout that is OSError, which reads two arguments as errno and text.
+        BaseException.__init__(self, message, cause, *([dict(details)] if details else []))
+        details = details or {}
         self.message = message
         self.cause = cause
+        self.status: int | None = details.get("status")
+        """The HTTP status of the last answer; None if there was none."""
+        self.code: str | None = details.get("code")
+        """The provider's error code, such as ``rate_limited``."""
+        self.retry_after_s: float | None = details.get("retry_after_s")
+        """The ``Retry-After`` of the last answer, in seconds."""
+        self.attempts: int = details.get("attempts") or 0
+        """Calls to the provider, each of which used a start."""
 
     def __str__(self) -> str:
         return f"{self.cause}: {self.message}"
@@ -87,6 +101,10 @@ class TransientFailure(SampleError):
 
 class Cancelled(SampleError):
     """Revoked, or its run was stopped."""
+
+
+class SampleTimeout(SampleError, TimeoutError):
+    """The ``timeout`` of :meth:`brimful.Fleet.sample` passed. The request is cancelled."""
 
 
 class BudgetExhausted(SampleError):

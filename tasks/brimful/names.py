@@ -11,6 +11,9 @@ TASK_SAMPLE = "brimful.sample"
 TASK_SHARD = "brimful.shard"
 """Many requests of one run; each outcome goes to the run's ledger as it ends."""
 
+IDEMPOTENCY_KEY = "idempotency_key"
+"""Field of a single request: requests with the same key are sampled once, and all get the result."""
+
 DEFAULT_QUEUE = "celery"
 """Where a service lands that sends ``brimful.sample`` by name from a Celery app of its own without naming a queue.
 Workers drain it too."""

@@ -71,12 +71,16 @@ class Failure:
     status: int | None = None
     permanent: bool = False
     """True: asking the same again will not help."""
+    code: str | None = None
+    """The provider's error code, such as ``rate_limited``."""
+    retry_after_s: float | None = None
+    """The ``Retry-After`` of the last answer, in seconds."""
 
-    def error(self) -> SampleError:
-        """The exception that says the same."""
-        return _ERRORS.get(self.cause, PermanentFailure if self.permanent else TransientFailure)(
-            self.message, self.cause.value
-        )
+    def error(self, attempts: int = 0) -> SampleError:
+        """The exception that says the same. ``attempts``: calls to the provider."""
+        kind = _ERRORS.get(self.cause, PermanentFailure if self.permanent else TransientFailure)
+        details = {"status": self.status, "code": self.code, "retry_after_s": self.retry_after_s, "attempts": attempts}
+        return kind(self.message, self.cause.value, {name: value for name, value in details.items() if value})
 
 
 @dataclass(frozen=True, slots=True)

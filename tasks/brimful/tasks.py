@@ -39,9 +39,9 @@ async def sample(request: Any = None, **fields: Any) -> dict[str, Any]:
     the ``attempts`` and the seconds ``waited_s`` (for admission) and ``provider_s`` (on the wire). Raises
     brimful.errors.BadRequest for a request that the provider would refuse, and SampleError for one that failed.
     """
-    outcome = await port().sample(port().parse(request, fields))
+    outcome = await port().sample(request, fields)
     if outcome.failure is not None:
-        raise outcome.failure.error()
+        raise outcome.failure.error(outcome.attempts)
     assert outcome.completion is not None
     took = {"attempts": outcome.attempts, "waited_s": outcome.waited_s, "provider_s": outcome.provider_s}
     return {**outcome.completion, "brimful": took}

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from celery import Task, current_task
-from celery.exceptions import Reject
+from celery.exceptions import Ignore, Reject
 from redis import RedisError
 
 from brimful.config import Settings
@@ -25,6 +25,7 @@ from brimful_worker.pool.execution import run_coroutine
 from brimful_worker.provider import GIVE_BACK, Provider
 from brimful_worker.sampling.sampler import Sampler
 from brimful_worker.shards.shard import ShardRunner
+from brimful_worker.singles.once import Once, Revoked, announce_revoked, take_key
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ _STATUS_S = 5.0
 
 
 class WorkerPort:
-    """Implements brimful.runtime.port.Port. Everything except ``run`` and ``parse`` is used on the loop."""
+    """Implements brimful.runtime.port.Port. Everything except ``run`` is used on the loop."""
 
     def __init__(self, settings: Settings, name: str) -> None:
         """Raises SettingError for whatever is missing or wrong. Opens nothing."""
@@ -49,6 +50,7 @@ class WorkerPort:
             self.stopping,
             lambda fields: Request.parse(fields, settings.profile),
         )
+        self._once = Once(required(settings.redis_url), self.stopping)
         self._stack = AsyncExitStack()
 
     async def start(self) -> None:
@@ -65,6 +67,7 @@ class WorkerPort:
             stack.push_async_callback(self._admission.aclose)
             await self._admission.start(timeout_s=None)
             await stack.enter_async_context(self._shards)
+            await stack.enter_async_context(self._once)
             self._stack = stack.pop_all()
 
     async def aclose(self) -> None:
@@ -72,20 +75,26 @@ class WorkerPort:
         await self._stack.aclose()
 
     def run(self, task: Task, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        return run_coroutine(coroutine)
+        try:
+            return run_coroutine(coroutine)
+        except Revoked:
+            announce_revoked(task)
+            raise Ignore("revoked") from None
 
-    def parse(self, raw: Any, fields: dict[str, Any]) -> Request:
+    async def sample(self, raw: Any, fields: dict[str, Any]) -> Outcome:
         """A request without a ``workload`` has that of the queue it came through, or else interactive."""
         if "workload" not in fields and not (isinstance(raw, dict) and raw.get("workload")):
             fields = {**fields, "workload": _workload_of_queue()}
-        return Request.parse({} if raw is None else raw, self._settings.profile, **fields)
-
-    async def sample(self, request: Request) -> Outcome:
-        """Raises celery's Reject (requeue) if the worker stops before the request is sent."""
-        task = current_task.request if current_task else None
-        failure = poison_failure(task.__dict__) if task is not None else None
+        raw, fields, key = take_key(raw, fields)
+        request = Request.parse({} if raw is None else raw, self._settings.profile, **fields)
+        task = current_task
+        failure = poison_failure(task.request.__dict__)
         if failure is not None:
             return Outcome(request.id, failure=failure, worker=self._name)
+        return await self._once.sample(task, key, lambda: self._sample(request, task.request.id))
+
+    async def _sample(self, request: Request, scope: str) -> Outcome:
+        """Raises Reject (requeue) if the worker stops before the request is sent."""
         sent = False
 
         def on_wire(now: bool) -> None:
@@ -94,7 +103,6 @@ class WorkerPort:
             if not now and self.stopping.is_set():
                 sampling.cancel(GIVE_BACK)
 
-        scope = task.id if task is not None else ""
         sampling = asyncio.create_task(self._sampler.sample(request, scope=scope, on_wire=on_wire))
         stopping = asyncio.create_task(self.stopping.wait())
         try:
@@ -137,6 +145,6 @@ def assemble(node: str) -> WorkerPort:
 
 
 def _workload_of_queue() -> str:
-    delivery = (current_task.request.delivery_info or {}) if current_task else {}
+    delivery = current_task.request.delivery_info or {}
     queue = delivery.get("routing_key")
     return queue if queue == Workload.BATCH.value else Workload.INTERACTIVE.value

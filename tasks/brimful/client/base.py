@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterable, Iterable, Mapping
+import logging
+from collections.abc import AsyncIterable, Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 from celery.result import AsyncResult
@@ -13,11 +14,14 @@ from redis import RedisError
 from brimful.celery import app_for
 from brimful.client.mapping import Asked, MapRun
 from brimful.config import Settings
-from brimful.names import TASK_SAMPLE, Workload
+from brimful.errors import RedisUnreachable, SampleTimeout
+from brimful.names import IDEMPOTENCY_KEY, TASK_SAMPLE, Workload
 from brimful.packing.units import PackOption
 from brimful.request import Request
 from brimful.state.probes import connect, unreachable
 from brimful.state.redis_url import required
+
+log = logging.getLogger(__name__)
 
 Results = TypeVar("Results")
 """A generator or an async generator of :class:`Sampled`."""
@@ -70,15 +74,31 @@ class Client(Generic[Results]):
     def _results(self, run: MapRun) -> Results:
         raise NotImplementedError
 
-    def _send(self, request: Asked, workload: Workload | str | None, fields: Mapping[str, Any]) -> AsyncResult[Any]:
+    def _send(
+        self,
+        request: Asked,
+        workload: Workload | str | None,
+        fields: Mapping[str, Any],
+        task_id: str | None,
+        idempotency_key: str | None,
+    ) -> AsyncResult[Any]:
         """Raises RedisUnreachable."""
         raw = request.as_message() if isinstance(request, Request) else request
         queue = Workload(workload or Workload.INTERACTIVE).value
-        if not self._reached:
-            connect(self._url).close()  # with a wrong URL, Celery's result backend would retry for long
-            self._reached = True
+        arguments = {**fields, "workload": queue}
+        if idempotency_key is not None:
+            arguments[IDEMPOTENCY_KEY] = idempotency_key
+        with self._reporting():
+            if not self._reached:
+                connect(self._url).close()  # with a wrong URL, Celery's result backend would retry for long
+                self._reached = True
+            return self._app.send_task(TASK_SAMPLE, args=[raw], kwargs=arguments, queue=queue, task_id=task_id)
+
+    @contextlib.contextmanager
+    def _reporting(self) -> Iterator[None]:
+        """What Celery raises without Redis becomes RedisUnreachable."""
         try:
-            return self._app.send_task(TASK_SAMPLE, args=[raw], kwargs={**fields, "workload": queue}, queue=queue)
+            yield
         except (OperationalError, RedisError, OSError, RuntimeError) as error:  # RuntimeError: the result backend
             raise unreachable(self._url, error) from None
 
@@ -93,6 +113,19 @@ class Client(Generic[Results]):
             self._app.close()
 
     def _revoke(self, handles: Iterable[AsyncResult[Any] | str]) -> None:
+        """Raises RedisUnreachable."""
         ids = [handle if isinstance(handle, str) else handle.id for handle in handles]
         if ids:
-            self._app.control.revoke(ids, terminate=True)
+            with self._reporting():
+                self._app.control.revoke(ids, terminate=True)
+
+    def _abandon(self, id: str) -> None:
+        """Revoke a request that its caller does not wait for any more."""
+        try:
+            self._revoke([id])
+        except RedisUnreachable as error:
+            log.warning("brimful: request %s was abandoned and could not be cancelled: %s", id, error)
+
+
+def timed_out(timeout: float | None) -> SampleTimeout:
+    return SampleTimeout(f"no completion within {timeout:g} s; the request is cancelled", "timeout")

@@ -8,11 +8,13 @@ from collections.abc import Coroutine, Generator
 from typing import Any, TypeVar
 
 from celery.exceptions import TaskRevokedError
+from celery.exceptions import TimeoutError as CeleryTimeout
 from celery.result import AsyncResult
+from celery.utils import uuid
 
-from brimful.client.base import Client
+from brimful.client.base import Client, timed_out
 from brimful.client.mapping import Asked, MapRun, Sampled
-from brimful.errors import Cancelled
+from brimful.errors import BrimfulError, Cancelled
 from brimful.names import Workload
 from brimful.runtime.aio import OwnedAsyncGenerator, cancel_and_wait
 
@@ -39,32 +41,63 @@ class Fleet(Client[Generator[Sampled, None, None]]):
         self._lock = threading.Lock()
 
     def sample(
-        self, request: Asked, *, timeout: float | None = None, workload: Workload | str | None = None, **fields: Any
+        self,
+        request: Asked,
+        *,
+        timeout: float | None = None,
+        workload: Workload | str | None = None,
+        idempotency_key: str | None = None,
+        **fields: Any,
     ) -> dict[str, Any]:
         """Sample one request and wait for the provider's completion: a dict, whose ``brimful`` says what it took.
 
         ``request`` and ``fields`` are those of :data:`brimful.sample`; ``workload`` is ``interactive`` by default.
-        ``timeout`` is in seconds; None waits without end.
+        ``timeout`` is in seconds; None waits without end. A request that times out, or whose wait is interrupted, is
+        cancelled. ``idempotency_key``: requests with the same key are sampled once, and all get the completion; one
+        that failed is sampled again.
 
-        Raises brimful.errors.BadRequest for a request that the provider would refuse, SampleError for one that failed
-        (Cancelled if it was revoked), RedisUnreachable, and celery.exceptions.TimeoutError.
+        Raises brimful.errors.BadRequest for a request that the provider would refuse, SampleTimeout (a TimeoutError),
+        another SampleError for one that failed (Cancelled if it was revoked), and RedisUnreachable.
         """
+        id = uuid()
         try:
-            completion: dict[str, Any] = self.submit(request, workload=workload, **fields).get(timeout=timeout)
+            handle = self._send(request, workload, fields, id, idempotency_key)
+            completion: dict[str, Any] = handle.get(timeout=timeout)
+        except BrimfulError:
+            raise
         except TaskRevokedError:
             raise Cancelled("the request was revoked", "cancelled") from None
+        except CeleryTimeout:
+            self._abandon(id)
+            raise timed_out(timeout) from None
+        except BaseException:
+            self._abandon(id)
+            raise
         return completion
 
-    def submit(self, request: Asked, *, workload: Workload | str | None = None, **fields: Any) -> AsyncResult[Any]:
+    def submit(
+        self,
+        request: Asked,
+        *,
+        workload: Workload | str | None = None,
+        task_id: str | None = None,
+        idempotency_key: str | None = None,
+        **fields: Any,
+    ) -> AsyncResult[Any]:
         """Enqueue one request, as :meth:`sample` does, and return its Celery handle without waiting.
 
-        ``handle.get(timeout=…)`` waits for the completion, and raises what :meth:`sample` raises, but TaskRevokedError
-        if it was revoked. Raises RedisUnreachable.
+        ``handle.get(timeout=…)`` waits for the completion, and raises what :meth:`sample` raises, but celery's
+        TaskRevokedError if it was revoked, and celery's TimeoutError, which leaves it running. ``task_id`` is the
+        handle's id; a second request with the id of one that succeeded is not sampled. Raises RedisUnreachable.
         """
-        return self._send(request, workload, fields)
+        return self._send(request, workload, fields, task_id, idempotency_key)
 
     def cancel(self, *handles: AsyncResult[Any] | str) -> None:
-        """Revoke submitted requests (handles or task ids). A call in progress is closed within about a second."""
+        """Revoke submitted requests (handles or task ids). A call in progress is closed within about a second.
+
+        What waits is never sampled, even if no worker is up now: a revocation is kept for a week. Raises
+        RedisUnreachable.
+        """
         self._revoke(handles)
 
     def close(self) -> None:

@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from celery.result import AsyncResult
+from celery.utils import uuid
 
-from brimful.client.base import Client
+from brimful.client.base import Client, timed_out
 from brimful.client.mapping import Asked, MapRun, Sampled
 from brimful.errors import Cancelled
 from brimful.names import Workload
@@ -21,6 +23,15 @@ from brimful.state.redis_url import close_redis_client, redis_client
 
 _POLL_S = (0.02, 0.25)
 """First and longest pause between polls. One poll asks for all awaited results."""
+
+
+@dataclass(eq=False)
+class _Awaited:
+    """A result that is awaited."""
+
+    meta: asyncio.Future[Any]
+    by: int = 0
+    """How many callers wait for it."""
 
 
 class AsyncFleet(Client[AsyncGenerator[Sampled, None]]):
@@ -42,31 +53,44 @@ class AsyncFleet(Client[AsyncGenerator[Sampled, None]]):
         super().__init__(redis_url)
         self._threads = ThreadPoolExecutor(4, thread_name_prefix="brimful-fleet")
         self._redis = redis_client(self._url, decode_responses=False)
-        self._awaited: dict[str, asyncio.Future[Any]] = {}
+        self._awaited: dict[str, _Awaited] = {}
         self._poller: asyncio.Task[None] | None = None
         self._new = asyncio.Event()
         self._maps: set[OwnedAsyncGenerator[list[Sampled]]] = set()
 
     async def sample(
-        self, request: Asked, *, timeout: float | None = None, workload: Workload | str | None = None, **fields: Any
+        self,
+        request: Asked,
+        *,
+        timeout: float | None = None,
+        workload: Workload | str | None = None,
+        idempotency_key: str | None = None,
+        **fields: Any,
     ) -> dict[str, Any]:
-        """As :meth:`Fleet.sample`, but raises TimeoutError after ``timeout`` seconds.
-
-        If it times out or is cancelled, the request is revoked.
-        """
-        handle = await self.submit(request, workload=workload, **fields)
+        """As :meth:`Fleet.sample`. If it is cancelled, so is the request."""
+        id = uuid()
         try:
             async with asyncio.timeout(timeout):
-                return await self.result(handle)
-        except (asyncio.CancelledError, TimeoutError):
-            await asyncio.shield(self.cancel(handle))
+                return await self.result(
+                    await self._in_thread(self._send, request, workload, fields, id, idempotency_key)
+                )
+        except (asyncio.CancelledError, TimeoutError) as error:
+            await asyncio.shield(self._in_thread(self._abandon, id))
+            if isinstance(error, TimeoutError):
+                raise timed_out(timeout) from None
             raise
 
     async def submit(
-        self, request: Asked, *, workload: Workload | str | None = None, **fields: Any
+        self,
+        request: Asked,
+        *,
+        workload: Workload | str | None = None,
+        task_id: str | None = None,
+        idempotency_key: str | None = None,
+        **fields: Any,
     ) -> AsyncResult[Any]:
         """As :meth:`Fleet.submit`; :meth:`result` waits for the completion."""
-        return await self._in_thread(self._send, request, workload, fields)
+        return await self._in_thread(self._send, request, workload, fields, task_id, idempotency_key)
 
     async def result(self, handle: AsyncResult[Any] | str) -> dict[str, Any]:
         """Wait for the completion of a submitted request (its handle or task id). Any number may be awaited at once.
@@ -74,11 +98,17 @@ class AsyncFleet(Client[AsyncGenerator[Sampled, None]]):
         Raises brimful.errors.BadRequest and SampleError, as :meth:`Fleet.sample`.
         """
         id = handle if isinstance(handle, str) else handle.id
-        future = self._awaited.setdefault(id, asyncio.get_running_loop().create_future())
+        awaiting = self._awaited.setdefault(id, _Awaited(asyncio.get_running_loop().create_future()))
+        awaiting.by += 1
         self._new.set()
         if self._poller is None or self._poller.done():
             self._poller = asyncio.create_task(self._poll())
-        meta = await asyncio.shield(future)
+        try:
+            meta = await asyncio.shield(awaiting.meta)
+        finally:
+            awaiting.by -= 1
+            if not awaiting.by and self._awaited.get(id) is awaiting:
+                del self._awaited[id]  # else it would be polled for as long as no worker skips it
         if meta["status"] == "REVOKED":
             raise Cancelled("the request was revoked", "cancelled")
         if meta["status"] != "SUCCESS":
@@ -96,8 +126,8 @@ class AsyncFleet(Client[AsyncGenerator[Sampled, None]]):
             await batches.aclose()
         if self._poller is not None:
             await cancel_and_wait([self._poller])
-        for future in self._awaited.values():
-            future.cancel()
+        for awaiting in self._awaited.values():
+            awaiting.meta.cancel()
         await close_redis_client(self._redis)
         await self._in_thread(self._disconnect)
         self._threads.shutdown(wait=False)
@@ -138,9 +168,9 @@ class AsyncFleet(Client[AsyncGenerator[Sampled, None]]):
                 if meta is None or meta["status"] not in backend.READY_STATES:
                     continue
                 found = True
-                future = self._awaited.pop(id)
-                if not future.done():
-                    future.set_result(meta)
+                awaiting = self._awaited.pop(id, None)
+                if awaiting is not None and not awaiting.meta.done():
+                    awaiting.meta.set_result(meta)
             pause = _POLL_S[0] if found else min(1.5 * pause, _POLL_S[1])
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._new.wait(), pause)

@@ -76,7 +76,7 @@ class Sampled:
     def check(self) -> Sampled:
         """Itself. Raises the failure as a brimful.errors.SampleError where the request failed."""
         if self.failure is not None:
-            raise self.failure.error()
+            raise self.failure.error(self.attempts)
         return self
 
 

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from celery import Task
 
     from brimful.outcome import Outcome
-    from brimful.request import Request
 
 
 class Port(Protocol):
@@ -23,11 +22,12 @@ class Port(Protocol):
     def run(self, task: Task, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Run a task body on the process's event loop. Called on the tracer's thread; blocks it until the end."""
 
-    def parse(self, raw: Any, fields: dict[str, Any]) -> Request:
-        """A request checked against this worker's profile. Raises BadRequest."""
+    async def sample(self, raw: Any, fields: dict[str, Any]) -> Outcome:
+        """Check the request against this worker's profile, wait for a slot and a start, then ask the provider.
 
-    async def sample(self, request: Request) -> Outcome:
-        """Wait for a slot and a start, then ask the provider. Failures are outcomes too: raises only CancelledError."""
+        Raises BadRequest, and what ends a task without a result: CancelledError, celery's Ignore and Reject. Any other
+        failure is an outcome.
+        """
 
     async def shard(self, run: str, shard: str, requests: list[dict[str, Any]]) -> dict[str, Any]:
         """Sample a shard's requests that are still wanted; store outcomes in the run's ledger. Returns counts."""

@@ -48,3 +48,16 @@ def process_channel(tag: str, process: str) -> str:
 def run_key(run: str, name: str) -> str:
     """``shards``, ``results``, ``shard:<id>``, ``claim:<id>``, …"""
     return f"brimful:{{run:{run}}}:{name}"
+
+
+def revoked_key(task_id: str) -> str:
+    """STRING: the Celery task was revoked."""
+    return f"brimful:{{task:{task_id}}}:revoked"
+
+
+def claim_key(identity: str) -> str:
+    """STRING: who samples a single request now; for an idempotency key, whose result is the answer.
+
+    ``identity``: the task's id, or a digest of its idempotency key.
+    """
+    return f"brimful:{{task:{identity}}}:claim"

@@ -52,7 +52,7 @@ def failure(answer: Classification, attempts: int = 0) -> Failure:
     """The failure that a request ends with after ``attempts`` failed attempts of the same sort."""
     after = f"gave up after {attempts} failed attempts; the last: " if attempts > 1 else ""
     cause, permanent = answer.cause or Cause.BAD_ANSWER, answer.kind in PERMANENT
-    return Failure(cause, f"{after}{answer.message}", status=answer.status, permanent=permanent)
+    return _failure(answer, cause, f"{after}{answer.message}", permanent=permanent)
 
 
 def deadline_failure(last: Classification | None, deadline_s: float) -> Failure:
@@ -60,4 +60,8 @@ def deadline_failure(last: Classification | None, deadline_s: float) -> Failure:
     message = f"no completion within BRIMFUL_DEADLINE_S = {deadline_s:g} s of its first grant"
     if last is None:
         return Failure(Cause.TIMEOUT, message)
-    return Failure(last.cause or Cause.TIMEOUT, f"{message}; the last failure: {last.message}", status=last.status)
+    return _failure(last, last.cause or Cause.TIMEOUT, f"{message}; the last failure: {last.message}")
+
+
+def _failure(answer: Classification, cause: Cause, message: str, *, permanent: bool = False) -> Failure:
+    return Failure(cause, message, answer.status, permanent, answer.code, answer.retry_after_s)

@@ -64,6 +64,8 @@ class Classification:
     """The HTTP status; None without an HTTP response."""
     retry_after_s: float | None = None
     """THROTTLED and TRANSIENT: seconds that the provider asked to wait, not capped yet."""
+    code: str | None = None
+    """The provider's own error code."""
     stale: bool = False
     """TRANSIENT: a reused connection was closed; retry at once."""
     abandoned: bool = False

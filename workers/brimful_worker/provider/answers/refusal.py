@@ -72,7 +72,9 @@ def classify_refusal(
     wait_s = retry_after(headers, now=now)
 
     def classified(kind: Kind, cause: Cause, retry_after_s: float | None = None) -> Classification:
-        return Classification(kind, cause=cause, message=message, status=status, retry_after_s=retry_after_s)
+        return Classification(
+            kind, cause=cause, message=message, status=status, retry_after_s=retry_after_s, code=_code(error)
+        )
 
     if any(map(_BUDGET.search, codes)) or effective == 402:
         return classified(Kind.BUDGET, Cause.BUDGET)
@@ -128,14 +130,22 @@ def _implied_status(error: Mapping[str, Any] | None, codes: list[str]) -> int:
     return next((status for code in codes for pattern, status in _STATUS_OF_CODE if pattern.search(code)), 0)
 
 
+def _code(error: Mapping[str, Any] | None) -> str | None:
+    """The error's ``code``, else its ``type``, truncated."""
+    if error is None:
+        return None
+    code = error.get("code") if error.get("code") is not None else error.get("type")
+    return None if code is None else one_line(str(code))
+
+
 def _message(status: int, error: Mapping[str, Any] | None, text: str) -> str:
     """``HTTP 500: the provider's message (its code)``, truncated."""
     if error is not None:
         message = error.get("message") or error.get("detail") or error.get("title") or ""
         quoted = message if isinstance(message, str) else str(message)
-        code = error.get("code") if error.get("code") is not None else error.get("type")
-        if code is not None and str(code) not in quoted:
-            quoted = f"{quoted} ({code})" if quoted else str(code)
+        code = _code(error)
+        if code is not None and code not in quoted:
+            quoted = f"{quoted} ({code})" if quoted else code
     else:
         quoted = visible_text(text)
     return f"HTTP {status}: {one_line(quoted)}" if quoted.strip() else f"HTTP {status} with an empty body"

@@ -1,0 +1,35 @@
+"""Revoked tasks, kept in Redis: Celery keeps them in the memory of the workers that are up.
+
+A worker asks for a task's revocation before it samples it, so a task that was revoked while no worker was up is skipped
+when one comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from celery.app.control import Control
+
+from brimful.state.keys import revoked_key
+
+REVOCATION_S = 7 * 24 * 3600
+"""How long a revocation is kept: a message may wait over a weekend for a worker."""
+SKIP, TERMINATE = "skip", "terminate"
+"""A revocation's value: the task is not begun; or it is ended too, if it runs."""
+
+
+class RecordingControl(Control):  # type: ignore[misc]  # celery ships no types
+    """Celery's remote control, whose ``revoke`` also records the ids. ``AsyncResult.revoke`` and Flower call it."""
+
+    def revoke(
+        self, task_id: str | Iterable[str], destination: Any = None, terminate: bool = False, **more: Any
+    ) -> Any:
+        ids = [task_id] if isinstance(task_id, str) else list(task_id)
+        client = getattr(self.app.backend, "client", None)
+        if client is not None and ids:  # a result backend other than Redis has no such client
+            with client.pipeline(transaction=False) as pipe:
+                for id in ids:
+                    pipe.set(revoked_key(id), TERMINATE if terminate else SKIP, ex=REVOCATION_S)
+                pipe.execute()
+        return super().revoke(ids, destination, terminate, **more)

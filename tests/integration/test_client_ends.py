@@ -1,0 +1,116 @@
+"""Single requests that are cancelled, time out or fail: they end, and stay ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from brimful import AsyncFleet, BrimfulError, Fleet, errors
+from brimful.celery import app_for
+from brimful.names import TASK_SAMPLE
+from brimful.state.keys import revoked_key
+from brimful.state.redis_url import sync_redis_client
+from brimful.state.revocations import REVOCATION_S, TERMINATE
+from brimful_worker.local.server.valkey import Valkey
+from support.fleets import Fleet as RealFleet
+from support.fleets import fleet
+from support.gateways import GatewayProcess, gateway_process
+from support.waiting import wait_until
+
+LONG = 20_000
+"""Tokens of a request that the mock gateway takes minutes for."""
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealFleet]:
+    with pytest.MonkeyPatch.context() as patch, gateway_process("--latency", "0") as gateway:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        with fleet(patch, gateway, workers=1, throttle_attempts=2, retry_after_cap_s=0.01) as real:
+            yield real
+
+
+def _attempts(gateway: GatewayProcess, *prompts: str) -> list[int]:
+    return [found["attempts"] for found in gateway.sampled(list(prompts))]
+
+
+async def test_what_was_cancelled_without_a_worker_is_not_sampled_when_one_comes(
+    valkey: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publisher = app_for(valkey.url)
+    ids = []
+    with Fleet(valkey.url) as client:
+        handles = [client.submit(f"cancelled {place}", max_tokens=2) for place in range(4)]
+        client.cancel(*handles)
+        ids += [handle.id for handle in handles]
+        for place in range(3):
+            with pytest.raises(errors.SampleTimeout):
+                client.sample(f"timed out {place}", max_tokens=2, timeout=0.05)
+    for place in range(2):
+        handle = publisher.send_task(TASK_SAMPLE, [f"revoked {place}"], {"max_tokens": 2}, queue="interactive")
+        handle.revoke()
+        ids.append(handle.id)
+    async with AsyncFleet(valkey.url) as client_async:
+        awaiting = asyncio.create_task(client_async.sample("abandoned 0", max_tokens=2))
+        with sync_redis_client(valkey.url) as redis:
+            await asyncio.to_thread(wait_until, lambda: redis.llen("interactive") == 10, "ten requests in the queue")
+        awaiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await awaiting
+    with gateway_process("--latency", "0") as gateway, fleet(monkeypatch, gateway, workers=1, redis_url=valkey.url):
+        with Fleet(valkey.url) as client:
+            assert client.sample("wanted", max_tokens=2, timeout=60)["choices"]
+        for id in ids:
+            wait_until(lambda id=id: publisher.AsyncResult(id).state == "REVOKED", "the task to be revoked")
+        assert gateway.ledger()["arrivals"] == 1
+    publisher.close()
+
+
+def test_a_revocation_has_an_end(valkey: Valkey) -> None:
+    with Fleet(valkey.url) as client, sync_redis_client(valkey.url) as redis:
+        handle = client.submit("hi", max_tokens=2)
+        client.cancel(handle)
+        assert 0 < redis.ttl(revoked_key(handle.id)) <= REVOCATION_S
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+async def test_a_timeout_cancels_the_request(real: RealFleet, asynchronous: bool) -> None:
+    prompt = f"slow {asynchronous}"
+
+    def ask() -> None:
+        with Fleet(real.local.redis_url) as client:
+            client.sample(prompt, max_tokens=LONG, timeout=1.0)
+
+    async def ask_async() -> None:
+        async with AsyncFleet(real.local.redis_url) as client:
+            await client.sample(prompt, max_tokens=LONG, timeout=1.0)
+
+    with pytest.raises(errors.SampleTimeout) as caught:
+        await (ask_async() if asynchronous else asyncio.to_thread(ask))
+    assert isinstance(caught.value, BrimfulError)
+    assert isinstance(caught.value, TimeoutError)
+    await asyncio.to_thread(wait_until, lambda: not real.gateway.ledger()["active"], "the request to be closed")
+
+
+def test_a_revocation_that_a_worker_did_not_hear_of_ends_a_running_request(real: RealFleet) -> None:
+    with Fleet(real.local.redis_url) as client, sync_redis_client(real.local.redis_url) as redis:
+        handle = client.submit("unheard", max_tokens=LONG)
+        wait_until(lambda: _attempts(real.gateway, "unheard") == [1], "the request to arrive")
+        redis.set(revoked_key(handle.id), TERMINATE)
+        wait_until(lambda: handle.state == "REVOKED", "the request to be revoked")
+        wait_until(lambda: not real.gateway.ledger()["active"], "the request to be closed")
+
+
+def test_a_failure_says_what_the_provider_said(real: RealFleet) -> None:
+    real.gateway.set_faults("429=1")
+    try:
+        with Fleet(real.local.redis_url) as client, pytest.raises(errors.TransientFailure) as caught:
+            client.sample("throttled", max_tokens=2, timeout=60)
+    finally:
+        real.gateway.set_faults("")
+    error = caught.value
+    assert (error.status, error.code, error.attempts) == (429, "rate_limited", 2)
+    assert error.retry_after_s == pytest.approx(1, abs=0.1)
+    with Fleet(real.local.redis_url) as client, pytest.raises(errors.BadRequest):
+        client.sample("hi", n=0, timeout=60)

@@ -1,0 +1,92 @@
+"""The same single request enqueued more than once: it is sampled once, and all get the result."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from brimful import AsyncFleet, Fleet, errors
+from support.fleets import Fleet as RealFleet
+from support.fleets import fleet
+from support.gateways import gateway_process
+from support.waiting import wait_until
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealFleet]:
+    with pytest.MonkeyPatch.context() as patch, gateway_process("--latency", "0.3") as gateway:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        with fleet(patch, gateway, workers=2, attempts=1) as real:
+            yield real
+
+
+def _attempts(real: RealFleet, prompt: str) -> int:
+    [found] = real.gateway.sampled([prompt])
+    return int(found["attempts"])
+
+
+def _text(completion: dict[str, Any]) -> str:
+    return str(completion["choices"][0]["text"])
+
+
+def test_the_same_task_id_is_sampled_once(real: RealFleet) -> None:
+    with Fleet(real.local.redis_url) as client:
+        handles = [client.submit("same id", max_tokens=4, task_id="order-17") for _ in range(3)]
+        texts = {_text(handle.get(timeout=60)) for handle in handles}
+        later = client.submit("same id", max_tokens=4, task_id="order-17")
+        texts.add(_text(later.get(timeout=60)))
+        client.sample("a request behind it", max_tokens=2, timeout=60)
+    assert len(texts) == 1
+    assert _attempts(real, "same id") == 1
+
+
+async def test_the_same_idempotency_key_is_sampled_once(real: RealFleet) -> None:
+    async with AsyncFleet(real.local.redis_url) as client:
+        ask = lambda: client.sample("same key", max_tokens=4, idempotency_key="order-18", timeout=60)  # noqa: E731
+        completions = await asyncio.gather(*(ask() for _ in range(5)))
+        completions.append(await ask())
+    by_name = real.sample("same key", max_tokens=4, idempotency_key="order-18")
+    completions.append(await asyncio.to_thread(by_name.get, timeout=60))
+    assert len(set(map(_text, completions))) == 1
+    assert all(completion["brimful"]["attempts"] == 1 for completion in completions)
+    assert _attempts(real, "same key") == 1
+
+
+def test_another_key_is_another_request(real: RealFleet) -> None:
+    with Fleet(real.local.redis_url) as client:
+        for key in ("a", "b"):
+            client.sample("two keys", max_tokens=4, idempotency_key=key, timeout=60)
+    assert _attempts(real, "two keys") == 2
+
+
+def test_a_request_that_failed_or_timed_out_is_sampled_again(real: RealFleet) -> None:
+    with Fleet(real.local.redis_url) as client:
+        real.gateway.set_faults("500:@ failing")
+        with pytest.raises(errors.TransientFailure):
+            client.sample("a failing one", max_tokens=4, idempotency_key="order-19", timeout=60)
+        real.gateway.set_faults("")
+        assert client.sample("a failing one", max_tokens=4, idempotency_key="order-19", timeout=60)["choices"]
+        with pytest.raises(errors.SampleTimeout):
+            client.sample("a late one", max_tokens=20_000, idempotency_key="order-20", timeout=0.5)
+        assert client.sample("a late one", max_tokens=4, idempotency_key="order-20", timeout=60)["choices"]
+
+
+def test_a_key_of_another_type_is_refused(real: RealFleet) -> None:
+    with pytest.raises(errors.BadRequest, match="idempotency_key"):
+        real.sample("hi", idempotency_key=3).get(timeout=60)
+
+
+def test_a_dead_workers_request_is_taken_over(real: RealFleet) -> None:
+    real.gateway.set_options(latency_s=2.0)
+    try:
+        handle = real.sample("outlives its worker", idempotency_key="order-21")
+        wait_until(lambda: _attempts(real, "outlives its worker") == 1, "the request to arrive")
+        for child in list(real.local._children):
+            child.kill()
+        assert handle.get(timeout=60)["choices"]
+    finally:
+        real.gateway.set_options(latency_s=0.3)
+    assert _attempts(real, "outlives its worker") == 2

@@ -1,0 +1,61 @@
+"""Redis commands of many coroutines in one pipeline, so that each does not take a connection of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from redis.asyncio import Redis
+
+from brimful.runtime.aio import cancel_and_wait
+from brimful.state.redis_retry import REDIS_ERRORS
+
+Command = tuple[Any, ...]
+
+
+class SharedPipeline:
+    """Sends what was asked while the previous pipeline was on its way."""
+
+    def __init__(self, client: Redis) -> None:
+        self._client = client
+        self._waiting: list[tuple[tuple[Command, ...], asyncio.Future[list[Any]]]] = []
+        self._some = asyncio.Event()
+        self._sender: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._sender = asyncio.create_task(self._send())
+
+    async def aclose(self) -> None:
+        if self._sender is not None:
+            await cancel_and_wait([self._sender])
+        for _, answered in self._waiting:
+            answered.cancel()
+
+    def ask(self, *commands: Command) -> asyncio.Future[list[Any]]:
+        """One answer per command. Fails with redis.RedisError or OSError; nobody needs to await it."""
+        answered: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+        answered.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._waiting.append((commands, answered))
+        self._some.set()
+        return answered
+
+    async def _send(self) -> None:
+        while True:
+            await self._some.wait()
+            self._some.clear()
+            waiting, self._waiting = self._waiting, []
+            try:
+                async with self._client.pipeline(transaction=False) as pipe:
+                    for commands, _ in waiting:
+                        for command in commands:
+                            pipe.execute_command(*command)
+                    answers = iter(await pipe.execute())
+            except REDIS_ERRORS as error:
+                for _, answered in waiting:
+                    if not answered.done():
+                        answered.set_exception(error)
+            else:
+                for commands, answered in waiting:
+                    mine = [next(answers) for _ in commands]
+                    if not answered.done():
+                        answered.set_result(mine)
