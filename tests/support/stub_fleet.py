@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import json
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 from redis import RedisError
 
 from brimful.names import QUEUES
 from brimful.outcome import Cause, Failure, Outcome
+from brimful.profile import get_profile
 from brimful.request import Request
 from brimful.runtime.aio import cancel_and_wait
 from brimful.state.broker_queues import UNACKED, ShardMessage, parse_message
@@ -70,13 +71,18 @@ class StubSampler:
         return Outcome(request.id, completion=completion(request), attempts=1, provider_s=seconds)
 
 
+def _parse(fields: Mapping[str, Any]) -> Request:
+    return Request.parse(fields, get_profile("acs"))
+
+
 class StubFleet:
     """Takes shards while ``popping`` is set."""
 
     def __init__(self, url: str, sampler: Any, workers: int) -> None:
         self._client = redis_client(url)
         self._runners = [
-            ShardRunner(sampler, url, f"stub{place}", asyncio.Event(), check_s=0.1) for place in range(workers)
+            ShardRunner(sampler.sample, url, f"stub{place}", asyncio.Event(), _parse, check_s=0.1)
+            for place in range(workers)
         ]
         self.popping = asyncio.Event()
         self.popping.set()

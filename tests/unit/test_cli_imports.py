@@ -45,11 +45,8 @@ def test_a_task_accepts_its_request_by_keyword() -> None:
     class Fake:
         parsed: Any = None
 
-        def parse(self, raw: Any, fields: dict[str, Any]) -> Request:
+        async def sample(self, raw: Any, fields: dict[str, Any]) -> Outcome:
             self.parsed = Request.parse(raw, get_profile("acs"), **fields)
-            return self.parsed  # type: ignore[no-any-return]
-
-        async def sample(self, request: Request) -> Outcome:
             return Outcome("r", completion={"choices": []})
 
     port = Fake()
