@@ -84,6 +84,7 @@ class StubFleet:
             ShardRunner(sampler.sample, url, f"stub{place}", asyncio.Event(), _parse, check_s=0.1)
             for place in range(workers)
         ]
+        self._stack = contextlib.AsyncExitStack()
         self.popping = asyncio.Event()
         self.popping.set()
         self.shards: list[str] = []
@@ -92,14 +93,13 @@ class StubFleet:
 
     async def start(self) -> None:
         for runner in self._runners:
-            await runner.start()
+            await self._stack.enter_async_context(runner)
         self._pop = asyncio.create_task(self._main())
 
     async def aclose(self) -> None:
         assert self._pop is not None
         await cancel_and_wait([self._pop, *self.running])
-        for runner in self._runners:
-            await runner.aclose(0.1)
+        await self._stack.aclose()
         await self._client.aclose()
 
     def die(self) -> None:
