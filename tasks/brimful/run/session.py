@@ -157,7 +157,7 @@ class Session:
         survey = self._prepared.survey
         async for batch in driver.deliveries(self._feed.units(), total=survey.good if survey else None):
             self._collector.take(batch, self._feed)
-        if self._ended == "done" and self._feed.budget_reached:
+        if self._ended == "done" and self._feed.budget.reached:
             self._ended = "budget"
 
     async def _read_only(self) -> None:

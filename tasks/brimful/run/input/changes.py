@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -100,8 +101,7 @@ class InputChanges:
 
     def __post_init__(self) -> None:
         self._known = len(self.digests.known)
-        self._changed: list[int] = []
-        self._more = 0
+        self._changed = array("Q")
         self._seen = 0
         self.corrected = LineSet()
         """Lines that were changed and may be: they are asked again."""
@@ -113,17 +113,15 @@ class InputChanges:
         if self.digests.differs(line, digest):
             if not self.done.started(line) and (line in self.bad_before or line in self.errors.lines):
                 self.corrected.add(line)
-            elif len(self._changed) < _NAMED:
-                self._changed.append(line)
             else:
-                self._more += 1
+                self._changed.append(line)
         self.digests.note(line, digest)
 
     def error(self, at_end: bool) -> InputError | None:
         """What changed and may not. ``at_end``: the whole input was observed."""
         if self._changed:
             return InputError(
-                f"{name_lines(self._changed, self._more)} of the input changed since the last try, so old and new "
+                f"{name_lines(self._changed)} of the input changed since the last try, so old and new "
                 f"rollouts would be mixed: {_WAYS_OUT}"
             )
         if at_end and self._seen < self._known:
@@ -141,9 +139,9 @@ class InputChanges:
         return max(0, self._seen - self._known) if self._known else 0
 
 
-def name_lines(lines: list[int], more: int = 0) -> str:
+def name_lines(lines: Sequence[int]) -> str:
     """``line 7``, ``lines 7, 8 and 9``, ``lines 1, 2, 3, 4, 5 and 20 more``."""
-    rest = len(lines[_NAMED:]) + more
+    rest = len(lines[_NAMED:])
     words = [str(line) for line in lines[:_NAMED]] + ([f"{rest:,} more"] if rest else [])
     listed = words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1]
     return f"line{'s' if len(words) > 1 else ''} {listed}"

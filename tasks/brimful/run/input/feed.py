@@ -57,7 +57,7 @@ class Budget:
 
 @dataclass
 class Feed:
-    """Iterate over :meth:`units`; report each finished line to :meth:`ended` and the tokens used to :meth:`spent`."""
+    """Iterate over :meth:`units`; report each finished line to :meth:`ended`."""
 
     options: ReadOptions
     profile: Profile
@@ -77,7 +77,8 @@ class Feed:
         self._reader = Reader(self.options, self.profile, ids=not self.surveyed)
         self._in_flight: dict[int, set[tuple[int, int]]] = {}
         self._freed = asyncio.Event()
-        self._rollouts: dict[int, int] = {}
+        self.rollouts: dict[int, int] = {}
+        """How many rollouts each line has that was given out and has not ended."""
         self._seen = Survey()
         self.at_end = False
         self.stopped = False
@@ -95,18 +96,6 @@ class Feed:
         self._freed.set()
 
     @property
-    def budget_reached(self) -> bool:
-        return self.budget.reached
-
-    def spent(self, tokens: int) -> None:
-        """``tokens``: what the run has used so far, all tries together."""
-        self.budget.used = tokens
-
-    def rollouts_of(self, line: int) -> int | None:
-        """How many rollouts a line in flight has; None when it was not read yet."""
-        return self._rollouts.get(line)
-
-    @property
     def requests(self) -> int:
         """Lines of a stream so far that are not blank."""
         return self._seen.requests
@@ -122,7 +111,7 @@ class Feed:
 
     def ended(self, line: int) -> None:
         """All rollouts of a line were delivered, or it failed."""
-        self._rollouts.pop(line, None)
+        self.rollouts.pop(line, None)
         self.budget.free(line)
         self._freed.set()
 
@@ -137,7 +126,7 @@ class Feed:
                     continue
                 if not await self._fits(unit):
                     return
-                self._rollouts[unit.line] = unit.request.choices
+                self.rollouts[unit.line] = unit.request.choices
                 yield unit
         except InputError as error:
             self.fault = error
@@ -182,7 +171,7 @@ class Feed:
             # These are delivered without being asked for; of the others, ask only for what is missing.
             pairs = all_pairs(item.request) if wanted is None else wanted
             if pairs:
-                self._rollouts[item.line] = item.request.choices
+                self.rollouts[item.line] = item.request.choices
             wanted = tuple(pair for pair in pairs if pair not in in_flight)
         elif recorded != asked_again and (recorded or self.retry_errors):
             return None

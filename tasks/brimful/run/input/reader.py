@@ -15,7 +15,7 @@ from brimful.profile import Profile
 from brimful.request import Request
 from brimful.run.input.formats import InputFormat, Parser, detect, parse_json, parse_text
 from brimful.run.input.ids import Ids
-from brimful.run.input.sources import MAX_LINE, RawLine, Source, raw_lines
+from brimful.run.input.sources import MAX_LINE, RawLine, Source
 
 MAX_ROLLOUTS = 100_000
 """Of one line: the done index keeps each rollout of a line until all are there."""
@@ -101,35 +101,34 @@ class Reader:
 
     def entries(self, skip: Callable[[int], bool] | None = None) -> Iterator[Entry]:
         """Every line. Lines for which ``skip(line)`` is true are not parsed. Raises InputError for an unusable file."""
-        source: Source | None = None
-        parse: Parser | None = None
-        taken, limit = 0, self._options.limit
-        for raw in raw_lines(self._options.sources):
-            if limit is not None and taken >= limit:
-                return
-            if raw.source is not source:
-                source, parse = raw.source, None
-            item = None
-            if raw.data and not raw.data.isspace():
-                if parse is None:
-                    parse = self._parser(raw)
-                taken += 1
-                if skip is None or not skip(raw.line):
-                    item = self._item(raw, parse)
-            yield Entry(raw.line, zlib.crc32(raw.data) or 1, item)
+        line = taken = 0
+        for source in self._options.sources:
+            parse: Parser | None = None
+            for raw in source.lines():
+                if self._options.limit is not None and taken >= self._options.limit:
+                    return
+                line += 1
+                item = None
+                if raw.data and not raw.data.isspace():
+                    where = f"{source.name}:{raw.place}"
+                    parse = parse or self._parser(source, raw.data, where)
+                    taken += 1
+                    if skip is None or not skip(line):
+                        item = self._item(line, raw, where, parse)
+                yield Entry(line, zlib.crc32(raw.data) or 1, item)
         self.at_end = True
 
-    def _parser(self, raw: RawLine) -> Parser:
+    def _parser(self, source: Source, first: bytes, where: str) -> Parser:
         form = self._options.form
         try:
             if form is InputFormat.AUTO:
-                form = detect(raw.source, raw.data)
+                form = detect(source, first)
         except InputError as error:
-            raise InputError(f"{raw.source.name}:{raw.place}: {error}") from None
+            raise InputError(f"{where}: {error}") from None
         return parse_text if form is InputFormat.TEXT else parse_json
 
-    def _item(self, raw: RawLine, parse: Parser) -> Unit | BadLine:
-        id = str(raw.line)
+    def _item(self, line: int, raw: RawLine, where: str, parse: Parser) -> Unit | BadLine:
+        id = str(line)
         duplicate = False
         try:
             if raw.overlong:
@@ -138,13 +137,15 @@ class Reader:
             stated = fields.get("id")
             id = id if stated is None else stated
             if self._ids is not None:
-                earlier = self._ids.add_default(raw.line) if stated is None else self._ids.add(id, raw.line)
+                earlier = self._ids.add_default(line) if stated is None else self._ids.add(id, line)
                 if earlier is not None:
                     duplicate = True
-                    raise InputError(_duplicate(raw, id, earlier, stated is None))
-            return Unit(raw.line, id, self._request(fields, id))
+                    # Several files are numbered as one input, so a bare number could be taken for a line of this file.
+                    before = f"line {earlier}" + (f" of the whole input (this is {line})" if line != raw.place else "")
+                    raise InputError(_duplicate(id, before, default=stated is None))
+            return Unit(line, id, self._request(fields, id))
         except BrimfulError as error:
-            return BadLine(raw.line, id, f"{raw.source.name}:{raw.place}", str(error), raw.data, duplicate)
+            return BadLine(line, id, where, str(error), raw.data, duplicate)
 
     def _request(self, fields: dict[str, object], id: str) -> Request:
         options = self._options
@@ -177,9 +178,7 @@ def _has_system(fields: dict[str, object]) -> bool:
     )
 
 
-def _duplicate(raw: RawLine, id: str, earlier: int, default: bool) -> str:
-    # Several files are numbered as one input, so a bare number could be taken for a line of this file.
-    before = f"line {earlier}" if raw.line == raw.place else f"line {earlier} of the whole input (this is {raw.line})"
+def _duplicate(id: str, before: str, *, default: bool) -> str:
     if default:
         return f"has no id, and its default id is its number, but {before} states the id {id!r}; give each line an id"
     return f"the id {id!r} is already used by {before}; give each line its own id, or none"

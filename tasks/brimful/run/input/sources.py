@@ -36,6 +36,15 @@ _FOREIGN = {
 _UNSUPPORTED = {".csv", ".tsv", ".parquet", ".xlsx", ".pdf", ".zip"}
 
 
+class RawLine(NamedTuple):
+    place: int
+    """1-based line of its file."""
+    data: bytes
+    """Without its line ending."""
+    overlong: bool
+    """Longer than MAX_LINE, and cut there."""
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """One input: a path, or ``-`` for standard input."""
@@ -86,9 +95,25 @@ class Source:
                 "each line), or use --input-format text if each line is a prompt"
             )
 
+    def lines(self) -> Iterator[RawLine]:
+        """All lines, blank ones too. Raises UsageError, and InputError for a file that is truncated or not readable."""
+        place = 0
+        with _named_errors(self.name, lambda: place + 1), self._open() as stream:
+            while data := stream.readline(MAX_LINE + 1):
+                place += 1
+                overlong = len(data) > MAX_LINE and not data.endswith(b"\n")
+                if overlong:
+                    while (rest := stream.readline(_BUFFER)) and not rest.endswith(b"\n"):
+                        pass
+                if data.endswith(b"\n"):
+                    data = data[:-2] if data.endswith(b"\r\n") else data[:-1]
+                if place == 1 and data.startswith(b"\xef\xbb\xbf"):
+                    data = data[3:]
+                yield RawLine(place, data, overlong)
+
     @contextmanager
-    def open(self) -> Iterator[IO[bytes]]:
-        """The unpacked bytes. Raises UsageError or InputError naming the file."""
+    def _open(self) -> Iterator[IO[bytes]]:
+        """The unpacked bytes."""
         try:
             # Not sys.stdin's own reader: a thread that waits for a line would keep it locked at interpreter exit.
             file = sys.stdin.fileno() if self.path == STDIN else self.path
@@ -107,55 +132,18 @@ class Source:
                 yield raw
 
 
-class RawLine(NamedTuple):
-    line: int
-    """1-based line of the whole input."""
-    source: Source
-    place: int
-    """1-based line of its own file."""
-    data: bytes
-    """Without its line ending."""
-    overlong: bool
-    """Longer than MAX_LINE, and cut there."""
-
-
-def raw_lines(sources: tuple[Source, ...]) -> Iterator[RawLine]:
-    """All lines of all sources, blank ones too. Raises InputError where a file is truncated or cannot be unpacked."""
-    line = 0
-    for source in sources:
-        for place, data, overlong in _lines_of(source):
-            line += 1
-            yield RawLine(line, source, place, data, overlong)
-
-
-def _lines_of(source: Source) -> Iterator[tuple[int, bytes, bool]]:
-    place = 0
-    with _named_errors(source, lambda: place + 1), source.open() as stream:
-        while data := stream.readline(MAX_LINE + 1):
-            place += 1
-            overlong = len(data) > MAX_LINE and not data.endswith(b"\n")
-            if overlong:
-                while (rest := stream.readline(_BUFFER)) and not rest.endswith(b"\n"):
-                    pass
-            if data.endswith(b"\n"):
-                data = data[:-2] if data.endswith(b"\r\n") else data[:-1]
-            if place == 1 and data.startswith(b"\xef\xbb\xbf"):
-                data = data[3:]
-            yield place, data, overlong
-
-
 @contextmanager
-def _named_errors(source: Source, place: Callable[[], int]) -> Iterator[None]:
+def _named_errors(name: str, place: Callable[[], int]) -> Iterator[None]:
     try:
         yield
     except EOFError:
-        raise InputError(f"{source.name}:{place()}: the compressed file is truncated; create it again") from None
+        raise InputError(f"{name}:{place()}: the compressed file is truncated; create it again") from None
     except (zlib.error, OSError) as error:  # gzip's own is an OSError
-        raise InputError(f"{source.name}:{place()}: cannot be read: {error}; create the file again") from None
+        raise InputError(f"{name}:{place()}: cannot be read: {error}; create the file again") from None
     except Exception as error:
         if type(error).__name__ != "ZstdError":  # by name: the module is optional
             raise
-        raise InputError(f"{source.name}:{place()}: cannot be unpacked: {error}; create the file again") from None
+        raise InputError(f"{name}:{place()}: cannot be unpacked: {error}; create the file again") from None
 
 
 def _zstd_reader(raw: IO[bytes], name: str) -> IO[bytes]:

@@ -61,7 +61,7 @@ class Collector:
             if not earlier:
                 self._count(item.outcome, item.packed if isinstance(item, Delivered) else 1)
             if isinstance(item, Delivered):
-                of = feed.rollouts_of(item.line)
+                of = feed.rollouts.get(item.line)
                 for record in rollout_records(item, of):
                     place = (item.line, record["prompt_index"], record["choice_index"])
                     if place not in new and not self.done.has(*place):
@@ -72,7 +72,7 @@ class Collector:
             self.done.add(*place, of)
         for record in records:
             self.counts.add(record)
-        feed.spent(self.counts.tokens)
+        feed.budget.used = self.counts.tokens
         for item in batch:
             if isinstance(item, Failed):
                 self._fail(item)

@@ -12,22 +12,13 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from brimful.errors import FleetError, InputError
 from brimful.run.output.records import dump_line, load_line
 from brimful.runtime.atomic import sync_directory
 
 _HEAD = b'{"id":'  # of every record
-
-
-class Sink(Protocol):
-    """Where rollouts go."""
-
-    def write(self, records: list[dict[str, Any]]) -> None:
-        """Write all of them. Raises FleetError when they cannot be written."""
-
-    def close(self) -> None: ...
 
 
 class RecordFile:
@@ -97,6 +88,10 @@ class StandardOutput:
             raise FleetError(f"cannot write standard output: {error.strerror or error}") from None
 
     def close(self) -> None: ...
+
+
+Sink = RecordFile | StandardOutput
+"""Where rollouts go."""
 
 
 def scan(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
