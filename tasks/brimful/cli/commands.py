@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from brimful import __version__
+from brimful.cli.style import say
 
 COMMANDS = {
     "run": "sample a file",
@@ -75,7 +76,7 @@ def _root(
         from brimful.config import Settings
 
         for found, remedy in Settings.unknown_variables():
-            _say(f"{found}; {remedy}")
+            say(f"{found}; {remedy}")
 
 
 def run_command(arguments: list[str]) -> int:
@@ -87,10 +88,10 @@ def run_command(arguments: list[str]) -> int:
         sys.stdout.flush()  # here, where a closed pipe can be handled
         return result if isinstance(result, int) else ExitCode.OK
     except BrimfulError as error:
-        _say(str(error))
+        say(str(error))
         return int(error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
-        _say("interrupted")
+        say("interrupted")
         return int(ExitCode.INTERRUPTED)
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else int(ExitCode.INTERNAL)
@@ -106,9 +107,5 @@ def run_command(arguments: list[str]) -> int:
 
             traceback.print_exception(error)
         # The message alone: the values in a traceback could hold prompts.
-        _say(f"internal error: {type(error).__name__}: {error} (set BRIMFUL_DEBUG=1 for a traceback)")
+        say(f"internal error: {type(error).__name__}: {error} (set BRIMFUL_DEBUG=1 for a traceback)")
         return int(ExitCode.INTERNAL)
-
-
-def _say(text: str) -> None:
-    print(f"brimful: {text}", file=sys.stderr, flush=True)

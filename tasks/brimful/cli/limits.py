@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated
 
 import redis
 import typer
 
+from brimful.cli.style import say
 from brimful.config import Settings
 from brimful.errors import UsageError
 from brimful.state.probes import connect, unreachable
@@ -84,7 +84,7 @@ def limits_set(
     options = dict(locals())  # named as the limits
     for former, name in _FORMER.items():
         if options[former] is not None:
-            _say(f"--{former} is now called --{name.removesuffix('_s').replace('_', '-')}")
+            say(f"--{former} is now called --{name.removesuffix('_s').replace('_', '-')}")
             options[name] = options[former] if options[name] is None else options[name]
     given: dict[str, float] = {name: options[name] for name in SETTABLE if options[name] is not None}
     if not given and not reset:
@@ -100,7 +100,7 @@ def limits_set(
         except (redis.RedisError, OSError) as error:
             raise unreachable(target.url, error) from None
     for warning in warnings(status, given):
-        _say(warning)
+        say(warning)
     _show(status, as_json)
 
 
@@ -138,7 +138,3 @@ def _show(status: Status, as_json: bool) -> None:
     for name, value in status.limits.items():
         shown = "none" if value == 0 and name in _NO_LIMIT else f"{value:g}{' s' if name.endswith('_s') else ''}"
         print(f"{name.removesuffix('_s'):16}{shown:>11}{'   set by hand' if name in status.overridden else ''}")
-
-
-def _say(text: str) -> None:
-    print(f"brimful: {text}", file=sys.stderr, flush=True)

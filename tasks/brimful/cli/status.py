@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import redis
 import typer
 
-from brimful.cli.style import coloured, paint
+from brimful.cli.style import coloured, paint, say
 from brimful.config import Settings
 from brimful.names import QUEUES
 from brimful.runtime.interrupt import unwinding
@@ -48,7 +48,7 @@ def status(
             except (redis.RedisError, OSError) as error:
                 if not watch:
                     raise unreachable(target.url, error) from None
-                print(f"brimful: {unreachable(target.url, error)}; trying again", file=sys.stderr, flush=True)
+                say(f"{unreachable(target.url, error)}; trying again")
             else:
                 if as_json:
                     text = json.dumps(_as_dict(target, looks))

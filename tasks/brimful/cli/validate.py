@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from brimful.cli import run as shared
+from brimful.cli.style import say
 
 if TYPE_CHECKING:
     from brimful.run.validate import Validation
@@ -59,7 +59,7 @@ def _print(found: Validation) -> None:
 
     more = found.bad - len(found.faults)
     for line in (*found.faults, *([f"and {more:,} more bad lines"] if more > 0 else []), *found.notes):
-        print(f"brimful: {line}", file=sys.stderr)
+        say(line)
     print(plain_table(found.rows()))
     if found.first is not None:
         print(f"\nthe first request:\n{shown_body(found.first)}")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import socket
-import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -13,6 +11,7 @@ from urllib.parse import urlsplit
 from brimful.config import Settings
 from brimful.doctor import Check, Level
 from brimful.errors import SettingError
+from brimful.state.probes import failure_reason
 
 _TIMEOUT_S = 10.0
 
@@ -54,7 +53,7 @@ def _ask(url: str, key: str, provider: str) -> Check:
             status = error.code
     except (OSError, http.client.HTTPException, ValueError) as error:
         todo = "check the URL, the network and any proxy"
-        return Check("provider", Level.FAIL, f"GET {url}: {_reason(error)}", todo)
+        return Check("provider", Level.FAIL, f"GET {url}: {failure_reason(error)}", todo)
     level, said, todo = _judge(status, provider)
     return Check("provider", level, f"GET {url}: {status}{said}", todo)
 
@@ -88,16 +87,3 @@ def _shown(url: str) -> str:
     """``url`` without user and password."""
     parts = urlsplit(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
-
-
-def _reason(error: Exception) -> str:
-    cause = error.reason if isinstance(error, urllib.error.URLError) else error
-    if isinstance(cause, TimeoutError):
-        return f"no answer within {_TIMEOUT_S:.0f} s"
-    if isinstance(cause, ssl.SSLError):
-        return f"TLS: {cause.reason or 'failed'}"
-    if isinstance(cause, socket.gaierror):
-        return f"the host name is unknown ({cause.strerror})"
-    if isinstance(cause, OSError) and cause.strerror:
-        return cause.strerror
-    return type(cause).__name__

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from urllib.error import URLError
 from urllib.parse import urlsplit
 
 import redis
@@ -49,12 +50,19 @@ def check_provider(settings: Settings) -> None:
     try:
         socket.create_connection((parts.hostname, port), _TIMEOUT_S).close()
     except OSError as error:
-        reason = "no answer" if isinstance(error, TimeoutError) else error.strerror or str(error)
         names = settings.profile.base_env
         raise SettingError(
-            f"cannot reach the provider at {parts.hostname}:{port} ({reason}): check "
+            f"cannot reach the provider at {parts.hostname}:{port} ({failure_reason(error)}): check "
             f"{next(filter(os.environ.get, names), names[0])} and the network, or use --rehearse"
         ) from None
+
+
+def failure_reason(error: Exception) -> str:
+    """Why a connection failed, without a text of the other side."""
+    cause = error.reason if isinstance(error, URLError) and isinstance(error.reason, OSError) else error
+    if isinstance(cause, TimeoutError):
+        return "no answer"
+    return (cause.strerror if isinstance(cause, OSError) else None) or type(cause).__name__
 
 
 def worker_queues(

@@ -23,7 +23,7 @@ from brimful.state.embedded import state_dir
 from brimful.state.probes import worker_queues
 from brimful.state.redis_url import sync_redis_client
 from brimful_worker.local.flower.process import FlowerChild, check_port
-from brimful_worker.local.processes.child_process import Child, OwnerPipe, stop_all
+from brimful_worker.local.processes.child_process import Child, stop_all
 from brimful_worker.local.processes.environment import worker_environment
 from brimful_worker.local.processes.logs import KEPT, clear_logs
 from brimful_worker.local.processes.mock import mock_gateway, start_mock_gateway
@@ -66,7 +66,8 @@ class LocalFleet:
         self._valkey_port = valkey_port
         self._gateway_options = gateway_options or {}
         self._valkey: SharedValkey | None = None
-        self._owner: OwnerPipe | None = None
+        self._owner_pipe: tuple[int, int] | None = None
+        """Read and write end. It closes when this process ends."""
         self._children: list[Child] = []
         self._auxiliaries: list[Child] = []
         self._supervisor: Supervisor | None = None
@@ -164,17 +165,17 @@ class LocalFleet:
         clear_logs(directory / "logs")
         self._logs = directory / "logs" / f"{os.getpid()}-{secrets.token_hex(3)}"
         self._logs.mkdir(mode=0o700, parents=True)
-        self._owner = OwnerPipe()
+        self._owner_pipe = owner_fd, _ = os.pipe()
         if self._rehearse:
-            gateway = mock_gateway(settings, self._gateway_options, self._logs, self._owner)
+            gateway = mock_gateway(settings, self._gateway_options, self._logs, owner_fd)
             self._auxiliaries.append(gateway)
             self.gateway_url = start_mock_gateway(gateway)
         api_base = self.gateway_url or settings.api_base
         self.settings = settings.placed(redis_url=redis_url, api_base=api_base, api_key=settings.api_key)
-        self._start_workers(self._logs, self._owner)
+        self._start_workers(self._logs, owner_fd)
         flower = None
         if self._want_flower:
-            flower = FlowerChild(self.settings, self._logs, self._owner)
+            flower = FlowerChild(self.settings, self._logs, owner_fd)
             self._auxiliaries.append(flower.child)
             flower.child.start()
             self.flower_url, self.flower_login = flower.url, flower.login
@@ -196,7 +197,7 @@ class LocalFleet:
                     assume_full(client, settings.key_tag, starts=profile.starts, tokens=profile.tokens)
         return valkey.server.url
 
-    def _start_workers(self, logs: Path, owner: OwnerPipe) -> None:
+    def _start_workers(self, logs: Path, owner_fd: int) -> None:
         environment = worker_environment(self.settings)
         for number in range(1, self._workers + 1):
             # Unique among the fleets of a machine: two nodes of one name would answer for each other.
@@ -207,7 +208,7 @@ class LocalFleet:
                 ["--concurrency", str(self.settings.concurrency), "--name", name],
                 environment=environment,
                 log=logs / f"worker-{number}.log",
-                owner=owner,
+                owner_fd=owner_fd,
                 # A worker uses the server too: after its owner's death it still stores what it had on the wire.
                 pass_fds=(self._valkey.lock_fd,) if self._valkey else (),
             )
@@ -216,9 +217,9 @@ class LocalFleet:
 
     def _release(self) -> None:
         """Close or delete all that is not a process."""
-        if self._owner is not None:
-            self._owner.close()
-            self._owner = None
+        for fd in self._owner_pipe or ():
+            os.close(fd)
+        self._owner_pipe = None
         if self._logs is not None:
             if self._supervisor is not None and self._supervisor.failure is not None:
                 (self._logs / KEPT).touch()

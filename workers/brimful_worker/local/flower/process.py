@@ -7,7 +7,7 @@ from pathlib import Path
 
 from brimful.config import Settings
 from brimful.errors import SettingError
-from brimful_worker.local.processes.child_process import Child, OwnerPipe
+from brimful_worker.local.processes.child_process import Child
 from brimful_worker.local.processes.environment import keyless_environment
 from brimful_worker.local.server.valkey import free_port, new_password, port_is_free
 
@@ -23,7 +23,7 @@ def check_port(settings: Settings) -> None:
 class FlowerChild:
     """Flower on settings.flower_address, on settings.flower_port or a free port. It always asks for a login."""
 
-    def __init__(self, settings: Settings, logs: Path, owner: OwnerPipe) -> None:
+    def __init__(self, settings: Settings, logs: Path, owner_fd: int) -> None:
         port, address = settings.flower_port or free_port(), settings.flower_address
         self.url = f"http://{'127.0.0.1' if address in ('', '0.0.0.0', '::') else address}:{port}"  # noqa: S104
         password = settings.flower_password.get_secret_value() if settings.flower_password else new_password()
@@ -39,7 +39,7 @@ class FlowerChild:
                 "BRIMFUL_FLOWER_PASSWORD": password,
             },
             log=logs / "flower.log",
-            owner=owner,
+            owner_fd=owner_fd,
             cwd=logs,  # away from the user's .env and flowerconfig.py
         )
 

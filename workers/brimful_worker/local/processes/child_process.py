@@ -19,21 +19,11 @@ _LOG_BYTES = 16 * 2**20
 _TAIL_BYTES = 16_384
 
 
-class OwnerPipe:
-    """A pipe that closes when this process ends."""
-
-    def __init__(self) -> None:
-        self.read_fd, self._write_fd = os.pipe()  # children inherit only what is passed to them
-
-    def close(self) -> None:
-        os.close(self.read_fd)
-        os.close(self._write_fd)
-
-
 class Child:
     """One process, ``python -m brimful_worker.local.processes.child FD ROLE ARGUMENT…``, which can be restarted.
 
-    ``environment`` is its whole environment. Secrets belong there, never in ``arguments``.
+    ``environment`` is its whole environment: secrets belong there, never in ``arguments``. ``owner_fd`` is the read end
+    of the owner's pipe.
     """
 
     def __init__(
@@ -44,16 +34,16 @@ class Child:
         *,
         environment: Mapping[str, str],
         log: Path,
-        owner: OwnerPipe,
+        owner_fd: int,
         pass_fds: tuple[int, ...] = (),
         cwd: Path | None = None,
     ) -> None:
         self.name = name
         self.log = log
-        fd = owner.read_fd
-        self._command = [sys.executable, "-m", "brimful_worker.local.processes.child", str(fd), role, *arguments]
+        module = "brimful_worker.local.processes.child"
+        self._command = [sys.executable, "-m", module, str(owner_fd), role, *arguments]
         self._environment = dict(environment)
-        self._pass_fds = (fd, *pass_fds)
+        self._pass_fds = (owner_fd, *pass_fds)
         self._cwd = cwd
         self._process: subprocess.Popen[bytes] | None = None
         self.started_at = 0.0

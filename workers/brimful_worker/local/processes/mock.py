@@ -11,13 +11,13 @@ from typing import Any
 
 from brimful.config import Settings
 from brimful.errors import FleetError
-from brimful_worker.local.processes.child_process import Child, OwnerPipe
+from brimful_worker.local.processes.child_process import Child
 from brimful_worker.local.processes.environment import keyless_environment
 
 _START_S = 20.0
 
 
-def mock_gateway(settings: Settings, options: Mapping[str, Any], logs: Path, owner: OwnerPipe) -> Child:
+def mock_gateway(settings: Settings, options: Mapping[str, Any], logs: Path, owner_fd: int) -> Child:
     """The owner's side. It has the fleet's limits unless ``options``, fields of GatewayOptions, change them."""
     profile = settings.profile
     fields = {
@@ -30,7 +30,7 @@ def mock_gateway(settings: Settings, options: Mapping[str, Any], logs: Path, own
         **options,
     }
     environment, log = keyless_environment(settings), logs / "gateway.log"
-    return Child("gateway", "gateway", [json.dumps(fields)], environment=environment, log=log, owner=owner)
+    return Child("gateway", "gateway", [json.dumps(fields)], environment=environment, log=log, owner_fd=owner_fd)
 
 
 def start_mock_gateway(child: Child) -> str:

@@ -89,7 +89,7 @@ class Keeper:
         """
         failed = 0
         while not select.select([self._stop_read], [], [], _POLL_S)[0]:
-            if self._try_lock(self._users, fcntl.LOCK_EX):
+            if try_lock(self._users, fcntl.LOCK_EX):
                 return
             if self._valkey.alive:
                 continue
@@ -111,7 +111,7 @@ class Keeper:
         """Save the data and stop the server."""
         # The last user waits for our end with the lock held alone. If it is shared, users outlive us (SIGTERM to all
         # processes of a session): the hub file stays, so that the next keeper knows.
-        in_use = not self._try_lock(self._users, fcntl.LOCK_EX) and self._try_lock(self._users, fcntl.LOCK_SH)
+        in_use = not try_lock(self._users, fcntl.LOCK_EX) and try_lock(self._users, fcntl.LOCK_SH)
         if not self._ephemeral and self._valkey.alive:
             try:
                 self._compact()
@@ -168,7 +168,7 @@ class Keeper:
     def _end_orphan(self, previous: EmbeddedServer | None) -> None:
         """Shut down a server that outlived its keeper: two servers on the same data would ruin it."""
         end = time.monotonic() + _ORPHAN_S
-        while not self._try_lock(self._data, fcntl.LOCK_EX):  # the server inherits this lock
+        while not try_lock(self._data, fcntl.LOCK_EX):  # the server inherits this lock
             if previous:
                 with (
                     contextlib.suppress(OSError, hiredis.ReplyError),
@@ -190,13 +190,14 @@ class Keeper:
                     return
                 time.sleep(0.005)
 
-    @staticmethod
-    def _try_lock(descriptor: int, kind: int) -> bool:
-        try:
-            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+
+def try_lock(descriptor: int, kind: int) -> bool:
+    """flock, without waiting."""
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def main(arguments: list[str]) -> int:

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from brimful.errors import FleetError, SettingError
 from brimful.state.embedded import EmbeddedServer, read_server
+from brimful_worker.local.server.keeper import try_lock
 from brimful_worker.local.server.valkey import port_is_free
 
 log = logging.getLogger(__name__)
@@ -65,7 +66,7 @@ class SharedValkey:
         end = time.monotonic() + _OPEN_S
         self._users = os.open(self._directory / "users.lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            while not _try_lock(self._users, fcntl.LOCK_SH):
+            while not try_lock(self._users, fcntl.LOCK_SH):
                 _wait(end, "end")  # held alone by a keeper that ends, or by the user that ends it
             self._server = self._start_or_join(end)
             if self._port and self.server.port != self._port:
@@ -92,7 +93,7 @@ class SharedValkey:
         users, self._users = self._users, None
         try:
             # Only the last user gets the lock alone; new users then wait until the keeper has ended.
-            if self._server is not None and _try_lock(users, fcntl.LOCK_EX):
+            if self._server is not None and try_lock(users, fcntl.LOCK_EX):
                 self._end_keeper(time.monotonic() + _CLOSE_S)
         finally:
             os.close(users)
@@ -134,7 +135,7 @@ class SharedValkey:
 
     def _try_keeper_lock(self) -> int | None:
         descriptor = os.open(self._directory / "keeper.lock", os.O_RDWR | os.O_CREAT, 0o600)
-        if _try_lock(descriptor, fcntl.LOCK_EX):
+        if try_lock(descriptor, fcntl.LOCK_EX):
             return descriptor
         os.close(descriptor)
         return None
@@ -173,14 +174,6 @@ class SharedValkey:
             raise FleetError(f"the embedded Valkey did not start: {why} (see {self._directory}/keeper.log)")
         self.memory_complete, self.memory_lost = bool(answer["bless"]), bool(answer["forgot"])
         return server
-
-
-def _try_lock(descriptor: int, kind: int) -> bool:
-    try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _wait(end: float, what: str) -> None:
