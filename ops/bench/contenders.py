@@ -38,7 +38,7 @@ async def _brimful(ask: Ask) -> AsyncIterator[Slot]:
         starts=ask.starts or None,
         window_s=ask.window_s,
         guard_s=0.2 + 0.01 * ask.window_s,  # the default of brimful's settings
-        breaker=0,
+        circuit_breaker=0,
     )
     async with Admission(ask.url, "bench", limits) as admission:
 

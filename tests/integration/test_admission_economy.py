@@ -40,7 +40,7 @@ async def test_a_grant_costs_at_most_four_commands(valkey: Valkey, waiters: int,
     scale = 1.0 if LONG else 0.2
     client = marked_clean(valkey)
     grants: Counter[int] = Counter()
-    limits = {"slots": 16, "starts": 600, "lease_s": 8 * scale, "cooloff_s": 0.1, "guard_s": 5.0}
+    limits = {"slots": 16, "starts": 600, "lease_s": 8 * scale, "cooldown_s": 0.1, "guard_s": 5.0}
     async with admissions(valkey.url, processes, **limits) as many:
 
         async def loop(number: int, admission: Admission) -> None:

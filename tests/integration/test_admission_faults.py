@@ -31,9 +31,9 @@ LIMITS: dict[str, Any] = {
     "window_s": WINDOW_S,
     "guard_s": 0.4,
     "lease_s": LEASE_S,
-    "cooloff_s": 0.2,
-    "breaker": 0,
-    "ramp_s": 0.2,
+    "cooldown_s": 0.2,
+    "circuit_breaker": 0,
+    "slow_start_s": 0.2,
 }
 
 

@@ -97,7 +97,7 @@ async def test_interactive_goes_first_and_batch_still_moves(valkey: Valkey, clie
             order.append(workload)
             lease.report(ok=True)
 
-    async with admissions(valkey.url, 2, slots=1, age_s=0.05) as (one, two):
+    async with admissions(valkey.url, 2, slots=1, starvation_s=0.05) as (one, two):
         first = await hold(one)
         batch = [asyncio.create_task(wait(one, "batch")) for _ in range(4)]
         await wait_until_async(lambda: client.zcard(KEYS["batch"]) == 4, "batch waits")
@@ -142,7 +142,7 @@ async def test_a_stale_grant_is_given_back_start_and_all(valkey: Valkey, client:
 
 
 async def test_an_abort_lets_the_slot_cool_off(valkey: Valkey, client: redis.Redis) -> None:
-    async with admissions(valkey.url, 1, slots=1, cooloff_s=0.3) as (one,):
+    async with admissions(valkey.url, 1, slots=1, cooldown_s=0.3) as (one,):
         holding = await hold(one)
         await holding.cancel()
         await wait_until_async(lambda: read_status(client, TAG).cooling == 1, "the slot cools off")
@@ -153,7 +153,7 @@ async def test_an_abort_lets_the_slot_cool_off(valkey: Valkey, client: redis.Red
 
 
 async def test_a_release_after_expiry_frees_nobody_elses_slot(valkey: Valkey, client: redis.Redis) -> None:
-    async with admissions(valkey.url, 2, slots=1, cooloff_s=0) as (one, two):
+    async with admissions(valkey.url, 2, slots=1, cooldown_s=0) as (one, two):
         late = await hold(one)
         client.zadd(KEYS["slots"], {late.lease.id: 1})  # the lease is over in Redis, and its holder has not noticed
         other = await hold(two)
@@ -165,7 +165,7 @@ async def test_a_release_after_expiry_frees_nobody_elses_slot(valkey: Valkey, cl
 
 
 async def test_a_lost_lease_ends_its_body(valkey: Valkey, client: redis.Redis) -> None:
-    async with admissions(valkey.url, 1, lease_s=1.0, cooloff_s=0) as (one,):
+    async with admissions(valkey.url, 1, lease_s=1.0, cooldown_s=0) as (one,):
         with pytest.raises(LeaseLost):  # noqa: PT012
             async with one.slot() as lease:
                 client.zrem(KEYS["slots"], lease.id)
@@ -182,7 +182,7 @@ async def test_a_pause_stops_the_fleet_and_opens_spread_out(valkey: Valkey, clie
             starts.append(time.monotonic())
             lease.report(ok=True)
 
-    async with admissions(valkey.url, 2, slots=10, ramp_s=0.5) as (left, right):
+    async with admissions(valkey.url, 2, slots=10, slow_start_s=0.5) as (left, right):
         await left.pause(0.5, "Retry-After")
         await wait_until_async(lambda: read_status(client, TAG).pause_reason == "Retry-After", "the pause is in force")
         paused = time.monotonic()
@@ -193,7 +193,7 @@ async def test_a_pause_stops_the_fleet_and_opens_spread_out(valkey: Valkey, clie
 
 
 async def test_the_breaker_probes_one_at_a_time(valkey: Valkey, client: redis.Redis) -> None:
-    async with admissions(valkey.url, 2, slots=4, breaker=3, ramp_s=0) as (one, two):
+    async with admissions(valkey.url, 2, slots=4, circuit_breaker=3, slow_start_s=0) as (one, two):
         for _ in range(3):
             await (await hold(one)).end(ok=False)
         await wait_until_async(lambda: read_status(client, TAG).circuit_breaker == "open", "the breaker is open")
@@ -211,7 +211,7 @@ async def test_the_breaker_probes_one_at_a_time(valkey: Valkey, client: redis.Re
 
 
 async def test_a_probe_whose_process_died_is_followed_by_another(valkey: Valkey, client: redis.Redis) -> None:
-    async with admissions(valkey.url, 2, slots=4, breaker=1, ramp_s=0, lease_s=1.5) as (one, two):
+    async with admissions(valkey.url, 2, slots=4, circuit_breaker=1, slow_start_s=0, lease_s=1.5) as (one, two):
         await (await hold(one)).end(ok=False)
         await wait_until_async(lambda: read_status(client, TAG).circuit_breaker == "open", "the breaker is open")
         waiting = [Holding(two) for _ in range(2)]
@@ -363,7 +363,7 @@ async def test_a_slot_needs_a_started_admission() -> None:
 
 async def test_a_lease_made_longer_while_it_runs_ends_no_request(valkey: Valkey) -> None:
     client = marked_clean(valkey)
-    async with admissions(valkey.url, 1, slots=8, starts=None, lease_s=3.0, cooloff_s=0.5) as (one,):
+    async with admissions(valkey.url, 1, slots=8, starts=None, lease_s=3.0, cooldown_s=0.5) as (one,):
         holding = await hold(one)
         set_limits(client, TAG, lease_s=30)
         await wait_until_async(lambda: holding.lease.deadline - boot_time() > 20, "it was renewed for the longer time")

@@ -95,10 +95,10 @@ async def test_who_joins_again_owes_no_confirmation_and_loses_no_grant(valkey: V
     async with admissions(valkey.url, 2, slots=1) as (one, other):
         for _ in range(5):
             await (await hold(one)).end()
-        coordinator = one._speak()
+        coordinator = one._started()
         await wait_until_async(lambda: client.hlen(KEYS["inbox"]) == 0, "all is confirmed")
         coordinator._epoch = ""
-        coordinator._speak_soon()
+        coordinator._send_soon()
         await wait_until_async(lambda: coordinator._epoch != "", "it has joined again")
         assert client.hget(KEYS["pushed"], coordinator.process) == "5"
         assert client.hget(KEYS["commands"], f"{coordinator.process} seen") == "5"
@@ -112,7 +112,7 @@ async def test_who_joins_again_owes_no_confirmation_and_loses_no_grant(valkey: V
 async def test_cancelled_at_a_random_moment_under_steady_traffic(
     proxy: Proxy, valkey: Valkey, client: redis.Redis
 ) -> None:
-    limits = {"slots": 16, "starts": None, "cooloff_s": 0}
+    limits = {"slots": 16, "starts": None, "cooldown_s": 0}
     randomly = random.Random(7)
     done = 0
 

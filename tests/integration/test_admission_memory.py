@@ -39,7 +39,7 @@ def left_in_redis(client: redis.Redis, ticket: str) -> float:
 async def test_a_renewal_whose_reply_was_lost_promises_no_more_than_redis_keeps(
     valkey: Valkey, client: redis.Redis
 ) -> None:
-    async with Proxy(valkey.port) as proxy, admissions(proxy.url, 1, lease_s=3, cooloff_s=0.2) as (one,):
+    async with Proxy(valkey.port) as proxy, admissions(proxy.url, 1, lease_s=3, cooldown_s=0.2) as (one,):
         held = await hold(one)
         proxy.drop_reply_to = b'"renew"'
         await wait_until_async(lambda: proxy.dropped == 1 or proxy.drop_reply_to is None, "the renewal is on its way")
@@ -60,8 +60,8 @@ async def test_who_comes_back_first_waits_for_the_others(valkey: Valkey, client:
     """One process knows little: the other came after its last turn, and after each loss it is the first to be back."""
     async with (
         Proxy(valkey.port) as proxy,
-        admissions(valkey.url, 1, slots=2, lease_s=4, cooloff_s=0.2) as (one,),
-        admissions(proxy.url, 1, slots=2, lease_s=4, cooloff_s=0.2) as (other,),
+        admissions(valkey.url, 1, slots=2, lease_s=4, cooldown_s=0.2) as (one,),
+        admissions(proxy.url, 1, slots=2, lease_s=4, cooldown_s=0.2) as (other,),
     ):
         held = [await hold(other), await hold(other)]
         proxy.refuse = True
@@ -115,7 +115,7 @@ async def test_a_clock_step_met_first_by_a_new_process(valkey: Valkey, client: r
 async def test_a_lost_request_that_is_still_ending_keeps_its_slot_through_a_loss(
     valkey: Valkey, client: redis.Redis
 ) -> None:
-    async with admissions(valkey.url, 1, slots=1, lease_s=1.5, cooloff_s=0) as (one,):
+    async with admissions(valkey.url, 1, slots=1, lease_s=1.5, cooldown_s=0) as (one,):
         lost, ended, tickets = asyncio.Event(), asyncio.Event(), []
 
         async def slow_to_end() -> None:

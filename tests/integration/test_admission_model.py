@@ -17,9 +17,9 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
+from brimful.state.keys import admission_keys, process_channel
 from brimful_worker.admission import Limits, mark_clean
-from brimful_worker.admission.keys import Keys
-from brimful_worker.admission.wire.scripts import exchange_arguments, load
+from brimful_worker.admission.wire.scripts import exchange, exchange_arguments
 from brimful_worker.local.server.valkey import Valkey
 from support.admission_model import Model
 from support.chaos import rounds
@@ -41,14 +41,14 @@ class Machine(RuleBasedStateMachine):
         ramp_ms=st.sampled_from([0, 1000]),
     )
     def begin(self, **limits: int) -> None:
-        fixed = {"window_s": 5, "guard_s": 0.5, "lease_s": 4, "age_s": 3, "breaker": 0}
+        fixed = {"window_s": 5, "guard_s": 0.5, "lease_s": 4, "starvation_s": 3, "circuit_breaker": 0}
         self.limits = {**Limits(**fixed).fields(), **limits}  # type: ignore[arg-type]
-        tag = f"model{next(self.tags)}"
-        self.keys = Keys(tag)
-        mark_clean(self.client, tag)
+        self.tag = f"model{next(self.tags)}"
+        self.keys = admission_keys(self.tag)
+        mark_clean(self.client, self.tag)
         self.model = Model(self.limits, {"aa", "bb"})
         self.subscription = self.client.pubsub()
-        self.subscription.subscribe(*[self.keys.to + process for process in PROCESSES if process != DEAF])
+        self.subscription.subscribe(*[process_channel(self.tag, process) for process in PROCESSES if process != DEAF])
         for _ in range(2):
             self.subscription.get_message(timeout=5)
         self.epoch = ""
@@ -116,13 +116,13 @@ class Machine(RuleBasedStateMachine):
 
     @rule(milliseconds=st.sampled_from([1, 300, 1000, 1000, 2100, 3000, 4100, 5600, 9000]))
     def time_passes(self, milliseconds: int) -> None:
-        self.client.hincrby(self.keys.names["state"], "skew", milliseconds)
+        self.client.hincrby(self.keys["state"], "skew", milliseconds)
 
     @invariant()
     def the_server_knows_what_the_model_knows(self) -> None:
         if not hasattr(self, "model"):
             return
-        names = self.keys.names
+        names = self.keys
         read = {
             name: {ticket: int(score) for ticket, score in self.client.zrange(names[name], 0, -1, withscores=True)}
             for name in ("slots", "starts", "start_only", "interactive", "batch")
@@ -207,7 +207,7 @@ class Machine(RuleBasedStateMachine):
                 self.waiting[process].remove(ticket)
                 self.held[process].append(ticket)
         for other in {ticket.split(".")[0] for ticket in expected} - {process}:
-            inbox = json.loads(self.client.hget(self.keys.names["inbox"], other) or "[]")
+            inbox = json.loads(self.client.hget(self.keys["inbox"], other) or "[]")
             pushed = [grant[1] for grant in inbox if grant[2] == now]
             mine = [ticket for ticket in expected if ticket.startswith(other + ".")]
             assert pushed[-len(mine) :] == mine
@@ -217,8 +217,8 @@ class Machine(RuleBasedStateMachine):
                     self.held[other].append(ticket)
 
     def _call(self, message: dict[str, Any]) -> dict[str, Any]:
-        arguments = exchange_arguments(self.keys, json.dumps(message).encode())
-        reply: dict[str, Any] = json.loads(self.client.eval(load("exchange").text, *arguments))
+        arguments = exchange_arguments(self.tag, json.dumps(message).encode())
+        reply: dict[str, Any] = json.loads(self.client.eval(exchange().text, *arguments))
         return reply
 
     def _server(self) -> str:

@@ -65,7 +65,7 @@ async def test_it_waits_for_the_window_and_goes_first(valkey: Valkey, client: re
 
 
 async def test_it_waits_for_the_end_of_a_pause_but_for_no_breaker(valkey: Valkey, client: redis.Redis) -> None:
-    async with admissions(valkey.url, 1, slots=2, breaker=1) as (one,):
+    async with admissions(valkey.url, 1, slots=2, circuit_breaker=1) as (one,):
         await (await hold(one)).end(ok=False)
         await wait_until_async(lambda: read_status(client, TAG).circuit_breaker == "open", "the breaker is open")
         await start(one)

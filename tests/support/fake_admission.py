@@ -19,7 +19,7 @@ class FakeLease:
     lost: bool = False
     stale: bool = False
     given_back: bool = False
-    cooloff_s: float | None = None
+    cooldown_s: float = 0.0
     sent_at: float | None = None
     transport: asyncio.Transport | None = None
     reports: list[dict[str, Any]] = field(default_factory=list)
@@ -44,11 +44,10 @@ class FakeLease:
         *,
         ok: bool | None,
         tokens_used: int | None = None,
-        cooloff_s: float | None = None,
-        settle_s: float = 0.0,
+        cooldown_s: float | None = None,
     ) -> None:
         self.reports.append({"ok": ok, "tokens_used": tokens_used})
-        self.cooloff_s = cooloff_s
+        self.cooldown_s = cooldown_s
 
 
 @dataclass

@@ -38,7 +38,7 @@ _STATUS = Status(
 
 def test_slots_starts_queues_and_workers_are_shown() -> None:
     text = render(_STATUS, _QUEUES)
-    assert "12/16, of which 2 cool down after an abort" in text
+    assert "12/16, of which 2 cool down" in text
     assert "600/600 in 60 s" in text
     assert "interactive 0, batch 4" in text
     assert "interactive 1, celery 0, batch 22; delivered to workers 7" in text

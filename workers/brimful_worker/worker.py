@@ -58,7 +58,7 @@ class WorkerPort:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._provider)
             if self._settings.guardian:
-                pulse = Pulse(lambda: self._admission.patience_s)
+                pulse = Pulse(lambda: self._admission.stall_limit_s)
                 pulse.start()
                 stack.push_async_callback(asyncio.to_thread, pulse.stop)
             if metrics.serving():  # before Redis is waited for: its absence is no reason to restart a worker

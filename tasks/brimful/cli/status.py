@@ -82,7 +82,7 @@ def render(status: Status, queues: Queues) -> str:
     if status.slots is None:
         lines.append("limits     no worker has brought limits yet")
     else:
-        cooling = f", of which {status.cooling} cool down after an abort" if status.cooling else ""
+        cooling = f", of which {status.cooling} cool down" if status.cooling else ""
         lines.append(_bar("slots", status.slots_used, status.slots, cooling))
         lines.append(_bar("starts", status.starts_used, status.starts, f" in {status.window_s:g} s"))
     if status.tokens:

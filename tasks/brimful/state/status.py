@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -70,7 +71,7 @@ class Status:
     slots: int | None
     slots_used: int
     cooling: int
-    """Used slots that are kept free after an aborted request."""
+    """Used slots whose request has ended a moment ago: those of aborted requests for a cooldown, others for less."""
     starts: int | None
     starts_used: int
     window_s: float
@@ -144,7 +145,7 @@ async def live_limits(client: redis_async.Redis) -> Limits | None:
     pipe.hgetall(keys["defaults"])
     pipe.hgetall(keys["limits"])
     defaults, overrides = await pipe.execute()
-    limits = _limits({**defaults, **overrides})
+    limits = limits_from_redis({**defaults, **overrides})
     slots, window_s = int(limits.get("slots", 0)), limits.get("window_s", 0.0)
     return Limits(slots, int(limits.get("starts", 0)) or None, window_s) if slots and window_s else None
 
@@ -177,6 +178,11 @@ def _field(name: str) -> str:
     return _REDIS_FIELDS.get(name) or (name[:-2] + "_ms" if name.endswith("_s") else name)
 
 
+def limits_to_redis(limits: Mapping[str, float]) -> dict[str, int]:
+    """Limits by the operators' names as Redis stores them. Raises UsageError naming a limit that is out of range."""
+    return {_field(name): _stored(name, value) for name, value in limits.items()}
+
+
 def _stored(name: str, value: float) -> int:
     least = _LEAST.get(name, 0)
     if not least <= value < 1e12:
@@ -184,7 +190,7 @@ def _stored(name: str, value: float) -> int:
     return round(value * 1000) if name.endswith("_s") else int(value)
 
 
-def _limits(fields: dict[str, str]) -> dict[str, float]:
+def limits_from_redis(fields: Mapping[str, Any]) -> dict[str, float]:
     """Redis's fields by the operators' names, durations in seconds. Skips fields that another version has added."""
     limits = {}
     for name in SETTABLE:
@@ -206,7 +212,7 @@ def _read(pipe: Any, tag: str) -> None:
 def _status(tag: str, answers: list[Any]) -> Status:
     (seconds, micros), state, defaults, overrides, described, slots, starts, heard, interactive, batch = answers
     now = int(seconds) * 1000 + int(micros) // 1000 + int(state.get("skew", 0))
-    limits = _limits({**defaults, **overrides})
+    limits = limits_from_redis({**defaults, **overrides})
     span = round(1000 * (limits.get("window_s", 0) + limits.get("guard_s", 0)))
     live = [ticket for ticket, expires in slots if expires > now]
     holders = Counter(_process(ticket) for ticket in live)
@@ -247,7 +253,7 @@ def _status(tag: str, answers: list[Any]) -> Status:
         overridden=tuple(name for name in SETTABLE if _field(name) in overrides),
         workers=tuple(sorted(workers, key=lambda worker: worker.name)),
         next_start_s=_next_start_ms([at + span - now for _, at in starts], most_starts) / 1000,
-        brought=_limits(defaults),
+        brought=limits_from_redis(defaults),
     )
 
 

@@ -36,11 +36,16 @@ _LEAVE_S = 2.0
 
 
 class Admission:
-    """Keeps this process, and with it the whole fleet that uses the same Redis and tag, within one key's limits."""
+    """Keeps this process, and every other one with the same Redis and key tag, within one API key's limits.
+
+    Use it as ``async with Admission(...)``, or call :meth:`start` and :meth:`aclose`. Not thread-safe: use it on the
+    event loop that started it.
+    """
 
     def __init__(self, redis_url: str, key_tag: str, limits: Limits, *, name: str = "") -> None:
-        """``key_tag`` is any name of the key that is not the key itself; all processes with it share the limits.
-        ``name`` is shown by ``brimful status``."""
+        """``redis_url``: redis://, rediss://, unix:// or sentinel://. ``key_tag``: any name of the API key except the
+        key itself; processes with the same tag share its limits. ``limits``: of the first process, for all of them.
+        ``name``: shown by ``brimful status``, host and pid by default."""
         self._url = redis_url
         self._tag = key_tag
         self._limits = limits
@@ -51,38 +56,41 @@ class Admission:
 
     @classmethod
     def from_settings(cls, settings: Settings, *, name: str = "") -> Admission:
-        """Raises SettingError when there is no key, and RedisUnreachable when there is no Redis URL."""
+        """Raises SettingError without an API key, and RedisUnreachable without a Redis URL."""
         if settings.redis_url is None:
             raise RedisUnreachable("no Redis: set BRIMFUL_REDIS_URL")
         return cls(settings.redis_url, settings.key_tag, Limits.from_settings(settings), name=name)
 
     async def start(self, timeout_s: float | None = _START_S) -> None:
-        """Returns when Redis has been reached. Raises RedisUnreachable after ``timeout_s`` seconds without an answer;
-        None waits for as long as it takes."""
+        """Join the fleet. Returns once Redis has answered.
+
+        Without an answer within ``timeout_s`` raises RedisUnreachable, RedisRefused (an error reply) or ScriptFailed;
+        None waits for as long as it takes. Raises SchemaMismatch if the fleet on this Redis uses another version of the
+        admission's keys and scripts.
+        """
         coordinator = Coordinator(self._url, self._tag, self._limits, self._name)
-        self._coordinator = coordinator
-        self._running = asyncio.create_task(coordinator.run(), name="brimful-coordinator")
-        joining = asyncio.create_task(coordinator.joined.wait())
+        running = asyncio.create_task(coordinator.run(), name="brimful-coordinator")
         try:
-            await asyncio.wait({joining, self._running}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            if not coordinator.joined.is_set():
-                fault = await self._give_up(joining)
-        if not coordinator.joined.is_set():
-            raise fault or RedisUnreachable(f"Redis cannot be reached: {coordinator.talk.refusal or 'no answer'}")
-        await self._register()
+            async with asyncio.timeout(timeout_s):
+                await coordinator.joined
+        except BaseException as error:
+            await _cancel(running)
+            if isinstance(error, TimeoutError):
+                raise coordinator.rpc.failure or RedisUnreachable("Redis cannot be reached: no answer") from None
+            raise
+        self._coordinator, self._running = coordinator, running
+        try:
+            await self._client().zadd(TAGS, {self._tag: time.time()})
+        except (OSError, RedisError) as error:
+            log.debug("admission: the key's tag is not listed for `brimful status`: %s", error)
 
     async def aclose(self) -> None:
-        """Says good-bye to Redis, within two seconds. Waiting coroutines are cancelled; leases still held are lost."""
+        """Leave the fleet, within two seconds. Waiting coroutines are cancelled; leases still held are lost."""
         coordinator, self._coordinator = self._coordinator, None
-        if coordinator is None or self._running is None:
-            return
-        coordinator.local_state.settle_all()
-        for ticket in coordinator.leave():
-            ticket.future.cancel()
-        await asyncio.wait({self._running}, timeout=_LEAVE_S)
-        self._running.cancel()
-        await asyncio.gather(self._running, return_exceptions=True)
+        if coordinator is not None and self._running is not None:
+            coordinator.leave()
+            await asyncio.wait({self._running}, timeout=_LEAVE_S)
+            await _cancel(self._running)
         reader, self._reader = self._reader, None
         if reader is not None:
             await close_redis_client(reader)
@@ -95,80 +103,69 @@ class Admission:
         await self.aclose()
 
     def slot(self, workload: Workload | str = Workload.BATCH, *, tokens: int = 0) -> Slot:
-        """Waits for a slot and a start, and holds the slot until the block ends.
+        """Wait for a slot and a start; hold the slot until the ``async with`` block ends.
 
-        ``tokens`` is the most the request may use (prompt estimate + n x max_tokens), needed only where tokens are
-        limited. Raises LeaseLost out of the block when the lease could not be kept, BudgetExhausted when the
-        budget is at its end. A block left by an exception without :meth:`Lease.report` lets the slot cool off.
+        ``tokens`` is the most that the request may use (prompt estimate + n x max_tokens), needed only where tokens are
+        limited. Entering raises BudgetExhausted when the fleet's token budget is at its end, and FleetError when the
+        admission was closed or has failed. Leaving raises LeaseLost if the lease could not be kept. When a block raises
+        without :meth:`Lease.report`, the slot stays taken for :attr:`Limits.cooldown_s`.
         """
-        return Slot(self._speak().local_state, WORKLOADS[Workload(workload)], tokens)
+        return Slot(self._started().local_state, WORKLOADS[Workload(workload)], tokens)
 
     def start_only(self) -> Slot:
-        """Waits for a start without a slot: for a request that the window counts, made by who holds a slot already, as
-        a poll of a Job. It goes before everything else, costs nothing where starts are not limited but still waits
-        for the end of a pause, and its lease cannot be lost."""
-        return Slot(self._speak().local_state, Queue.START_ONLY, 0)
+        """Wait for a start without a slot: for a request that counts as a start and is made while a slot is held, such
+        as a poll of a Job.
+
+        It goes before everything else, and waits for the end of a pause even where starts are not limited. Its lease
+        cannot be lost.
+        """
+        return Slot(self._started().local_state, Queue.START_ONLY, 0)
 
     async def pause(self, seconds: float, reason: str) -> None:
-        """Nobody of the fleet starts anything for so long (as the provider's Retry-After wants); a longer pause in
+        """Let nobody in the fleet start anything for this long, as a provider's Retry-After demands. A longer pause in
         force stays. Afterwards the slots are filled one by one."""
-        self._speak().pause(seconds, reason)
+        self._started().pause(seconds, reason)
 
     async def status(self) -> Status:
-        """As ``brimful status`` shows it."""
-        if self._reader is None:
-            client = redis_client(self._url)
-            try:
-                return await read_status_async(client, self._tag)
-            finally:
-                await close_redis_client(client)
-        return await read_status_async(self._reader, self._tag)
+        """What ``brimful status`` shows; also before :meth:`start`. Raises redis.RedisError or OSError."""
+        return await read_status_async(self._client(), self._tag)
 
     @property
     def held(self) -> int:
-        """Slots this process holds now."""
+        """Number of slots that this process holds."""
         return len(self._coordinator.local_state.held) if self._coordinator else 0
 
     @property
-    def patience_s(self) -> float:
-        """Seconds from now for which this process may stand still before a lease of its ends; from any thread."""
-        return self._coordinator.local_state.patience() if self._coordinator else self._limits.lease_s / 2
-
-    @property
     def waiting(self) -> int:
-        """Coroutines of this process that wait for a slot now."""
+        """Number of coroutines of this process that wait for a slot or a start."""
         return sum(self._coordinator.local_state.waiting.count(queue) for queue in Queue) if self._coordinator else 0
 
     @property
     def commands(self) -> int:
-        """Commands this process has sent for its admission."""
-        return self._coordinator.talk.commands if self._coordinator else 0
+        """Number of commands that this process has sent to Redis."""
+        return self._coordinator.rpc.commands if self._coordinator else 0
 
-    async def _give_up(self, joining: asyncio.Task[bool]) -> BaseException | None:
-        """Ends what ``start`` began. Returns what broke the coordinator, if anything did."""
-        running, self._running, self._coordinator = self._running, None, None
-        assert running is not None
-        joining.cancel()
-        running.cancel()
-        await asyncio.gather(joining, running, return_exceptions=True)
-        return None if running.cancelled() else running.exception()
+    @property
+    def stall_limit_s(self) -> float:
+        """For how many seconds from now this process could stand still before a lease of its own ended. Callable from
+        any thread."""
+        return self._coordinator.local_state.stall_limit_s() if self._coordinator else self._limits.lease_s / 2
 
-    async def _register(self) -> None:
-        """Lists the tag for ``status``; worth no failure."""
-        self._reader = redis_client(self._url)
-        try:
-            await self._reader.zadd(TAGS, {self._tag: time.time()})
-        except (OSError, RedisError) as error:
-            log.debug("admission: the key's tag is not listed: %s", error)
+    def _client(self) -> Redis:
+        self._reader = self._reader or redis_client(self._url)
+        return self._reader
 
-    def _speak(self) -> Coordinator:
+    def _started(self) -> Coordinator:
         if self._coordinator is None:
             raise RuntimeError("the admission is not started: await admission.start(), or use `async with`")
         return self._coordinator
 
 
 class Slot:
-    """``async with`` it; see :meth:`Admission.slot`. Leaving never waits, so it cannot be cancelled half-way."""
+    """An async context manager that yields a :class:`Lease`; see :meth:`Admission.slot`.
+
+    Leaving it never waits, so a cancellation cannot interrupt it half-way.
+    """
 
     def __init__(self, local_state: LocalState, queue: Queue, tokens: int) -> None:
         self._local_state = local_state
@@ -182,11 +179,11 @@ class Slot:
     async def __aenter__(self) -> Lease:
         since = boot_time()
         while True:
-            ticket = self._local_state.ask(self._queue, self._tokens, since)
+            waiter = self._local_state.ask(self._queue, self._tokens, since)
             try:
-                lease = await ticket.future
+                lease = await waiter.future
             except BaseException:
-                self._local_state.cancel(ticket)
+                self._local_state.cancel(waiter)
                 raise
             if boot_time() < lease.wire_deadline and not lease.lost:
                 break
@@ -208,11 +205,17 @@ class Slot:
         if self._interrupted and task is not None:
             others = task.uncancel() > self._cancelling
             if others and isinstance(error, asyncio.CancelledError):
-                return  # somebody else wants the task to end too
+                return  # the task was also cancelled by somebody else
         if lease.lost and error is not None and not lease.given_back:
-            raise LeaseLost("the slot's lease could not be renewed; the request was ended") from error
+            raise LeaseLost("the slot's lease could not be renewed; its request was ended") from error
 
     def _interrupt(self) -> None:
         if self._task is not None:
             self._interrupted = True
             self._task.cancel()
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    """Cancel once: a second time would interrupt the task's cleaning up."""
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -1,13 +1,16 @@
-"""What a slot's holder may meet.
+"""Errors of the admission, in a file of their own since every module here may raise them.
 
 BrimfulError
-├── StaleGrant   the grant came too late to the wire; it was given back, ask again
-└── LeaseLost    the lease could not be renewed; the request must end
+├── StaleGrant           the grant reached the wire too late; it was given back, ask again
+├── LeaseLost            the lease could not be renewed; the request was ended
+└── FleetError
+    ├── SchemaMismatch   the fleet on this Redis speaks another version of the admission's protocol
+    └── ScriptFailed     Redis runs the admission's script, and the script fails
 """
 
 from __future__ import annotations
 
-from brimful.errors import BrimfulError
+from brimful.errors import BrimfulError, FleetError
 
 
 class StaleGrant(BrimfulError):
@@ -16,3 +19,11 @@ class StaleGrant(BrimfulError):
 
 class LeaseLost(BrimfulError):
     """The lease ended before the request did: Redis could not be reached in time, or forgot it."""
+
+
+class SchemaMismatch(FleetError):
+    """This process and the fleet on its Redis use different versions of the admission's keys and scripts."""
+
+
+class ScriptFailed(FleetError):
+    """The admission's Lua script raised an error on the server; ``str()`` holds its text."""

@@ -1,9 +1,10 @@
-"""A held slot with its start, in the hands of the code that sends the request."""
+"""A granted slot and start, as the code that sends the request uses it."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -13,80 +14,60 @@ from brimful_worker.liveness.boot_time import boot_time
 if TYPE_CHECKING:
     from brimful_worker.liveness.watchdog import Watch, Watchdog
 
-
 log = logging.getLogger(__name__)
-
-_SETTLE_LEAST_S = 0.005
-_SETTLE_SHARE = 0.01
-
-
-class Term:
-    """How long leases last that were granted or renewed together. Both times are on :func:`.boot_time`."""
-
-    __slots__ = ("deadline", "renewed", "tickets")
-
-    def __init__(self, renewed: float, deadline: float) -> None:
-        self.renewed = renewed
-        self.deadline = deadline
-        """When they end unless they are renewed."""
-        self.tickets: dict[str, None] = {}
-        """Those that are held."""
 
 
 class Lease:
-    """Valid inside ``async with admission.slot(...) as lease``.
+    """A slot and a start, valid inside ``async with admission.slot(...) as lease``.
 
-    Failure mode: when Redis cannot be reached for most of a lease, or says that the lease is lost, the body is
-    cancelled and the ``async with`` raises LeaseLost; a watched connection is shut in any case.
+    Failure mode: when Redis cannot be reached for most of a lease, or reports the lease as lost, the body is cancelled
+    and the ``async with`` raises LeaseLost. A watched connection is shut even if the event loop is blocked.
     """
 
-    def __init__(self, ticket: str, waited_s: float, wire_deadline: float, term: Term, watchdog: Watchdog) -> None:
+    def __init__(self, ticket: str, waited_s: float, wire_deadline: float, granted: float, watchdog: Watchdog) -> None:
         self.id = ticket
         self.waited_s = waited_s
         """Seconds from asking to the grant."""
         self.wire_deadline = wire_deadline
-        """On :func:`.boot_time`: the request's bytes must be written before this."""
-        self.term = term
+        """On ``boot_time()``: the request's bytes must be written before this."""
+        self.renewed = granted
+        """On ``boot_time()``: when it was granted or last renewed."""
+        self.deadline = math.inf
+        """On ``boot_time()``: when it ends unless it is renewed."""
         self.start_only = False
-        """It holds no slot, and ends of itself."""
+        """It holds no slot, and needs no renewal."""
         self.lost = False
         self.ended = False
         self.given_back = False
-        self.reported = False
         self.ok: bool | None = None
         self.tokens_used: int | None = None
-        self.cooloff_s: float | None = None
-        self.settle_s = 0.0
-        self.wired = False
-        self._wired_at = 0.0
+        self.cooldown_s: float | None = None
+        self._reported = False
+        self._sent = False
         self._watchdog = watchdog
         self._watch: Watch | None = None
         self._on_lost: Callable[[], None] | None = None
 
-    @property
-    def deadline(self) -> float:
-        """On :func:`.boot_time`: when the lease ends unless it is renewed."""
-        return self.term.deadline
-
     def sent(self) -> None:
-        """Say that the request's bytes are being written now. Raises StaleGrant when that is too late; the grant is
-        then given back, slot and start, as the ``async with`` ends. A second sending needs a grant of its own: it
-        raises too, and gives nothing back."""
-        if self.wired:
+        """Call this when the request's bytes are written.
+
+        Raises StaleGrant if that is too late: slot and start are given back when the ``async with`` ends. Raises it
+        for a second request too, which needs a grant of its own; nothing is given back then.
+        """
+        if self._sent:
             raise StaleGrant("this grant was used already; ask for a new one")
-        now = boot_time()
-        if now > self.wire_deadline:
+        if boot_time() > self.wire_deadline:
             self.given_back = True
-            raise StaleGrant("the grant came too late to the wire; ask for a new one")
-        self.wired, self._wired_at = True, now
+            raise StaleGrant("the grant reached the wire too late; ask for a new one")
+        self._sent = True
 
     def give_back(self) -> None:
-        """Nothing was sent and nothing will be: slot and start return unused as the ``async with`` ends."""
-        if not self.wired:
+        """Return slot and start unused when the ``async with`` ends. Does nothing after :meth:`sent`."""
+        if not self._sent:
             self.given_back = True
 
     def watch(self, transport: asyncio.BaseTransport) -> None:
-        """Shut this connection when the lease is lost. Watching another one lets go of the one before."""
+        """Shut this connection when the lease is lost. Replaces the connection watched before."""
         self.unwatch()
         sock = transport.get_extra_info("socket")
         descriptor = sock.fileno() if sock is not None else -1
@@ -94,36 +75,32 @@ class Lease:
             return
         try:
             self._watch = self._watchdog.add(self, descriptor)
-        except OSError as error:  # the event loop alone ends the request
-            log.warning("admission: a connection cannot be watched: %s", error)
+        except OSError as error:
+            log.warning("admission: cannot watch a connection, only the event loop can end its request: %s", error)
 
     def unwatch(self) -> None:
-        """The connection is not this request's any more."""
+        """Stop watching: the connection no longer serves this request."""
         watch, self._watch = self._watch, None
         if watch is not None:
             self._watchdog.remove(watch)
 
-    def report(
-        self,
-        *,
-        ok: bool | None,
-        tokens_used: int | None = None,
-        cooloff_s: float | None = None,
-        settle_s: float = 0.0,
-    ) -> None:
-        """What became of the request: ``ok`` feeds the breaker, None is neutral; ``tokens_used`` settles the estimate;
-        ``cooloff_s`` lets the slot rest before it is given again. A body that raises without a report cools off.
-        ``settle_s``: at most so long the slot of a request that ended normally is kept back (:meth:`settling`)."""
-        self.reported = True
-        self.ok, self.tokens_used, self.cooloff_s, self.settle_s = ok, tokens_used, cooloff_s, settle_s
+    def report(self, *, ok: bool | None, tokens_used: int | None = None, cooldown_s: float | None = None) -> None:
+        """What became of the request, for the fleet.
 
-    # the coordinator's side
+        ``ok`` feeds the circuit breaker; None is neutral. ``tokens_used`` replaces the estimate. For ``cooldown_s``
+        seconds after its end the slot stays taken: the provider may still count the request. If the body raises
+        without a report, that is :attr:`Limits.cooldown_s`.
+        """
+        self._reported = True
+        self.ok, self.tokens_used, self.cooldown_s = ok, tokens_used, cooldown_s
+
+    # what local_state and the watchdog call
 
     def on_lost(self, call: Callable[[], None] | None) -> None:
         self._on_lost = call
 
     def lose(self) -> None:
-        """The lease has ended under its holder. On the event loop's thread."""
+        """The lease has ended before its request. Called on the event loop's thread."""
         if self.ended:
             return
         self.lost = True
@@ -132,7 +109,7 @@ class Lease:
             call()
 
     def shut(self) -> None:
-        """On the watchdog's thread: the connection is. The body is told by the loop, when that runs again."""
+        """The watchdog is shutting the connection. Called on its thread; the event loop ends the body when it runs."""
         self._watch = None
         self.lost = True
 
@@ -140,16 +117,8 @@ class Lease:
         self.ended = True
         self.unwatch()
 
-    def cooloff(self, default_s: float, failed: bool) -> float:
-        """Seconds for which the slot rests after this lease's end."""
-        if self.cooloff_s is not None:
-            return self.cooloff_s
-        return default_s if failed and not self.reported else 0.0
-
-    def settling(self, now: float) -> float:
-        """Seconds from ``now`` for which the slot is held on, where that was asked for: who has the last byte of an
-        answer may be ahead of the provider's own count of it. One hundredth of the request's time, and 5 ms at least.
-        """
-        if not self.settle_s or not self.wired or self.start_only or self.lost or self.cooloff_s:
-            return 0.0
-        return min(self.settle_s, max(_SETTLE_LEAST_S, _SETTLE_SHARE * (now - self._wired_at)))
+    def rest_s(self, default_s: float, failed: bool) -> float:
+        """Seconds for which the slot stays taken after this lease's end."""
+        if self.cooldown_s is not None:
+            return self.cooldown_s
+        return default_s if failed and not self._reported else 0.0

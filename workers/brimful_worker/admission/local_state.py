@@ -1,6 +1,6 @@
-"""What a process holds and wants: its leases, its waiting tickets, its starts of the last window.
+"""What this process holds and waits for: its leases, its waiters, its starts of the last window.
 
-Nothing here waits or talks; what Redis must hear goes to the outbox, which the coordinator empties.
+Nothing here waits or does I/O. What Redis must learn goes to :attr:`LocalState.outgoing`, which the coordinator sends.
 """
 
 from __future__ import annotations
@@ -9,286 +9,271 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable
+from copy import copy
 
 from brimful.errors import BudgetExhausted, FleetError
-from brimful_worker.admission.lease import Lease, Term
-from brimful_worker.admission.lease_table import LeaseTable
-from brimful_worker.admission.policy import Limits, Rules, abort_margin, wire_lag
-from brimful_worker.admission.recent_starts import History
-from brimful_worker.admission.waiters import Queue, Waiter, Waiting, is_start_only
-from brimful_worker.admission.wire.outgoing import Outbox
+from brimful_worker.admission.lease import Lease
+from brimful_worker.admission.policy import Limits, Rules, wire_lag
+from brimful_worker.admission.recent_starts import RecentStarts
+from brimful_worker.admission.waiters import Queue, Waiter, Waiters, is_start_only
+from brimful_worker.admission.wire.outgoing import Outgoing
 from brimful_worker.admission.wire.redis_clock import RedisClock
 from brimful_worker.liveness.boot_time import boot_time
 from brimful_worker.liveness.watchdog import NAP_S, Watchdog
 
 log = logging.getLogger(__name__)
 
-_TIMER_S = 0.001
-"""uvloop's timers count whole milliseconds, and come up to one too soon."""
-_STALE_MANY = 20
-"""So many unusable grants in a row are worth a warning."""
+_STALE_WARNING = 20
+"""Number of unusable grants in a row that is logged."""
 
 
 class LocalState:
-    """``speak_soon`` is called when something shall be said at once."""
+    """Not thread-safe, except where a docstring says otherwise. Times are on ``boot_time()``."""
 
-    def __init__(self, process: str, limits: Limits, clock: RedisClock, speak_soon: Callable[[], None]) -> None:
+    def __init__(self, process: str, limits: Limits, clock: RedisClock, wake: Callable[[], None]) -> None:
+        """``wake`` is called when a command should be sent at once."""
         self.limits = limits
-        self.rules = Rules.from_fields(limits.fields())
-        self.held = LeaseTable()
+        self.rules = Rules.from_fields(limits.fields(), limits.cooldown_s)
+        self.held: dict[str, Lease] = {}
+        """By ticket."""
+        self._first_renewed = self._first_end = math.inf
+        """No lease in ``held`` was renewed, or ends, before these."""
         self.ending: dict[str, Lease] = {}
-        """Lost leases whose requests have not ended yet."""
-        self._ending_first = math.inf
-        """No lost lease whose connection may still be open ends before, on the steady clock."""
-        self._settling: dict[str, tuple[Lease, float, asyncio.TimerHandle]] = {}
-        """Leases whose requests have ended, held and renewed for a moment more; until when, on the steady clock."""
-        self.waiting = Waiting(process)
-        self.outbox = Outbox()
-        self.history = History()
+        """Lost leases whose bodies have not ended yet."""
+        self.waiting = Waiters(process)
+        self.outgoing = Outgoing()
+        self.recent_starts = RecentStarts()
         self._clock = clock
-        self._speak_soon = speak_soon
-        self._watchdog = Watchdog(self._first_end)
-        self.closed = ""
-        """Why nothing is granted any more."""
+        self._wake = wake
+        self._watchdog = Watchdog()
+        self.closed: FleetError | None = None
+        """Why nothing will be granted any more."""
         self._stale = 0
         self._abort_timer: asyncio.TimerHandle | None = None
-        self._told: list[Term] = []
-        """What the turn under way renews."""
+        self._renewing: list[str] = []
+        """The leases that the command in flight renews."""
         self._renew_all = False
-        """With the next turn, however young they are."""
+        """With the next command, however recently they were renewed."""
         self._shorter: tuple[float, float] | None = None
-        """Until when, on the steady clock, leases were shorter than now, and how long they lasted then."""
+        """Until when leases were shorter than now, and how long they lasted then."""
 
-    # what coroutines say
+    # called by coroutines
 
     def ask(self, queue: Queue, tokens: int, since: float) -> Waiter:
-        """A ticket whose future becomes a Lease. Raises FleetError when nothing will ever be granted."""
-        if self.closed:
-            raise FleetError(self.closed)
-        ticket = self.waiting.add(queue, tokens, since, asyncio.get_running_loop().create_future())
+        """A waiter whose future becomes a Lease. Raises FleetError when nothing will be granted any more."""
+        if self.closed is not None:
+            raise copy(self.closed)
+        waiter = self.waiting.add(queue, tokens, since, asyncio.get_running_loop().create_future())
         if self.waiting.wants_registering(queue, self.rules.registered):
-            self._speak_soon()
-        return ticket
+            self._send_soon()
+        return waiter
 
-    def cancel(self, ticket: Waiter) -> None:
-        """A ticket is no longer wanted. Its future must be done; a lease in it is given back."""
-        if not ticket.future.cancelled() and ticket.future.exception() is None:
-            lease = ticket.future.result()
+    def cancel(self, waiter: Waiter) -> None:
+        """Stop waiting. The waiter's future must be done; a lease in it is given back."""
+        if not waiter.future.cancelled() and waiter.future.exception() is None:
+            lease = waiter.future.result()
             lease.given_back = True
             self.end(lease, failed=False)
-        elif self.waiting.cancel(ticket):
-            self.outbox.cancels.append(ticket.id)
-            self._speak_soon()
+        elif self.waiting.cancel(waiter):
+            self.outgoing.cancels.append(waiter.id)
+            self._send_soon()
 
     def end(self, lease: Lease, *, failed: bool) -> None:
-        """The lease's request is over. The slot is free at once, or after the moment that it is to settle."""
+        """The lease's request has ended: release its slot."""
         lease.end()
-        if self.ending.pop(lease.id, None) is not None and not self.ending:
-            self._ending_first = math.inf
-        now = boot_time()
-        rest = lease.settling(now) if lease.id in self.held else 0.0
-        if rest and not self.closed:
-            timer = asyncio.get_running_loop().call_later(rest + _TIMER_S, self._settled, lease.id)
-            self._settling[lease.id] = lease, now + rest, timer
-        else:
-            self._release(lease, rest or lease.cooloff(self.limits.cooloff_s, failed))
-
-    def settle_all(self) -> None:
-        """Nothing is kept back any more: what is left of the moment rests in Redis."""
-        now = boot_time()
-        for lease, until, timer in self._settling.values():
-            timer.cancel()
-            self._release(lease, max(0.0, until - now))
-        self._settling.clear()
-
-    def _settled(self, ticket: str) -> None:
-        lease, until, _ = self._settling[ticket]
-        left = until - boot_time()
-        if left > 0:  # a busy loop's timers count from when its turn began, and come that much too soon
-            timer = asyncio.get_running_loop().call_later(left, self._settled, ticket)
-            self._settling[ticket] = lease, until, timer
-            return
-        del self._settling[ticket]
-        self._release(lease, 0.0)
-
-    def _release(self, lease: Lease, cooloff_s: float) -> None:
-        """What Redis must hear of a request's end."""
-        self.held.pop(lease.id)
-        if lease.start_only and not lease.given_back:
-            return
+        self.ending.pop(lease.id, None)
+        self._drop(lease)
         if lease.given_back:
-            self._note_stale(lease)
-            self.history.drop(lease.id)
-            self.outbox.releases.append([lease.id, 0, -1, -1, 1])
+            self._count_stale(lease)
+            self.recent_starts.drop(lease.id)
+            self.outgoing.releases.append([lease.id, 0, -1, -1, 1])
+        elif lease.start_only:
+            return
         else:
             self._stale = 0
             verdict = -1 if lease.ok is None else int(lease.ok)
             used = -1 if lease.tokens_used is None else lease.tokens_used
-            cool_ms = math.ceil(cooloff_s * 1000)
             if used >= 0:
-                self.history.settle(lease.id, used)
-            self.outbox.releases.append([lease.id, cool_ms, verdict, used, 0])
-        self._speak_soon()
+                self.recent_starts.set_tokens(lease.id, used)
+            cooldown_ms = math.ceil(lease.rest_s(self.limits.cooldown_s, failed) * 1000)
+            self.outgoing.releases.append([lease.id, cooldown_ms, verdict, used, 0])
+        self._send_soon()
 
-    # what Redis says
+    # called by the coordinator
 
-    def granted(self, ticket_id: str, granted_ms: float) -> None:
-        """A grant has come. Nobody wants it any more: it is given back."""
-        ticket = self.waiting.pop(ticket_id)
+    def granted(self, ticket: str, granted_ms: float) -> None:
+        """A grant has arrived; it is given back if its waiter is gone."""
+        waiter = self.waiting.pop(ticket)
         granted = self._clock.not_after(granted_ms)
-        start_only = is_start_only(ticket_id)
+        start_only = is_start_only(ticket)
         deadline = math.inf if start_only else granted + self._lease_at(granted)
         timed = bool(self.rules.guard_s and (self.rules.starts or self.rules.tokens))
         wire = min(deadline, granted + wire_lag(self.rules.guard_s)) if timed else deadline
-        since = granted if ticket is None else ticket.since
-        lease = Lease(ticket_id, max(0.0, boot_time() - since), wire, Term(granted, deadline), self._watchdog)
-        lease.start_only = start_only
-        if ticket is None or ticket.future.done():
+        since = granted if waiter is None else waiter.since
+        lease = Lease(ticket, max(0.0, boot_time() - since), wire, granted, self._watchdog)
+        lease.start_only, lease.deadline = start_only, deadline
+        if waiter is None or waiter.future.done():
             lease.given_back = True
             self.end(lease, failed=False)
             return
         if self.rules.starts or self.rules.tokens:
-            self.history.add(ticket_id, granted, ticket.tokens)
+            self.recent_starts.add(ticket, granted, waiter.tokens)
         if not start_only:
             self._hold(lease)
-        ticket.future.set_result(lease)
-        if self.waiting.wants_registering(ticket.queue, self.rules.registered):
-            self._speak_soon()
+        waiter.future.set_result(lease)
+        if self.waiting.wants_registering(waiter.queue, self.rules.registered):
+            self._send_soon()
 
     def _hold(self, lease: Lease) -> None:
-        self.held.add(lease)
-        granted = lease.term.renewed
-        short = self._shorter is not None and granted <= self._shorter[0]
+        self.held[lease.id] = lease
+        self._first_renewed = min(self._first_renewed, lease.renewed)
+        self._first_end = min(self._first_end, lease.deadline)
+        short = self._shorter is not None and lease.renewed <= self._shorter[0]
         self._renew_all |= short
-        if short or boot_time() - granted > self.rules.heartbeat_s / 2:  # it was long on its way
-            self._speak_soon()
+        if short or boot_time() - lease.renewed > self.rules.heartbeat_s / 2:  # the grant took long to arrive
+            self._send_soon()
 
-    def obey(self, rules: Rules) -> None:
-        """Limits have changed. Leases that were granted under a shorter one than we knew end the sooner; those granted
-        before it became longer last no longer for that, and are renewed at once."""
-        now, short = boot_time(), self._lease_s()
+    def apply(self, rules: Rules) -> None:
+        """The limits have changed. When leases become shorter, those held end sooner. When they become longer, those
+        held keep their end until they are renewed, which is done at once."""
+        now, short = boot_time(), self.rules.local_lease_s
         self.rules, before = rules, self.rules
         if rules.lease_s > before.lease_s:
             if self._shorter is not None and now - self._shorter[0] < before.lease_s:
                 short = min(short, self._shorter[1])
             self._shorter, self._renew_all = (now, short), True
-            self._speak_soon()
+            self._send_soon()
         elif rules.lease_s < before.lease_s:
-            self.held.shorten(self._lease_s())
+            for lease in self.held.values():
+                lease.deadline = min(lease.deadline, lease.renewed + rules.local_lease_s)
+            self._update_bounds()
             self._watchdog.look()
 
-    def refused(self, ticket_id: str) -> None:
-        """The token budget has no room for this ticket, and nothing in flight that could make room."""
-        ticket = self.waiting.pop(ticket_id)
-        self.outbox.cancels.append(ticket_id)
-        self._speak_soon()
-        if ticket is not None and not ticket.future.done():
-            ticket.future.set_exception(BudgetExhausted("the fleet's token budget is at its end", "budget"))
+    def refused(self, ticket: str) -> None:
+        """The token budget has no room for this waiter, and no request in flight could make room."""
+        waiter = self.waiting.pop(ticket)
+        self.outgoing.cancels.append(ticket)
+        self._send_soon()
+        if waiter is not None and not waiter.future.done():
+            waiter.future.set_exception(BudgetExhausted("the fleet's token budget is at its end", "budget"))
 
-    def lost(self, ticket_id: str) -> None:
-        if (lease := self.held.get(ticket_id)) is not None:
+    def lost(self, ticket: str) -> None:
+        if (lease := self.held.get(ticket)) is not None:
             self._lose(lease)
-
-    # renewals, and leases that end under their holders
 
     def to_renew(self, now: float) -> list[str]:
-        """Waiters worth renewing with a turn that happens anyway."""
-        self._told = self.held.due(now if self._renew_all else now - self.rules.renew_after_s)
-        self._renew_all = False
-        return self.held.told(self._told)
+        """Tickets that the next command should renew; all that are not young, once the oldest is old enough."""
+        self._renewing = []
+        if self._renew_all or now - self._first_renewed >= self.rules.renew_after_s:
+            before = now if self._renew_all else now - self.rules.renew_least_s
+            self._renewing = [ticket for ticket, lease in self.held.items() if lease.renewed <= before]
+            self._renew_all = False
+            self._update_bounds()
+        return self._renewing
 
-    def live(self, now: float) -> list[str]:
-        """Waiters to be registered anew."""
-        self._told = self.held.alive(now)
-        return self.held.told(self._told)
+    def to_join(self, now: float) -> list[str]:
+        """Tickets of the leases that have not ended, to be registered again by a join."""
+        self._renewing = [ticket for ticket, lease in self.held.items() if lease.deadline > now]
+        return self._renewing
 
     def renewed(self, sent: float) -> None:
-        """A turn sent at this steady time has renewed what was told last."""
-        told, self._told = self._told, []
-        self.held.renew(told, sent, sent + self._lease_at(sent))
+        """A command sent at this time has renewed what :meth:`to_renew` or :meth:`to_join` returned."""
+        deadline = sent + self._lease_at(sent)
+        for ticket in self._renewing:
+            if (lease := self.held.get(ticket)) is not None:
+                lease.renewed, lease.deadline = sent, deadline
+        if self._renewing:
+            self._renewing = []
+            self._update_bounds()
 
     def rejoined(self, first_sent: float, received: float) -> None:
-        """A turn first sent and answered at these times has registered them anew, as held from some time between. One
-        that had ended by then may have been given on: its request ends."""
-        for lease in self.held.ended(received):
-            self._lose(lease)
+        """A join first sent and answered at these times has registered the leases, from some moment in between. A lease
+        that had ended by then may have been given to somebody else: its request is ended."""
+        self._lose_ended(received)
         self.renewed(first_sent)
         self._watchdog.look()
 
     def next_renewal(self) -> float | None:
-        """When the next lease must be renewed, on the steady clock; None when none is held."""
-        oldest = self.held.oldest
-        return None if oldest is None else oldest.renewed + self.rules.heartbeat_s
+        """When the next lease is due for renewal; None when none is held."""
+        return self._first_renewed + self.rules.heartbeat_s if self.held else None
 
-    def patience(self) -> float:
-        """Seconds from now in which no lease ends that is held now or may be granted, if this process stood still.
-        From any thread. A lease that is past its end is the watchdog's."""
-        now, left = boot_time(), self._lease_s() - self.rules.heartbeat_s
-        oldest = self.held.oldest
-        if oldest is not None and oldest.deadline > now:
-            left = min(left, oldest.deadline - now)
-        return left
-
-    def _first_end(self) -> float:
-        """No lease whose connection may be open ends before. From any thread: in the middle of a renewal, and where
-        nothing is held, nothing can be said."""
-        oldest = self.held.oldest
-        return -math.inf if oldest is None else min(oldest.deadline, self._ending_first)
+    def stall_limit_s(self) -> float:
+        """For how many seconds from now this process could stand still before a lease ended that it holds, or that it
+        may be granted. Callable from any thread. Leases past their end are the watchdog's business."""
+        left, end = self.rules.local_lease_s - self.rules.heartbeat_s, self._first_end - boot_time()
+        return min(left, end) if end > 0 else left
 
     def plan_aborts(self) -> None:
-        """Looks again when the first lease ends unless it is renewed."""
+        """Set the timer for the first lease that ends unless it is renewed."""
         if self._abort_timer is not None:
             self._abort_timer.cancel()
             self._abort_timer = None
-        if (oldest := self.held.oldest) is not None:
-            delay = max(0.0, min(oldest.deadline - boot_time(), NAP_S))
+        if self.held:
+            delay = max(0.0, min(self._first_end - boot_time(), NAP_S))
             self._abort_timer = asyncio.get_running_loop().call_later(delay, self._abort_overdue)
 
+    def stop(self, error: FleetError, *, cancel: bool) -> None:
+        """Grant nothing any more: :meth:`ask` raises ``error``. Waiters are cancelled, or get ``error`` too."""
+        self.closed = error
+        for waiter in self.waiting.drain():
+            if cancel:
+                waiter.future.cancel()
+            else:
+                waiter.future.set_exception(copy(error))
+
     def close(self) -> None:
-        """Nothing is held any more, whatever its holders think."""
+        """End every lease, whether its body has ended or not."""
         if self._abort_timer is not None:
             self._abort_timer.cancel()
-        for lease in self.held:
-            self._lose(lease)
+        self._lose_ended(math.inf)
         self._watchdog.stop()
 
-    def fail(self, fault: Exception) -> None:
-        """Nothing will ever be granted: whoever waits is told."""
-        self.closed = f"the admission failed: {fault}"
-        for ticket in self.waiting.drain():
-            ticket.future.set_exception(FleetError(self.closed))
+    def _send_soon(self) -> None:
+        self.outgoing.urgent = True
+        self._wake()
 
     def _abort_overdue(self) -> None:
-        for lease in self.held.ended(boot_time()):
-            log.warning("admission: a lease could not be renewed in time; its request is ended")
-            self._lose(lease)
+        if lost := self._lose_ended(boot_time()):
+            log.warning("admission: %d leases could not be renewed in time; their requests are ended", lost)
         self.plan_aborts()
 
+    def _lose_ended(self, now: float) -> int:
+        """Lose the leases that end at this time or before. Returns their number."""
+        ended = [lease for lease in self.held.values() if lease.deadline <= now]
+        for lease in ended:
+            self._lose(lease)
+        self._update_bounds()
+        return len(ended)
+
     def _lose(self, lease: Lease) -> None:
-        """Neither renewed nor told as held any more; its body is ended, and says so when it has ended."""
-        now = boot_time()
+        """Neither renew the lease nor report it as held any more, and end its body."""
         if not lease.ended:
-            self._ending_first = min(self._ending_first, now)
             self.ending[lease.id] = lease
-        self.held.pop(lease.id)
-        lease.term.deadline = min(lease.term.deadline, now)  # the turn that told of it had put it off
+        self._drop(lease)
+        lease.deadline = min(lease.deadline, boot_time())  # the command that reported it lost had extended it
         self._watchdog.look()
         lease.lose()
 
+    def _drop(self, lease: Lease) -> None:
+        self.held.pop(lease.id, None)
+        if not self.held:
+            self._first_renewed = self._first_end = math.inf
+
+    def _update_bounds(self) -> None:
+        self._first_renewed = min((lease.renewed for lease in self.held.values()), default=math.inf)
+        self._first_end = min((lease.deadline for lease in self.held.values()), default=math.inf)
+
     def _lease_at(self, at: float) -> float:
-        """How long, at least, a lease lasts that Redis gave or renewed at this steady time."""
-        whole = self._lease_s()
+        """How long a lease lasts at least that Redis granted or renewed at this time."""
+        whole = self.rules.local_lease_s
         return min(whole, self._shorter[1]) if self._shorter is not None and at <= self._shorter[0] else whole
 
-    def _lease_s(self) -> float:
-        return self.rules.lease_s - abort_margin(self.rules.lease_s, self.limits.cooloff_s)
-
-    def _note_stale(self, lease: Lease) -> None:
+    def _count_stale(self, lease: Lease) -> None:
         self._stale += boot_time() > lease.wire_deadline
-        if self._stale == _STALE_MANY:
+        if self._stale == _STALE_WARNING:
             log.warning(
-                "admission: %d grants in a row came too late to be used: the loop is blocked, or Redis too far for a "
-                "guard of %.3g s (BRIMFUL_GUARD_S)",
+                "admission: %d grants in a row arrived too late to be used: the event loop is blocked, or Redis is too "
+                "far away for a guard of %.3g s (BRIMFUL_GUARD_S)",
                 self._stale,
                 self.rules.guard_s,
             )

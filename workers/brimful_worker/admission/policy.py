@@ -1,58 +1,63 @@
-"""The numbers of the admission, and what follows from them. Pure: no storage, no clock.
+"""Limits of one API key, and the timing rules that follow from them. Pure functions and values: no storage, no clock.
 
-All durations are seconds unless a name ends in ``_ms``.
+Durations are in seconds, except in fields whose name ends in ``_ms``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from brimful.state.status import SETTABLE, limits_from_redis, limits_to_redis
 
 if TYPE_CHECKING:
     from brimful.config import Settings
 
 RENEWALS_PER_LEASE = 3
-"""A process that holds or waits speaks at least so often in a lease: two lost turns end nothing."""
+"""An active process sends this many commands a lease at least, so that losing two of them ends no lease."""
 IDLE_SHARE = 0.75
-"""A process that neither holds nor waits speaks after this share of a lease, so that ``status`` knows it."""
+"""A process that neither holds nor waits sends one command per this share of a lease, and so stays in ``status``."""
 ABORT_MARGIN_S = 0.25
-"""Between the end of a lease on the worker's clock and its end in Redis, for the connection to be shut."""
+"""Between a lease's end on the worker's clock and its end in Redis: time to shut the connection."""
 NETWORK_S = 0.4
-"""Of the guard, what is left to the network between the wire and the provider's clock, where the guard allows."""
+"""The share of the guard left for the way to the provider, where the guard is long enough."""
+RELEASE_DELAY_SHARE, RELEASE_DELAY_LEAST_S = 0.01, 0.005
 GATHER_PER_LEASE_S, GATHER_LEAST_S, GATHER_MOST_S = 1e-5, 0.001, 0.02
-"""See :func:`gather_s`; less than the least is not worth a timer."""
+"""See :func:`gather_s`. A delay below the least is not worth a timer."""
 REGISTERED_LEAST, REGISTERED_MOST = 32, 4096
-"""Waiting tickets of one process that Redis knows of."""
+"""Bounds of :attr:`Rules.registered`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one key allows. ``None`` = no such limit, and no cost."""
+    """What one API key allows. ``None`` means no such limit, and costs nothing."""
 
     slots: int = 16
-    """Requests active at once."""
+    """Requests active at the same time."""
     starts: int | None = 600
     """Starts in any window."""
     window_s: float = 60.0
     guard_s: float = 0.8
     """The window is widened by this much; see :func:`wire_lag`."""
     tokens: int | None = None
-    """Tokens in any window: a request's estimate when it is granted, its usage once that is known."""
+    """Tokens in any window: a request's estimate from its grant on, its usage once that is reported."""
     budget: int | None = None
-    """Tokens in all: held by running requests, spent when they end."""
+    """Tokens in total: held while a request runs, spent when it ends."""
     lease_s: float = 8.0
-    """A process that says nothing for so long has lost its slots."""
-    cooloff_s: float = 1.0
-    """A slot rests so long after its request was aborted. The process's own, not fleet-wide."""
+    """A process that sends nothing for this long loses its slots."""
+    cooldown_s: float = 1.0
+    """How long a slot stays taken after its request was aborted. Used by this process only, not fleet-wide."""
     reserve_slots: int = 0
     """Slots that batch leaves to interactive."""
     reserve_starts: int = 0
-    age_s: float = 30.0
-    """A batch request that waited so long takes every fourth turn even while interactive ones wait."""
-    breaker: int = 20
-    """Failures in a row, fleet-wide, that trip the breaker; 0 = none."""
-    ramp_s: float = 2.0
-    """After a pause the slots are filled over this time, not at once."""
+    """Starts of a window that batch leaves to interactive."""
+    starvation_s: float = 30.0
+    """A batch request that has waited this long takes every fourth turn while interactive ones wait."""
+    circuit_breaker: int = 20
+    """Consecutive failures, fleet-wide, that open the circuit breaker; 0 = never."""
+    slow_start_s: float = 2.0
+    """After a pause the slots are filled over this time rather than at once."""
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Limits:
@@ -64,56 +69,31 @@ class Limits:
             guard_s=settings.guard,
             tokens=profile.tokens,
             lease_s=settings.lease_s,
-            cooloff_s=settings.cooldown_s,
+            cooldown_s=settings.cooldown_s,
             reserve_slots=settings.reserve_slots,
             reserve_starts=settings.reserve_starts,
-            age_s=settings.starvation_s,
-            breaker=settings.circuit_breaker,
+            starvation_s=settings.starvation_s,
+            circuit_breaker=settings.circuit_breaker,
         )
 
     def fields(self) -> dict[str, int]:
-        """As Redis keeps them: whole numbers, milliseconds, 0 = no such limit."""
-        return {
-            "slots": self.slots,
-            "starts": self.starts or 0,
-            "window_ms": round(self.window_s * 1000),
-            "guard_ms": round(self.guard_s * 1000),
-            "tokens": self.tokens or 0,
-            "budget": self.budget or 0,
-            "lease_ms": round(self.lease_s * 1000),
-            "reserve_slots": self.reserve_slots,
-            "reserve_starts": self.reserve_starts,
-            "age_ms": round(self.age_s * 1000),
-            "breaker": self.breaker,
-            "ramp_ms": round(self.ramp_s * 1000),
-        }
+        """As stored in Redis. Raises UsageError naming a limit that is out of range."""
+        return limits_to_redis({name: getattr(self, name) or 0 for name in SETTABLE})
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
-    """The limits in force, as the last reply told them, and what a process derives from them."""
-
-    slots: int
-    starts: int
-    window_s: float
-    guard_s: float
-    tokens: int
-    lease_s: float
+class Rules(Limits):
+    """The limits in force, and the timing that a process derives from them. 0 may stand for None."""
 
     @classmethod
-    def from_fields(cls, fields: dict[str, int]) -> Rules:
-        return cls(
-            slots=fields["slots"],
-            starts=fields["starts"],
-            window_s=fields["window_ms"] / 1000,
-            guard_s=fields["guard_ms"] / 1000,
-            tokens=fields["tokens"],
-            lease_s=fields["lease_ms"] / 1000,
-        )
+    def from_fields(cls, fields: Mapping[str, Any], cooldown_s: float) -> Rules:
+        """From the fields stored in Redis; the cooldown is the process's own."""
+        limits: dict[str, Any] = limits_from_redis(fields)
+        return cls(cooldown_s=cooldown_s, **limits)
 
     @property
     def registered(self) -> int:
-        """Waiting tickets one process registers: enough to fill all slots twice before it is heard again."""
+        """Waiters of each queue that one process registers in Redis: enough to fill all slots twice."""
         return max(REGISTERED_LEAST, min(2 * self.slots, REGISTERED_MOST))
 
     @property
@@ -125,37 +105,50 @@ class Rules:
         return self.lease_s * IDLE_SHARE
 
     @property
-    def patience_s(self) -> float:
-        """How long an answer of Redis is waited for: after one lost answer there is time for another try."""
+    def reply_timeout_s(self) -> float:
+        """How long a reply is waited for: one lost reply leaves time for another try."""
         return self.lease_s / 4
 
     @property
     def renew_after_s(self) -> float:
-        """A lease younger than this is not renewed with a turn that happens anyway: it is old enough to save a turn of
-        its own soon, and no younger, as a busy process holds thousands and has a turn every few milliseconds."""
+        """Age of the oldest lease from which a command that is sent anyway renews leases too."""
         return 0.75 * self.heartbeat_s
+
+    @property
+    def renew_least_s(self) -> float:
+        """Age below which a lease is not renewed then: most requests of a busy process end before they need it."""
+        return 0.25 * self.heartbeat_s
+
+    @property
+    def local_lease_s(self) -> float:
+        """How long a lease lasts on the worker's clock. It ends earlier than in Redis, by the cooldown of the request
+        that is aborted then, and by the time that takes."""
+        return self.lease_s - min(self.lease_s / 2, self.cooldown_s + ABORT_MARGIN_S)
 
 
 def wire_lag(guard_s: float) -> float:
     """Seconds a process may take from the grant to the wire.
 
-    A grant counts until window + guard after it was given. A request put on the wire within ``wire_lag`` and under way
-    for no more than the rest of the guard arrives so early that the start which takes its place comes a whole window
-    later. The network gets :data:`NETWORK_S` where the guard allows, and never less than half of the guard.
+    A grant counts for window + guard. A request written within ``wire_lag``, and on its way for no longer than the rest
+    of the guard, arrives at least a window before the start that takes its place. The network gets :data:`NETWORK_S`
+    where the guard allows, and never less than half of the guard.
     """
     return min(guard_s / 2, max(guard_s - NETWORK_S, guard_s / 3))
 
 
-def gather_s(held: int) -> float:
-    """Seconds between two turns of a process with so many leases, in which what ends and what is asked comes together.
+def release_delay(most_s: float, request_s: float) -> float:
+    """Seconds for which the slot of a request that took ``request_s`` stays taken after its answer has arrived.
 
-    A turn costs as much as a dozen leases in it. No process ends more than some 2,000 requests a second, so one that
-    holds a thousand holds each for half a second at least, and 10 ms more idle its slots by a hundredth at the worst.
+    The provider may stop counting the request a moment later: 1 % of its time, at least 5 ms, at most ``most_s``.
+    """
+    return min(most_s, max(RELEASE_DELAY_LEAST_S, RELEASE_DELAY_SHARE * request_s))
+
+
+def gather_s(held: int) -> float:
+    """Seconds between two commands of a process that holds ``held`` leases, so that what happens meanwhile goes along.
+
+    A command costs as much as a dozen leases in it. A process ends about 2,000 requests a second at most, so one that
+    holds a thousand holds each for half a second: a delay of 10 ms leaves its slots idle for about one percent.
     """
     seconds = held * GATHER_PER_LEASE_S
     return 0.0 if seconds < GATHER_LEAST_S else min(seconds, GATHER_MOST_S)
-
-
-def abort_margin(lease_s: float, cooloff_s: float) -> float:
-    """How long before its end in Redis a lease ends on the worker's clock: the cool-off must fit in between."""
-    return min(lease_s / 2, cooloff_s + ABORT_MARGIN_S)

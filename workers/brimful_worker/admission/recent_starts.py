@@ -1,15 +1,15 @@
-"""The starts of this process in the last window: what it tells when Redis has lost its memory."""
+"""This process's starts of the last window: what it reports when Redis has lost its memory."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 
 _EXTRA_S = 15.0
-"""Kept beyond the window, so that a window seen a few turns ago can be recounted."""
+"""Starts are kept this much longer than the window, so that a window count a few commands old can be recounted."""
 
 
-class History:
-    """ticket → when it was granted (steady) and its tokens, oldest first."""
+class RecentStarts:
+    """ticket → when it was granted (``boot_time()``) and its tokens, oldest first."""
 
     def __init__(self) -> None:
         self._starts: OrderedDict[str, tuple[float, int]] = OrderedDict()
@@ -20,12 +20,12 @@ class History:
     def drop(self, ticket: str) -> None:
         self._starts.pop(ticket, None)
 
-    def settle(self, ticket: str, tokens: int) -> None:
+    def set_tokens(self, ticket: str, tokens: int) -> None:
         if (known := self._starts.get(ticket)) is not None:
             self._starts[ticket] = (known[0], tokens)
 
     def trim(self, now: float, span_s: float) -> None:
-        """Forgets what is older than ``span_s`` and a little."""
+        """Drop starts older than ``span_s`` and a little."""
         while self._starts:
             ticket, (at, _) = next(iter(self._starts.items()))
             if now - at <= span_s + _EXTRA_S:
@@ -33,8 +33,5 @@ class History:
             del self._starts[ticket]
 
     def ages(self, now: float) -> list[tuple[str, int, int]]:
-        """ticket, age in ms, tokens"""
+        """(ticket, age in ms, tokens) of each."""
         return [(ticket, max(0, int((now - at) * 1000)), tokens) for ticket, (at, tokens) in self._starts.items()]
-
-    def __len__(self) -> int:
-        return len(self._starts)

@@ -1,11 +1,11 @@
-"""Waiters: who waits, and those of them that Redis knows of."""
+"""Coroutines that wait for a grant, and those of them that are registered in Redis."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Iterator
-from enum import Enum, StrEnum
+from enum import StrEnum
 
 from brimful.names import Workload
 from brimful_worker.admission.lease import Lease
@@ -13,120 +13,84 @@ from brimful_worker.liveness.boot_time import boot_time
 
 
 class Queue(StrEnum):
-    """What is waited for, and in which of Redis's queues; the value is part of the ticket's id."""
+    """The queue of a waiter in Redis; the value is part of its ticket."""
 
     START_ONLY = "s"
-    """A start without a slot: first of all, since who waits for it holds a slot already."""
+    """For a start without a slot. Served first: who waits here holds a slot already."""
     INTERACTIVE = "i"
     BATCH = "b"
 
 
+WORKLOADS = {Workload.INTERACTIVE: Queue.INTERACTIVE, Workload.BATCH: Queue.BATCH}
+
+
 def is_start_only(ticket: str) -> bool:
-    """Of a ticket's id."""
     return ticket.split(".", 2)[1] == Queue.START_ONLY
 
 
-WORKLOADS = {Workload.INTERACTIVE: Queue.INTERACTIVE, Workload.BATCH: Queue.BATCH}
-_CANCELLED_MOST = 64
-"""More cancelled tickets than that, and than live ones, are cleared away."""
-
-
-class Place(Enum):
-    """Where a ticket is."""
-
-    BEHIND = 1
-    REGISTERED = 2
-    CANCELLED = 3
-    """Still in the queue of those behind, to be passed over."""
-    OUT = 4
-
-
 class Waiter:
-    """One wish for a slot. Its id is also the grant's and the lease's, and is never used again."""
+    """One coroutine's request for a grant. Its ticket, ``id``, is also the grant's and the lease's; none is reused."""
 
-    __slots__ = ("future", "id", "place", "queue", "since", "tokens")
+    __slots__ = ("future", "id", "queue", "since", "tokens")
 
     def __init__(self, ticket: str, queue: Queue, tokens: int, since: float, future: asyncio.Future[Lease]):
         self.id = ticket
         self.queue = queue
         self.tokens = tokens
         self.since = since
-        """On :func:`.boot_time`."""
+        """On ``boot_time()``."""
         self.future = future
-        self.place = Place.BEHIND
 
     @property
     def waited_ms(self) -> int:
         return max(0, round((boot_time() - self.since) * 1000))
 
 
-class Waiting:
-    """All tickets of one process, oldest first; the first few are registered in Redis, the others cost it nothing."""
+class Waiters:
+    """All waiters of one process, oldest first. Redis knows the first few of each queue; the others cost it nothing."""
 
     def __init__(self, process: str) -> None:
         self._process = process
         self._number = 0
-        self._behind: dict[Queue, deque[Waiter]] = {queue: deque() for queue in Queue}
-        self._gone: dict[Queue, int] = dict.fromkeys(Queue, 0)  # cancelled ones still in the deque
+        self._behind: dict[Queue, OrderedDict[str, Waiter]] = {queue: OrderedDict() for queue in Queue}
         self._registered: dict[Queue, dict[str, Waiter]] = {queue: {} for queue in Queue}
 
     def add(self, queue: Queue, tokens: int, since: float, future: asyncio.Future[Lease]) -> Waiter:
-        """A new ticket at the end, or at the front when its wait began long ago (a stale grant asked anew)."""
+        """A new waiter at the end, or at the front if it has waited since long ago (its last grant was stale)."""
         self._number += 1
-        ticket = Waiter(f"{self._process}.{queue.value}.{self._number:09d}.{tokens}", queue, tokens, since, future)
+        waiter = Waiter(f"{self._process}.{queue.value}.{self._number:09d}.{tokens}", queue, tokens, since, future)
         behind = self._behind[queue]
-        if behind and since < behind[0].since:
-            behind.appendleft(ticket)
-        else:
-            behind.append(ticket)
-        return ticket
+        in_front = bool(behind) and since < next(iter(behind.values())).since
+        behind[waiter.id] = waiter
+        if in_front:
+            behind.move_to_end(waiter.id, last=False)
+        return waiter
 
     def register(self, most: int) -> list[Waiter]:
-        """Moves tickets forward until ``most`` of each queue are registered. Returns those moved."""
+        """Move waiters forward until ``most`` of each queue are registered. Returns those moved."""
         moved = []
         for queue in Queue:
             behind, registered = self._behind[queue], self._registered[queue]
             while behind and len(registered) < most:
-                ticket = behind.popleft()
-                if ticket.place is Place.CANCELLED:
-                    self._gone[queue] -= 1
-                    continue
-                if ticket.future.done():
-                    ticket.place = Place.OUT
-                    continue
-                ticket.place = Place.REGISTERED
-                registered[ticket.id] = ticket
-                moved.append(ticket)
+                _, waiter = behind.popitem(last=False)
+                if not waiter.future.done():
+                    registered[waiter.id] = waiter
+                    moved.append(waiter)
         return moved
 
     def wants_registering(self, queue: Queue, most: int) -> bool:
-        """Whether it is worth a turn of its own to register more: the first ones, then only when half have gone."""
-        return len(self._registered[queue]) <= most // 2 and len(self._behind[queue]) > self._gone[queue]
+        """Whether registering more is worth a command: at first, then whenever half of the registered have gone."""
+        return len(self._registered[queue]) <= most // 2 and bool(self._behind[queue])
 
-    def cancel(self, ticket: Waiter) -> bool:
-        """Takes out a ticket whose future is done. True when Redis knows of it."""
-        if ticket.place is Place.REGISTERED:
-            del self._registered[ticket.queue][ticket.id]
-            ticket.place = Place.OUT
-            return True
-        if ticket.place is Place.BEHIND:
-            ticket.place = Place.CANCELLED
-            self._gone[ticket.queue] += 1
-            self._clear(ticket.queue)
-        return False
-
-    def _clear(self, queue: Queue) -> None:
-        """Where nothing is granted for long, waits that are given up again and again must not pile up."""
-        behind = self._behind[queue]
-        if self._gone[queue] > max(_CANCELLED_MOST, len(behind) // 2):
-            self._behind[queue] = deque(ticket for ticket in behind if ticket.place is not Place.CANCELLED)
-            self._gone[queue] = 0
+    def cancel(self, waiter: Waiter) -> bool:
+        """Remove a waiter whose future is done. True if Redis knows it."""
+        self._behind[waiter.queue].pop(waiter.id, None)
+        return self._registered[waiter.queue].pop(waiter.id, None) is not None
 
     def pop(self, ticket: str) -> Waiter | None:
-        """The registered ticket of a grant, taken out."""
+        """Remove the registered waiter that was granted."""
         for registered in self._registered.values():
             if (found := registered.pop(ticket, None)) is not None:
-                found.place = Place.OUT
                 return found
         return None
 
@@ -135,23 +99,20 @@ class Waiting:
             yield from registered.values()
 
     def behind(self, queue: Queue) -> int:
-        """How many wait that Redis does not know of."""
-        return len(self._behind[queue]) - self._gone[queue]
+        """Number of waiters that Redis does not know."""
+        return len(self._behind[queue])
 
     def count(self, queue: Queue) -> int:
-        return len(self._registered[queue]) + self.behind(queue)
+        return len(self._registered[queue]) + len(self._behind[queue])
 
     def __bool__(self) -> bool:
         return any(self.count(queue) for queue in Queue)
 
     def drain(self) -> list[Waiter]:
-        """Everything that waits, taken out."""
-        tickets = [ticket for ticket in self.registered() if not ticket.future.done()]
+        """Remove all; returns those whose future is not done."""
+        waiters = list(self.registered())
         for queue in Queue:
-            tickets += [ticket for ticket in self._behind[queue] if not ticket.future.done()]
+            waiters += self._behind[queue].values()
             self._behind[queue].clear()
             self._registered[queue].clear()
-            self._gone[queue] = 0
-        for ticket in tickets:
-            ticket.place = Place.OUT
-        return tickets
+        return [waiter for waiter in waiters if not waiter.future.done()]

@@ -1,7 +1,4 @@
-"""The clock of every deadline: seconds that nobody can set and that pass while the machine is suspended.
-
-It stands alone because every room from ``liveness`` up reads it. The guardian, a script without imports, has a copy.
-"""
+"""The clock of every deadline, in a file of its own since each room from ``liveness`` up reads it."""
 
 from __future__ import annotations
 
@@ -19,5 +16,5 @@ def _clock() -> Callable[[], float]:
 
 
 boot_time: Callable[[], float] = _clock()
-"""Seconds since boot, suspension included, so that a laptop that wakes does not take its leases for young ones.
-``time.monotonic()`` where no such clock exists."""
+"""Seconds since boot. Nobody can set this clock, and it includes the time for which the machine was suspended: a laptop
+that wakes sees its leases' true age. ``time.monotonic()`` where the system has no such clock."""

@@ -1,8 +1,7 @@
-"""The worker's side of its guardian (:mod:`brimful_worker.liveness.guardian`): a thread that starts it and keeps
-writing beats.
+"""The worker's side of its guardian (:mod:`brimful_worker.liveness.guardian`): a thread that starts it and sends beats.
 
-Failure mode: without a guardian, or while one is started again, all works on; only a worker that is stopped as a whole
-is then not noticed before it goes on.
+Failure mode: without a guardian, or while it is started again, the worker works on; only a worker that is stopped as a
+whole then goes unnoticed.
 """
 
 from __future__ import annotations
@@ -21,19 +20,19 @@ from brimful_worker.liveness import guardian
 log = logging.getLogger(__name__)
 
 _BEATS, _BEAT_LEAST_S, _BEAT_MOST_S = 6, 0.3, 1.0
-"""So many beats in a silence that is allowed, so that one that comes late harms nobody; and the pauses between them."""
+"""Beats per allowed silence, so that a late one does no harm; and the bounds of the pauses between them."""
 SILENCE_LEAST_S = 2.0
-"""A busy machine may keep any process waiting for a second; nobody is killed for that. Leases under 5 s cannot be
-guarded to the end, then."""
+"""A busy machine may suspend any process for a second, which must not kill it. So leases below 5 s are not guarded to
+their end."""
 _TRIES = 3
 _LONG_S = 60.0
-"""After so long a guardian's end is no sign that the next will end too."""
+"""A guardian that lived this long does not count as a failed try."""
 _PASSED_ON = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "LANG", "LC_ALL")
-"""All that the guardian gets of the environment: an interpreter may need the first two to start. Never the key."""
+"""The only environment variables of the guardian: an interpreter may need them to start. Never the API key."""
 
 
 class Pulse:
-    """``may_be_silent()`` tells, on this class's thread, how many seconds from now no lease of this process ends."""
+    """``may_be_silent()``, called on this class's thread: seconds from now in which no lease of this process ends."""
 
     def __init__(self, may_be_silent: Callable[[], float]) -> None:
         self._may_be_silent = may_be_silent
@@ -41,23 +40,22 @@ class Pulse:
         self._thread = threading.Thread(target=self._run, name="brimful-pulse", daemon=True)
 
     def start(self) -> None:
-        """Returns at once."""
         self._thread.start()
 
     def stop(self) -> None:
-        """The guardian has ended when this returns, within two seconds. Idempotent."""
+        """Wait until the guardian has ended, for two seconds at most. Idempotent."""
         self._stopping.set()
         self._thread.join(2.0)
 
     def _run(self) -> None:
-        if os.getpid() == 1:  # the kernel lets nobody in a container kill its first process
-            log.warning("no guardian can end this worker, as it is process 1: give the container an init (--init)")
+        if os.getpid() == 1:  # the kernel lets nobody inside a container kill its first process
+            log.warning("no guardian can kill this worker, since it is process 1: give the container an init (--init)")
             return
         tries = _TRIES
         while tries:
             since = time.monotonic()
             try:
-                self._beat_on()
+                self._guarded()
             except OSError as error:
                 log.debug("the guardian: %s", error)
             if self._stopping.wait(_BEAT_LEAST_S):
@@ -65,10 +63,10 @@ class Pulse:
             tries = _TRIES if time.monotonic() - since > _LONG_S else tries - 1
         log.warning("no guardian watches this worker: it ended, or could not be started, %d times", _TRIES)
 
-    def _beat_on(self) -> None:
-        """Starts a guardian and writes beats until we stop. Raises OSError when it has ended or could not be started.
+    def _guarded(self) -> None:
+        """Start a guardian and write beats until :meth:`stop`. Raises OSError if it ended or could not be started.
 
-        Neither end of the pipe is inherited by any other process: the guardian alone reads, this process alone writes.
+        No other process inherits an end of the pipe: only the guardian reads it, only this process writes it.
         """
         read, write = os.pipe()
         try:
@@ -80,10 +78,9 @@ class Pulse:
         finally:
             os.close(read)
         try:
-            log.debug("guardian %d watches this worker", process.pid)
             while True:
                 silence_ms = self._silence_ms()
-                with contextlib.suppress(BlockingIOError):  # it stands still itself, and will look twice when it wakes
+                with contextlib.suppress(BlockingIOError):  # the guardian stands still itself; it will read them all
                     os.write(write, b"%d\n" % silence_ms)
                 if self._stopping.wait(max(_BEAT_LEAST_S, min(silence_ms / 1000 / _BEATS, _BEAT_MOST_S))):
                     return
@@ -103,12 +100,12 @@ def _start(read: int, silence_ms: int) -> subprocess.Popen[bytes]:
         env={name: os.environ[name] for name in _PASSED_ON if name in os.environ},
         cwd="/",
         pass_fds=(read,),
-        start_new_session=True,  # neither a terminal's Ctrl-C nor its Ctrl-Z is meant for it
+        start_new_session=True,  # so that neither Ctrl-C nor Ctrl-Z in a terminal reaches it
     )
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Its pipe is closed, so it ends of itself."""
+    """Wait for a guardian whose pipe is closed: it ends by itself."""
     try:
         process.wait(1.0)
     except subprocess.TimeoutExpired:

@@ -19,6 +19,7 @@ from brimful.names import Mode, Workload
 from brimful.outcome import Cause, Failure, Outcome
 from brimful.request import Request
 from brimful_worker.admission import Admission, Lease, LeaseLost, StaleGrant
+from brimful_worker.admission.policy import release_delay
 from brimful_worker.metrics import catalogue as metrics
 from brimful_worker.provider.answers.answer import Classification, Kind
 from brimful_worker.provider.assembly import Assembly, Part
@@ -210,14 +211,12 @@ class _Sampling:
             answer = await provider.complete(part, body, lease, on_sent)
         if lease.lost and answer.completion is None:
             answer = retry.LEASE_LOST
+        rest_s = sampler.settings.cooldown_s if answer.abandoned else 0.0
         if sent_at is not None:
-            self.stats.attempted(answer, time.monotonic() - sent_at)
-        lease.report(
-            ok=retry.provider_health(answer),
-            tokens_used=answer.tokens_used,
-            cooloff_s=sampler.settings.cooldown_s if answer.abandoned else None,
-            settle_s=sampler.settings.release_delay_s,
-        )
+            elapsed_s = time.monotonic() - sent_at
+            self.stats.attempted(answer, elapsed_s)
+            rest_s = max(rest_s, release_delay(sampler.settings.release_delay_s, elapsed_s))
+        lease.report(ok=retry.provider_health(answer), tokens_used=answer.tokens_used, cooldown_s=rest_s)
         if answer.kind is Kind.BUDGET:
             if await sampler.in_flight_elsewhere() <= 0:
                 sampler.budget.end(hold)

@@ -1,4 +1,4 @@
-"""Admission's conversation with Redis: one coordinator a process, its connections, its scripts.
+"""The admission's conversation with Redis: one coordinator a process, its connections, its script.
 
 Imported by ``admission`` only.
 """

@@ -1,11 +1,14 @@
-"""Connections of the coordinator's own: never pooled, so that no reply can reach anybody but who asked.
+"""One connection to Redis. Not pooled: no reply can reach another caller.
 
-A call that fails or is cancelled drops its connection; what was on its way is read by nobody.
+A call that fails or is cancelled closes the connection, so that a late reply is read by nobody.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import redis.exceptions
@@ -15,120 +18,110 @@ from brimful.state.redis_url import close_redis_client, redis_client
 from brimful_worker.broker.hiredis_packing import packed
 from brimful_worker.liveness.boot_time import boot_time
 
-CONNECT_S = 2.0
-CALL_S = 2.0
+_CONNECT_S = 2.0
+_REPLY_S = 2.0
+_RETRY_FIRST_S, _RETRY_MOST_S = 0.05, 1.0
 
 
-class LinkDown(Exception):
-    """The server cannot be reached, or does not serve. ``str()`` says why, without passwords."""
+class ConnectionDown(Exception):
+    """The server cannot be reached, or does not serve (loading, read-only). ``str()`` says why, without passwords."""
+
+
+class Backoff:
+    """Pauses between tries: doubling, with jitter."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self._next_s = _RETRY_FIRST_S
+
+    async def sleep(self) -> None:
+        seconds, self._next_s = self._next_s, min(2 * self._next_s, _RETRY_MOST_S)
+        await asyncio.sleep(seconds * (0.5 + random.random() / 2))
 
 
 class Connection:
-    """One connection. ``connect`` as often as needed, ``close`` at the end."""
+    """Every method may raise ConnectionDown, and ``redis.exceptions.ResponseError`` for an error reply."""
 
     def __init__(self, url: str, name: str) -> None:
-        # RESP2 and no time-out of the connection's own: calls bring theirs, and the push link waits for ever
+        # RESP2, and no timeout of redis-py's own: each call brings its own, and a subscriber waits for ever.
         client = redis_client(
             url,
             decode_responses=False,
             protocol=2,
             socket_timeout=None,
-            socket_connect_timeout=CONNECT_S,
+            socket_connect_timeout=_CONNECT_S,
             health_check_interval=0,
             client_name=name,
         )
         self._client = packed(client)
         self._connection: AbstractConnection | None = None
-        self.call_s = CALL_S
+        self.reply_timeout_s = _REPLY_S
 
     @property
     def connected(self) -> bool:
         return self._connection is not None and self._connection.is_connected
 
     async def connect(self) -> None:
-        """A new connection, with the old one dropped. Raises LinkDown."""
+        """Open a new connection and close the old one."""
         await self.close()
         self._connection = self._client.connection_pool.make_connection()  # type: ignore[no-untyped-call]
-        try:
-            async with asyncio.timeout(CONNECT_S + 1):
-                await self._connection.connect()
-        except (redis.exceptions.RedisError, OSError, TimeoutError) as error:
-            await self.close()
-            raise LinkDown(_reason(error)) from None
-        except BaseException:
-            await self.close()
-            raise
+        async with self._closed_on_failure() as connection, asyncio.timeout(_CONNECT_S + 1):
+            await connection.connect()  # type: ignore[no-untyped-call]
 
     async def call(self, *command: Any) -> Any:
-        """One command's reply. Raises LinkDown, and redis-py's ResponseError when the server refuses the command."""
-        if self._connection is None:
-            raise LinkDown("not connected")
-        try:
-            async with asyncio.timeout(self.call_s):
-                await self._connection.send_command(*command)
-                return await self._connection.read_response()
-        except (redis.exceptions.ReadOnlyError, redis.exceptions.BusyLoadingError) as error:
-            await self.close()  # a demoted or a starting server: look for the right one
-            raise LinkDown(_reason(error)) from None
-        except redis.exceptions.ResponseError:
-            raise
-        except (redis.exceptions.RedisError, OSError, TimeoutError) as error:
-            await self.close()
-            raise LinkDown(_reason(error)) from None
-        except BaseException:
-            await self.close()
-            raise
+        """The reply to one command."""
+        async with self._closed_on_failure() as connection, asyncio.timeout(self.reply_timeout_s):
+            await connection.send_command(*command)
+            return await connection.read_response()
 
-    async def next_push(self) -> Any:
-        """The next message of a subscribed link; waits for ever. Raises LinkDown."""
-        if self._connection is None:
-            raise LinkDown("not connected")
-        try:
-            return await self._connection.read_response()
-        except (redis.exceptions.RedisError, OSError) as error:
-            await self.close()
-            raise LinkDown(_reason(error)) from None
-
-    def abort(self) -> None:
-        """Break the connection; whoever reads from it meets LinkDown."""
-        writer = getattr(self._connection, "_writer", None)
-        if writer is not None:
-            writer.transport.abort()
-
-    async def dispose(self) -> None:
-        """Close for good."""
-        await self.close()
-        await close_redis_client(self._client)
+    async def next_message(self) -> Any:
+        """The next message of a subscribed connection; waits for ever."""
+        async with self._closed_on_failure() as connection:
+            return await connection.read_response()
 
     async def close(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.disconnect(nowait=True)
 
+    async def dispose(self) -> None:
+        """Close for good."""
+        await self.close()
+        await close_redis_client(self._client)
 
-class CommandLink(Connection):
-    """The link that speaks; it knows which server it speaks to, and how old that is."""
+    @asynccontextmanager
+    async def _closed_on_failure(self) -> AsyncIterator[AbstractConnection]:
+        if self._connection is None:
+            raise ConnectionDown("not connected")
+        try:
+            yield self._connection
+        except BaseException as error:
+            not_serving = isinstance(error, (redis.exceptions.ReadOnlyError, redis.exceptions.BusyLoadingError))
+            if isinstance(error, redis.exceptions.ResponseError) and not not_serving:
+                raise
+            await self.close()
+            if isinstance(error, (redis.exceptions.RedisError, OSError, TimeoutError)):
+                raise ConnectionDown(str(error) or type(error).__name__) from None
+            raise
+
+
+class CommandConnection(Connection):
+    """The connection that sends commands. It knows which server it reached, and how old that server is."""
 
     server = ""
+    """The server's run_id."""
 
     async def connect(self) -> None:
         await super().connect()
-        try:
-            answer = await self.call("INFO", "server")
-        except redis.exceptions.ResponseError as error:
-            await self.close()
-            raise LinkDown(_reason(error)) from None
-        text = answer if isinstance(answer, bytes) else str(answer).encode()
-        fields = dict(line.split(b":", 1) for line in text.splitlines() if b":" in line)
+        answer: bytes = await self.call("INFO", "server")
+        fields = dict(line.split(b":", 1) for line in answer.splitlines() if b":" in line)
         self.server = fields.get(b"run_id", b"").decode()
-        # whole seconds less whole seconds: the server may be a second younger than it says
+        # In whole seconds: the server may be up to a second younger than it says.
         self._born = boot_time() - max(0.0, float(fields.get(b"uptime_in_seconds", b"0")) - 1)
 
     @property
     def uptime_s(self) -> float:
         """The server's age at least."""
         return boot_time() - self._born
-
-
-def _reason(error: BaseException) -> str:
-    return str(error) or type(error).__name__

@@ -1,7 +1,7 @@
-"""The one voice of a process towards Redis: everything its coroutines want goes through one turn at a time.
+"""The process's one conversation with Redis: collects what its coroutines want, and sends one command at a time.
 
-Failure mode: when Redis is away the turn is repeated, word for word and under the same number, until it is answered;
-meanwhile nothing is granted, and leases that cannot be renewed in time end by themselves.
+Failure mode: when Redis is away the command is repeated, unchanged and under the same number, until it is answered.
+Meanwhile nothing is granted, and leases that cannot be renewed in time end by themselves.
 """
 
 from __future__ import annotations
@@ -15,101 +15,108 @@ from typing import Any
 
 import orjson
 
-from brimful_worker.admission.keys import Keys
+from brimful.errors import FleetError
+from brimful_worker.admission.errors import SchemaMismatch
 from brimful_worker.admission.local_state import LocalState
 from brimful_worker.admission.policy import Limits, Rules, gather_s
-from brimful_worker.admission.waiters import WORKLOADS, Waiter
-from brimful_worker.admission.wire.outgoing import Outbox
-from brimful_worker.admission.wire.pending_grants import Inbox
+from brimful_worker.admission.waiters import WORKLOADS
+from brimful_worker.admission.wire.outgoing import Outgoing
+from brimful_worker.admission.wire.pending_grants import PendingGrants
 from brimful_worker.admission.wire.redis_clock import RedisClock
 from brimful_worker.admission.wire.rpc import Answer, Rpc
+from brimful_worker.admission.wire.scripts import SCHEMA
 from brimful_worker.admission.wire.subscriber import Subscriber
 from brimful_worker.liveness.boot_time import boot_time
 from brimful_worker.liveness.watchdog import NAP_S
 
 log = logging.getLogger(__name__)
 
-_UNHEARD_POLL_S = 0.25
-"""Pace of a waiting process whose pushes cannot come."""
-_UNHEARD_MS = 500
-"""A push that the inbox brings so late was lost."""
+_POLL_S = 0.25
+"""Time between commands of a process that waits and cannot receive pushes."""
+_LATE_MS = 500
+"""A grant that a reply brings this long after it was pushed: the push was lost."""
 _TICK_S = 0.001
 """Redis's clock is read in whole milliseconds."""
 _SILENT_LEASES = 1.5
-"""After so many leases without a turn the server may have forgotten us: join anew."""
+"""After this many leases without a command the server may have forgotten this process: it joins again."""
 _HOST = socket.gethostname()
 
 
 class Coordinator:
-    """Runs on one event loop; :meth:`run` speaks for :attr:`local_state`."""
+    """Runs on one event loop; :meth:`run` sends and receives on behalf of :attr:`local_state`."""
 
     def __init__(self, url: str, tag: str, limits: Limits, name: str) -> None:
         self.process = secrets.token_hex(5)
         self.name = name
-        self.joined = asyncio.Event()
-        """Set with the first turn that Redis has answered."""
-        keys = Keys(tag)
-        self._subscriber = Subscriber(url, keys, self.process, self._on_push)
+        self.joined: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done with the first answer of Redis, or with what made :meth:`run` fail before it."""
+        self._subscriber = Subscriber(url, tag, self.process, self._on_push)
         self._clock = RedisClock()
-        self.talk = Rpc(url, keys, self.process, self._subscriber, self._clock)
-        self.local_state = LocalState(self.process, limits, self._clock, self._speak_soon)
-        self._inbox = Inbox(self.local_state.granted)
+        self.rpc = Rpc(url, tag, self.process, self._subscriber, self._clock)
         self._wake = asyncio.Event()
-        self._at: float | None = None
-        self._number = 0
+        self.local_state = LocalState(self.process, limits, self._clock, self._wake.set)
+        self._grants = PendingGrants(self.local_state.granted)
+        self._next_poll_at: float | None = None
+        self._command_seq = 0
         self._epoch = ""
+        """Empty: the next command joins."""
         self._rev = ""
         self._overrides: dict[str, int] | None = None
         self._alive, self._used, self._used_at, self._spent = 0, 0, 0.0, 0
         self._paused_until, self._pause_reason = 0.0, ""
-        self._last_turn = boot_time()
-        self._worker_text = ""
+        self._last_sent = boot_time()
+        self._description = ""
         self._leaving = False
-        self._differs = self._differed = False
+        self._differs = self._logged_differs = False
 
     def pause(self, seconds: float, reason: str) -> None:
-        """At the next turn the whole fleet is paused."""
-        self.local_state.outbox.hold((max(0, round(seconds * 1000)), reason))
-        self._speak_soon()
+        """Pause the whole fleet with the next command."""
+        self.local_state.outgoing.add_pause((max(0, round(seconds * 1000)), reason))
+        self._wake.set()
 
-    def leave(self) -> list[Waiter]:
-        """From now on nothing is asked. Returns the tickets that still waited."""
+    def leave(self) -> None:
+        """Cancel all waiters, and let :meth:`run` tell Redis and return."""
         self._leaving = True
-        self.local_state.closed = "the admission is closed"
-        self._speak_soon()
-        return self.local_state.waiting.drain()
+        self.local_state.stop(FleetError("the admission is closed"), cancel=True)
+        self._send_soon()
 
     async def run(self) -> None:
-        """Speaks until it has left. Cancel it to give up at once."""
-        listening = asyncio.create_task(self._subscriber.run(), name="brimful-listener")
+        """Returns after :meth:`leave`, or when nothing can be granted any more. Cancel it to stop at once."""
+        try:
+            await self._run()
+        except Exception as error:
+            failure = error if isinstance(error, FleetError) else FleetError(f"the admission failed: {error}")
+            log.critical("%s; this process starts nothing more", failure, exc_info=None if failure is error else error)
+            self.local_state.stop(failure, cancel=False)
+            if not self.joined.done():
+                self.joined.set_exception(failure)
+
+    async def _run(self) -> None:
+        subscribing = asyncio.create_task(self._subscriber.run(), name="brimful-subscriber")
         try:
             while True:
                 await self._until_due()
-                # What else ends in this turn of the loop, or within a moment where much is held, goes along.
-                await asyncio.sleep(self._moment())
+                # What else happens in this pass of the event loop, or in a moment where much is held, goes along.
+                await asyncio.sleep(self._gathering_s())
                 leaving = self._leaving
-                await self._turn()
-                if leaving and not self.local_state.outbox.releases:
+                await self._exchange()
+                if leaving and not self.local_state.outgoing.releases:
                     return
-        except Exception as fault:
-            log.critical("admission: the coordinator failed; this process starts nothing more", exc_info=fault)
-            self.local_state.fail(fault)
-            raise
         finally:
-            listening.cancel()
-            await asyncio.gather(listening, return_exceptions=True)
-            await self.talk.close()
+            subscribing.cancel()
+            await asyncio.gather(subscribing, return_exceptions=True)
+            await self.rpc.close()
             self.local_state.close()
 
-    # when to speak
+    # when to send
 
-    def _speak_soon(self) -> None:
-        self.local_state.outbox.urgent = True
+    def _send_soon(self) -> None:
+        self.local_state.outgoing.urgent = True
         self._wake.set()
 
     async def _until_due(self) -> None:
         loop = asyncio.get_running_loop()
-        while not (self.local_state.outbox or self._epoch == "" or self._inbox.gap):
+        while not (self.local_state.outgoing or self._epoch == "" or self._grants.gap):
             due = self._due()
             if due <= boot_time():
                 return
@@ -120,165 +127,173 @@ class Coordinator:
             finally:
                 timer.cancel()
 
-    def _moment(self) -> float:
-        """How much longer than the loop's turn may be waited for company."""
-        if self._leaving or not self._epoch or self.local_state.outbox.pause:
+    def _gathering_s(self) -> float:
+        if self._leaving or not self._epoch or self.local_state.outgoing.pause:
             return 0.0
-        return max(0.0, self._last_turn + gather_s(len(self.local_state.held)) - boot_time())
+        return max(0.0, self._last_sent + gather_s(len(self.local_state.held)) - boot_time())
 
     def _due(self) -> float:
-        local_state, rules = self.local_state, self.local_state.rules
-        active = bool(local_state.waiting or local_state.held)
-        due = self._last_turn + (rules.heartbeat_s if active else rules.idle_s)
-        if (renewal := local_state.next_renewal()) is not None:
+        state, rules = self.local_state, self.local_state.rules
+        active = bool(state.waiting or state.held)
+        due = self._last_sent + (rules.heartbeat_s if active else rules.idle_s)
+        if (renewal := state.next_renewal()) is not None:
             due = min(due, renewal)
-        if local_state.waiting and not self._subscriber.listening:
-            due = min(due, self._last_turn + _UNHEARD_POLL_S)
-        return due if self._at is None else min(due, self._at)
+        if state.waiting and not self._subscriber.subscribed:
+            due = min(due, self._last_sent + _POLL_S)
+        return due if self._next_poll_at is None else min(due, self._next_poll_at)
 
-    # what to say
+    # what to send
 
-    async def _turn(self) -> None:
-        if boot_time() - self._last_turn > _SILENT_LEASES * self.local_state.rules.lease_s:
+    async def _exchange(self) -> None:
+        if boot_time() - self._last_sent > _SILENT_LEASES * self.local_state.rules.lease_s:
             self._epoch = ""
-        taken = self.local_state.outbox.take()
-        message = self._compose(taken)
-        self._at = None
-        answer = await self.talk.say(message, lambda: self._inbox.seen)
-        if answer.reply["status"] != "ok":
-            log.debug("admission: %s, epoch %s", answer.reply["status"], answer.reply["epoch"])
-            self.local_state.outbox.put_back(taken)
+        taken = self.local_state.outgoing.take()
+        message = self._message(taken)
+        self._next_poll_at = None
+        answer = await self.rpc.call(message, lambda: self._grants.seen)
+        status = answer.reply["status"]
+        if status == "schema":
+            raise SchemaMismatch(
+                f"this process uses version {SCHEMA} of the admission's schema, and the workers of this key on its "
+                f"Redis use version {answer.reply['schema']}: stop those first, or run the same version of brimful here"
+            )
+        if status == "ok":
+            self._apply(message, answer)
+        else:
+            log.debug("admission: %s, epoch %s", status, answer.reply["epoch"])
+            self.local_state.outgoing.put_back(taken)
             self._epoch = ""
-            return
-        self._take(message, answer)
 
-    def _compose(self, taken: Outbox) -> dict[str, Any]:
-        now, local_state = boot_time(), self.local_state
-        self._number += 1
+    def _message(self, taken: Outgoing) -> dict[str, Any]:
+        now, state = boot_time(), self.local_state
+        self._command_seq += 1
         message: dict[str, Any] = {
             "process": self.process,
-            "command": self._number,
+            "schema": SCHEMA,
+            "command": self._command_seq,
             "epoch": self._epoch,
-            "lease_ms": round(local_state.rules.lease_s * 1000),
+            "lease_ms": round(state.rules.lease_s * 1000),
             "rev": self._rev,
         }
-        fresh = local_state.waiting.register(local_state.rules.registered)
+        fresh = state.waiting.register(state.rules.registered)
         if not self._epoch:
-            self._inbox.restart()
+            self._grants.restart()
             message["join"] = self._join(now, taken)
             if (left := self._paused_until - now) > 0:  # a server that lost its memory lost the pause too
-                taken.hold((round(left * 1000), self._pause_reason))
-            fresh = list(local_state.waiting.registered())
-            self._worker_text = ""
+                taken.add_pause((round(left * 1000), self._pause_reason))
+            fresh = list(state.waiting.registered())
+            self._description = ""
         else:
-            if renew := local_state.to_renew(now):
+            if renew := state.to_renew(now):
                 message["renew"] = renew
             if self._differs:
-                message["defaults"] = local_state.limits.fields()
+                message["defaults"] = state.limits.fields()
         if fresh:
-            message["ask"] = [[ticket.id, ticket.waited_ms] for ticket in fresh]
+            message["ask"] = [[waiter.id, waiter.waited_ms] for waiter in fresh]
         if taken.releases:
             message["release"] = taken.releases
         if taken.cancels:
             message["cancel"] = taken.cancels
         if taken.pause:
             message["pause"] = taken.pause
-        if (text := self._describe()) != self._worker_text:
-            self._worker_text = message["worker"] = text
+        if (description := self._describe()) != self._description:
+            self._description = message["worker"] = description
         if self._leaving:
             message["leave"] = True
         return message
 
-    def _join(self, now: float, taken: Outbox) -> dict[str, Any]:
-        """What a server that may know nothing must know of us. Ended leases that could not be told yet count as held:
-        their release follows in the same turn. So do lost ones whose requests are still being ended."""
-        local_state, rules = self.local_state, self.local_state.rules
-        local_state.history.trim(now, rules.window_s + rules.guard_s)
-        tickets = [*local_state.live(now), *local_state.ending, *[release[0] for release in taken.releases]]
-        told: dict[str, Any] = {"defaults": local_state.limits.fields(), "leases": [[ticket] for ticket in tickets]}
+    def _join(self, now: float, taken: Outgoing) -> dict[str, Any]:
+        """What a server that may have lost its memory must learn. Leases whose release has not been sent count as held:
+        the same command releases them. So do lost ones whose requests are still being ended."""
+        state, rules = self.local_state, self.local_state.rules
+        state.recent_starts.trim(now, rules.window_s + rules.guard_s)
+        tickets = [*state.to_join(now), *state.ending, *[release[0] for release in taken.releases]]
+        join: dict[str, Any] = {"defaults": state.limits.fields(), "leases": [[ticket] for ticket in tickets]}
         if rules.starts:
-            told["starts"] = [[ticket, age] for ticket, age, _ in local_state.history.ages(now)]
+            join["starts"] = [[ticket, age] for ticket, age, _ in state.recent_starts.ages(now)]
         if rules.tokens:
-            told["tokens"] = local_state.history.ages(now)
+            join["tokens"] = state.recent_starts.ages(now)
         if self._alive:
-            age_ms = int((now - self._used_at) * 1000) - 2  # rounding must not put a start after the look that saw it
-            told |= {"alive": self._alive, "used": self._used, "used_age_ms": max(0, age_ms)}
+            age_ms = int((now - self._used_at) * 1000) - 2  # rounding must not put a start after the count that saw it
+            join |= {"alive": self._alive, "used": self._used, "used_age_ms": max(0, age_ms)}
         if self._overrides:
-            told["overrides"] = self._overrides
+            join["overrides"] = self._overrides
         if self._spent:
-            told["spent"] = self._spent
-        return told
+            join["spent"] = self._spent
+        return join
 
     def _describe(self) -> str:
         behind = {workload.value: self.local_state.waiting.behind(queue) for workload, queue in WORKLOADS.items()}
         text: bytes = orjson.dumps({"name": self.name, "host": _HOST, "pid": os.getpid(), **behind})
         return text.decode()
 
-    # what comes back
+    # what Redis sends
 
-    def _take(self, message: dict[str, Any], answer: Answer) -> None:
-        local_state, sent, received, reply = self.local_state, answer.sent, answer.received, answer.reply
+    def _apply(self, message: dict[str, Any], answer: Answer) -> None:
+        state, sent, received, reply = self.local_state, answer.sent, answer.received, answer.reply
         now_ms = reply["now"]
         if reply["epoch"] != self._epoch:
             self._clock.reset()
             self._epoch = reply["epoch"]
         self._clock.note(sent, now_ms)
-        self._last_turn = sent
+        self._last_sent = sent
         if limits := reply.get("limits"):
             self._rev = reply["rev"]
             self._overrides = reply.get("overrides")
-            local_state.obey(Rules.from_fields(limits))
-            self.talk.be_patient(local_state.rules.patience_s)
+            state.apply(Rules.from_fields(limits, state.limits.cooldown_s))
+            self.rpc.set_timeout(state.rules.reply_timeout_s)
         if "join" in message or "defaults" in message:
             self._differs = bool(reply.get("differs"))
-        if self._differs and not self._differed:
-            self._differed = True
+        if self._differs and not self._logged_differs:
+            self._logged_differs = True
             log.warning(
-                "admission: this process's limits differ from the others', which stay in force: %s", local_state.rules
+                "admission: this process's limits differ from the other processes', which stay in force: %s",
+                state.rules,
             )
-        if "alive" in reply:  # not while all is being rebuilt: what was known before is worth more then
+        if "alive" in reply:  # not during a rebuild: what was known before it is worth more
             self._alive, self._used = reply["alive"], reply["used"]
             self._used_at = self._clock.not_after(now_ms)
         if pause := reply.get("pause"):
             self._paused_until, self._pause_reason = received + pause[0] / 1000, pause[1]
         self._spent = reply.get("spent", self._spent)
         if "join" in message:
-            self._inbox.restart(reply["base"])
-            local_state.rejoined(answer.first_sent, received)
+            self._grants.restart(reply["base"])
+            state.rejoined(answer.first_sent, received)
         else:
-            local_state.renewed(sent)
+            state.renewed(sent)
         grants = reply.get("grants") or ()
-        if any(not self._inbox.knows(number) and now_ms - granted > _UNHEARD_MS for number, _, granted in grants):
-            self._subscriber.reset()  # it was pushed long ago: the listener's connection is dead without saying so
-        self._inbox.replied(grants)
+        if any(not self._grants.knows(number) and now_ms - granted > _LATE_MS for number, _, granted in grants):
+            self._subscriber.reset()  # it was pushed long ago: the subscriber's connection is dead without saying so
+        self._grants.replied(grants)
         for ticket in reply.get("lost") or ():
-            local_state.lost(ticket)
+            state.lost(ticket)
         for ticket in reply.get("refused") or ():
-            local_state.refused(ticket)
+            state.refused(ticket)
         if (at := reply.get("at")) is not None:
-            self._come_at(received, at - now_ms)
-        local_state.history.trim(received, local_state.rules.window_s + local_state.rules.guard_s)
-        local_state.plan_aborts()
-        self.joined.set()
+            self._poll_at(received, at - now_ms)
+        state.recent_starts.trim(received, state.rules.window_s + state.rules.guard_s)
+        state.plan_aborts()
+        if not self.joined.done():
+            self.joined.set_result(None)
 
     def _on_push(self, push: dict[str, Any]) -> None:
-        """A message from one of our channels; ``{"epoch": None}`` when the listener lost its connection."""
-        if "now" not in push:  # to everyone: a new epoch, a new process, changed limits
+        """A message on one of this process's channels, or ``{"epoch": None}`` after the subscriber's connection."""
+        if "now" not in push:  # to all processes: a new epoch, another number of processes, changed limits
             if push.get("epoch") == self._epoch:
                 self._alive = max(self._alive, push.get("alive", 0))
             if push.get("epoch") != self._epoch or "limits" in push:
-                self._speak_soon()
+                self._send_soon()
             return
         if push["epoch"] != self._epoch:
-            return  # of an epoch that is over, or while we join: what it granted is asked anew
-        self._inbox.pushed(push.get("grants") or ())
-        if self._inbox.gap:
+            return  # of another epoch, or during a join: what it granted is asked for again
+        self._grants.pushed(push.get("grants") or ())
+        if self._grants.gap:
             self._wake.set()
         if (at := push.get("at")) is not None:
-            self._come_at(boot_time(), at - push["now"])
+            self._poll_at(boot_time(), at - push["now"])
         self.local_state.plan_aborts()
 
-    def _come_at(self, heard: float, delay_ms: float) -> None:
-        at = heard + delay_ms / 1000 + _TICK_S
-        self._at = at if self._at is None else min(at, self._at)  # push and reply may overtake each other
+    def _poll_at(self, received: float, delay_ms: float) -> None:
+        at = received + delay_ms / 1000 + _TICK_S
+        self._next_poll_at = at if self._next_poll_at is None else min(at, self._next_poll_at)  # either may come first
         self._wake.set()

@@ -1,4 +1,4 @@
-"""What a process has to say at its next turn. Taken whole, and put back whole when a turn was not carried out."""
+"""What the next command carries; apart, since local_state fills it and the coordinator sends it."""
 
 from __future__ import annotations
 
@@ -7,29 +7,31 @@ from typing import Any
 
 
 @dataclass(slots=True)
-class Outbox:
+class Outgoing:
+    """Taken whole, and put back whole when the command was not carried out."""
+
     releases: list[list[Any]] = field(default_factory=list)
-    """[ticket, cool-off in ms, 1 ok / 0 failed / -1 neutral, used tokens or -1, 1 = undo the start]"""
+    """[ticket, cooldown in ms, 1 ok / 0 failed / -1 neutral, used tokens or -1, 1 = undo the start]"""
     cancels: list[str] = field(default_factory=list)
     pause: tuple[int, str] | None = None
-    """ms and reason; of several the longest."""
+    """Milliseconds and reason; of several the longest."""
     urgent: bool = False
-    """Whether the next turn shall come at once."""
+    """Whether to send the next command at once."""
 
     def __bool__(self) -> bool:
         return bool(self.releases or self.cancels or self.pause or self.urgent)
 
-    def take(self) -> Outbox:
-        """The content, moved to a new box."""
-        taken = Outbox(self.releases, self.cancels, self.pause, self.urgent)
+    def take(self) -> Outgoing:
+        """Move the content to a new object."""
+        taken = Outgoing(self.releases, self.cancels, self.pause, self.urgent)
         self.releases, self.cancels, self.pause, self.urgent = [], [], None, False
         return taken
 
-    def put_back(self, taken: Outbox) -> None:
+    def put_back(self, taken: Outgoing) -> None:
         self.releases = taken.releases + self.releases
         self.cancels = taken.cancels + self.cancels
-        self.hold(taken.pause)
+        self.add_pause(taken.pause)
 
-    def hold(self, pause: tuple[int, str] | None) -> None:
+    def add_pause(self, pause: tuple[int, str] | None) -> None:
         if pause is not None and (self.pause is None or pause[0] > self.pause[0]):
             self.pause = pause

@@ -1,4 +1,4 @@
-"""Grants come on two ways, pushed and in replies, and may be missing on one of them: each is taken once, in order."""
+"""Puts grants in order: they arrive both pushed and in replies, may be missing on either way, and are taken once."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 
-class Inbox:
+class PendingGrants:
     """``take(ticket, granted_at_ms)`` is called for every grant, by ascending number."""
 
     def __init__(self, take: Callable[[str, float], None]) -> None:
         self.seen = 0
-        """The number up to which all grants were taken; Redis keeps those above."""
+        """All grants up to this number were taken; Redis keeps those above."""
         self._take = take
         self._early: dict[int, tuple[str, float]] = {}
 
     @property
     def gap(self) -> bool:
-        """A grant is missing ahead of one that came: the next turn brings it."""
+        """Whether a grant is missing below one that arrived; the next reply brings it."""
         return bool(self._early)
 
     def restart(self, base: int = 0) -> None:
-        """A new epoch numbers from one; who joins again while it lasts goes on above ``base``."""
+        """A new epoch numbers grants from 1; a process that joins again in the same epoch goes on above ``base``."""
         self.seen = base
         self._early.clear()
 
@@ -29,7 +29,7 @@ class Inbox:
         return number <= self.seen or number in self._early
 
     def pushed(self, grants: Iterable[Any]) -> None:
-        """Some grants, as far as they follow on those taken; others wait for those ahead of them."""
+        """Take some grants as far as their numbers follow on those taken; keep the others."""
         for number, ticket, granted_ms in grants:
             if number > self.seen:
                 self._early[number] = (ticket, granted_ms)
@@ -38,7 +38,7 @@ class Inbox:
             self._take(*following)
 
     def replied(self, grants: Iterable[Any]) -> None:
-        """All grants that Redis keeps for us: what is missing below them does not exist."""
+        """Take all grants that Redis keeps for this process: numbers missing below them do not exist."""
         self.pushed(grants)
         for number in sorted(self._early):
             self.seen = number

@@ -1,7 +1,7 @@
-"""Where the admission's clock (Redis's, in ms) stands on this process's own steady one (seconds).
+"""Maps the admission's clock (Redis's, in ms) to this process's ``boot_time()`` (in seconds).
 
-Each turn says: when the clock showed ``now``, the steady one stood between the sending and the reply. The latest
-of the early ends is the tightest bound from below, and every deadline is built on it: never later than true.
+Each command shows that the clock read ``now`` at some time between its sending and its reply. The latest of the early
+ends is the tightest lower bound, and deadlines are built on it: they are never later than true.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections import deque
 
 _KEPT = 16
 _SLACK_S = 0.25
-"""How far the clock may run ahead of this process's before it is called a step: less than the network's part of the
-guard. A turn that takes so much longer than the slowest of those kept looks like a step, and the clock waits for it."""
+"""How far the clock may run ahead of this process's before that counts as a step; less than the network's part of the
+guard. A command that takes this much longer than the slowest of those kept looks like a step too, and is held back."""
 _SLACK_SHARE = 0.005
 
 
 class RedisClock:
-    """Failure mode: with no turn yet there is no estimate; :meth:`reset` at every new epoch."""
+    """Failure mode: no estimate before the first reply of an epoch."""
 
     def __init__(self) -> None:
         self._offsets: deque[float] = deque(maxlen=_KEPT)
@@ -26,16 +26,16 @@ class RedisClock:
         self._offsets.clear()
 
     def note(self, sent: float, now_ms: float) -> None:
-        """A turn sent at this steady time showed ``now_ms``."""
+        """A command sent at this time was answered with ``now_ms``."""
         self._offsets.append(sent - now_ms / 1000)
         self._last_sent = sent
 
     def not_after(self, at_ms: float) -> float:
-        """A steady time that is not later than when the clock showed ``at_ms``."""
+        """A ``boot_time()`` not later than the moment at which the clock showed ``at_ms``."""
         return max(self._offsets) + at_ms / 1000
 
     def bound_ms(self, sent: float) -> int | None:
-        """The furthest the clock can be when a turn sent now is carried out, unless it was stepped forward."""
+        """The most the clock can show when a command sent now is carried out, unless it was stepped forward."""
         if not self._offsets:
             return None
         slack = _SLACK_S + _SLACK_SHARE * (sent - self._last_sent)

@@ -1,106 +1,129 @@
-"""One command and its answer, however often it must be said.
+"""Sends one command, ``exchange.lua``, until it is answered.
 
-Failure mode: while Redis is away the same command, word for word and under the same number, is sent again and again;
-Redis knows a number that it has carried out, and only answers anew.
+Failure mode: while Redis is away the same command is sent again and again, unchanged and under the same number. Redis
+recognises a number that it has carried out, and only answers again.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import random
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
-import redis.exceptions
+from redis.exceptions import NoScriptError, ResponseError
 
-from brimful_worker.admission.keys import Keys
-from brimful_worker.admission.wire.connection import CommandLink, LinkDown
+from brimful.errors import FleetError, RedisRefused, RedisUnreachable
+from brimful_worker.admission.errors import ScriptFailed
+from brimful_worker.admission.wire.connection import Backoff, CommandConnection, ConnectionDown
 from brimful_worker.admission.wire.redis_clock import RedisClock
-from brimful_worker.admission.wire.scripts import exchange_arguments, load
+from brimful_worker.admission.wire.scripts import exchange, exchange_arguments
 from brimful_worker.admission.wire.subscriber import Subscriber
 from brimful_worker.liveness.boot_time import boot_time
 
 log = logging.getLogger(__name__)
 
-_RETRY_FIRST_S, _RETRY_MOST_S = 0.05, 1.0
-
 
 @dataclass(frozen=True, slots=True)
 class Answer:
+    """Times are on ``boot_time()``."""
+
     first_sent: float
-    """Steady time of the first sending: the command was carried out at that time or later."""
+    """First sending: the command was carried out at that time or later."""
     sent: float
-    """Of the sending that was answered."""
+    """The sending that was answered."""
     received: float
     reply: dict[str, Any]
 
 
 class Rpc:
-    """Listening comes before speaking: a process is counted among those that Redis can call."""
+    """Subscribes before it sends: processes that Redis cannot push to would wait for nothing."""
 
-    def __init__(self, url: str, keys: Keys, process: str, listener: Subscriber, clock: RedisClock) -> None:
+    def __init__(self, url: str, tag: str, process: str, subscriber: Subscriber, clock: RedisClock) -> None:
         self.commands = 0
-        """Sent in all, repeated ones included."""
-        self.refusal = ""
-        """Why Redis cannot be reached, while it cannot."""
-        self._keys = keys
-        self._connection = CommandLink(url, f"brimful-{process}")
-        self._subscriber = listener
+        """Number of commands sent, repetitions included."""
+        self.failure: FleetError | None = None
+        """Why the last command has no answer: RedisUnreachable, RedisRefused or ScriptFailed."""
+        self._logged: type[FleetError] | None = None
+        self._backoff = Backoff()
+        self._tag = tag
+        self._connection = CommandConnection(url, f"brimful-{process}")
+        self._subscriber = subscriber
         self._clock = clock
 
-    async def say(self, message: dict[str, Any], seen: Callable[[], int]) -> Answer:
-        """Until it is answered. ``seen`` tells the last grant taken, at each sending."""
-        delay, told, first_sent = _RETRY_FIRST_S, False, boot_time()
+    async def call(self, message: dict[str, Any], seen: Callable[[], int]) -> Answer:
+        """Send until answered. ``seen`` gives the number of the last grant taken, at each sending."""
+        first_sent = boot_time()
         while True:
             try:
                 if not self._connection.connected:
-                    await self._subscriber.wait_listening()
+                    await self._subscriber.wait_subscribed()
                     await self._connection.connect()
                 answer = await self._send(first_sent, {**message, **self._circumstances(), "seen": seen()})
-            except (LinkDown, redis.exceptions.ResponseError) as error:
-                if self.refusal and not told:  # a single broken connection is not worth a word
-                    told = True
-                    log.warning("admission: Redis does not answer, nothing is started until it does: %s", error)
-                self.refusal = str(error)
+            except (ConnectionDown, ResponseError) as error:
+                self._failed(_failure(error))
                 await self._connection.close()
-                await asyncio.sleep(delay * (0.5 + random.random() / 2))
-                delay = min(2 * delay, _RETRY_MOST_S)
+                await self._backoff.sleep()
                 continue
-            self.refusal = ""
-            if told:
-                log.warning("admission: Redis answers again")
+            if answer.reply["status"] == "ok":
+                self._succeeded()
             return answer
 
-    def be_patient(self, seconds: float) -> None:
-        """How long one answer is waited for from now on."""
-        self._connection.call_s = seconds
+    def set_timeout(self, seconds: float) -> None:
+        """How long each reply is waited for."""
+        self._connection.reply_timeout_s = seconds
 
     async def close(self) -> None:
         await self._connection.dispose()
 
+    def _failed(self, failure: FleetError) -> None:
+        """Log a failure once; a connection that breaks once is not worth it."""
+        repeated, self.failure = self.failure is not None, failure
+        if type(failure) is self._logged or (isinstance(failure, RedisUnreachable) and not repeated):
+            return
+        self._logged = type(failure)
+        level = logging.ERROR if isinstance(failure, ScriptFailed) else logging.WARNING
+        log.log(level, "admission: %s. Nothing is started until this ends; retrying", failure)
+
+    def _succeeded(self) -> None:
+        if self._logged is not None:
+            log.warning("admission: Redis answers again")
+        self.failure = self._logged = None
+        self._backoff.reset()
+
     def _circumstances(self) -> dict[str, Any]:
-        """What may differ between two sendings of one command."""
-        told: dict[str, Any] = {
+        """Fields that may differ between two sendings of one command."""
+        fields: dict[str, Any] = {
             "server": self._connection.server,
             "uptime_ms": int(self._connection.uptime_s * 1000),
             "new_epoch": secrets.token_hex(8),
         }
         if (bound := self._clock.bound_ms(boot_time())) is not None:
-            told["bound_ms"] = bound
-        return told
+            fields["bound_ms"] = bound
+        return fields
 
     async def _send(self, first_sent: float, message: dict[str, Any]) -> Answer:
-        script, arguments = load("exchange"), exchange_arguments(self._keys, orjson.dumps(message))
+        script, arguments = exchange(), exchange_arguments(self._tag, orjson.dumps(message))
         sent = boot_time()
         self.commands += 1
         try:
             raw = await self._connection.call("EVALSHA", script.sha, *arguments)
-        except redis.exceptions.NoScriptError:
+        except NoScriptError:  # SCRIPT FLUSH, a restart or a failover
             sent = boot_time()
             self.commands += 1
             raw = await self._connection.call("EVAL", script.text, *arguments)
         return Answer(first_sent, sent, boot_time(), orjson.loads(raw))
+
+
+def _failure(error: ConnectionDown | ResponseError) -> FleetError:
+    text = str(error)
+    if isinstance(error, ConnectionDown):
+        return RedisUnreachable(f"Redis cannot be reached: {text}")
+    if text.startswith("SCRIPTERROR ") or "user_script" in text:
+        return ScriptFailed(
+            f"the admission's script fails in Redis: {text.removeprefix('SCRIPTERROR ')} "
+            "(were its keys changed by hand, or by workers of another version?)"
+        )
+    return RedisRefused(f"Redis refuses the admission's command: {type(error).__name__}: {text}")

@@ -1,82 +1,82 @@
-"""Listens for grants and calls: the push half of a process's talk with Redis. It sends nothing but SUBSCRIBE."""
+"""Receives what Redis publishes to this process: grants, when to send the next command, new epochs."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable
 from typing import Any
 
 import orjson
 import redis.exceptions
 
-from brimful_worker.admission.keys import Keys
-from brimful_worker.admission.wire.connection import Connection, LinkDown
+from brimful.state.keys import everyone_channel, process_channel
+from brimful_worker.admission.wire.connection import Backoff, Connection, ConnectionDown
 
 log = logging.getLogger(__name__)
 
-_RETRY_FIRST_S, _RETRY_MOST_S = 0.05, 1.0
-_AWAIT_S = 2.0
+_WAIT_S = 2.0
 
 
 class Subscriber:
-    """Failure mode: while it does not listen the coordinator polls, and what was pushed meanwhile is in the inbox."""
+    """Failure mode: while it is not subscribed the coordinator polls, and Redis keeps the grants until then."""
 
-    def __init__(self, url: str, keys: Keys, process: str, on_push: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, url: str, tag: str, process: str, on_push: Callable[[dict[str, Any]], None]) -> None:
         self._connection = Connection(url, f"brimful-{process}-push")
-        self._channels = (keys.to + process, keys.everyone)
+        self._channels = (process_channel(tag, process), everyone_channel(tag))
         self._on_push = on_push
-        self._listening = asyncio.Event()
+        self._subscribed = asyncio.Event()
+        self._scope = asyncio.timeout(None)
 
     @property
-    def listening(self) -> bool:
-        return self._listening.is_set()
+    def subscribed(self) -> bool:
+        return self._subscribed.is_set()
 
-    async def wait_listening(self) -> None:
-        """Bounded: a server that lets us speak but not listen is still spoken to."""
+    async def wait_subscribed(self) -> None:
+        """Returns after two seconds in any case: commands work without pushes."""
         try:
-            async with asyncio.timeout(_AWAIT_S):
-                await self._listening.wait()
+            async with asyncio.timeout(_WAIT_S):
+                await self._subscribed.wait()
         except TimeoutError:
-            log.debug("admission: not listening yet")
+            log.debug("admission: not subscribed yet")
 
     def reset(self) -> None:
-        """Listen on a new connection."""
-        self._connection.abort()
+        """Subscribe again, on a new connection."""
+        if self.subscribed and not self._scope.expired():
+            self._scope.reschedule(0.0)
 
     async def run(self) -> None:
-        delay = _RETRY_FIRST_S
+        backoff = Backoff()
         try:
             while True:
                 try:
-                    await self._subscribe()
-                    delay = _RETRY_FIRST_S
-                    while True:
-                        self._hear(await self._connection.next_push())
-                except (LinkDown, redis.exceptions.ResponseError) as error:
-                    log.debug("admission: not listening: %s", error)
-                if self._listening.is_set():
-                    self._listening.clear()
-                    self._on_push({"epoch": None})  # speak soon: something may lie in the inbox
-                await asyncio.sleep(delay * (0.5 + random.random() / 2))
-                delay = min(2 * delay, _RETRY_MOST_S)
+                    async with asyncio.timeout(None) as self._scope:
+                        await self._subscribe()
+                        backoff.reset()
+                        while True:
+                            self._receive(await self._connection.next_message())
+                except (ConnectionDown, redis.exceptions.ResponseError, TimeoutError) as error:
+                    log.debug("admission: not subscribed: %s", error)
+                if self.subscribed:
+                    self._subscribed.clear()
+                    self._on_push({"epoch": None})  # send a command soon: something may have been pushed meanwhile
+                await backoff.sleep()
         finally:
-            self._listening.clear()
+            self._subscribed.clear()
             await self._connection.dispose()
 
     async def _subscribe(self) -> None:
         await self._connection.connect()
         await self._connection.call("SUBSCRIBE", *self._channels)
         for _ in self._channels[1:]:
-            await self._connection.next_push()
-        self._listening.set()
+            await self._connection.next_message()
+        self._subscribed.set()
 
-    def _hear(self, message: Any) -> None:
+    def _receive(self, message: Any) -> None:
         if isinstance(message, list) and message and message[0] == b"message":
             try:
                 push = orjson.loads(message[2])
             except ValueError:
-                log.warning("admission: what came on a channel of ours is no JSON")
+                log.warning("admission: ignored a message that is not JSON on channel %r", message[1])
                 return
             self._on_push(push)

@@ -1,7 +1,7 @@
--- breaker: pauses, the ramp after them, and the breaker that an unbroken run of failures trips.
+-- breaker: pauses, the slow start after them, and the circuit breaker that consecutive failures open.
 local PROBE_MS, PROBE_MOST_MS = 500, 30000
 
-local function ramp_from(at)
+local function slow_start_from(at)
   put('ramp_from', at)
   put('ramp_count', 0)
 end
@@ -10,7 +10,7 @@ local function pause(milliseconds, reason)
   if now + milliseconds <= number('pause_until') then return end
   put('pause_until', now + milliseconds)
   put('pause_reason', reason)
-  ramp_from(now + milliseconds)
+  slow_start_from(now + milliseconds)
 end
 
 local function note_verdict(rules, ticket, verdict)
@@ -18,7 +18,7 @@ local function note_verdict(rules, ticket, verdict)
     if state.fails then put('fails', nil) end
     if state.tripped then
       for _, field in ipairs({'tripped', 'probe', 'probe_at', 'probes'}) do put(field, nil) end
-      ramp_from(now)
+      slow_start_from(now)
     end
   elseif verdict == 0 then
     put('fails', number('fails') + 1)
@@ -34,7 +34,7 @@ local function note_verdict(rules, ticket, verdict)
   if state.probe == ticket then put('probe', nil) end
 end
 
--- Until when nothing at all may be granted, nil when something may.
+-- Until when nothing at all may be granted; nil if something may.
 local function closed_until()
   if state.opens_at then return number('opens_at') end
   if now < number('pause_until') then return number('pause_until') end
@@ -45,7 +45,7 @@ local function closed_until()
   return nil
 end
 
--- How many may be granted now, and when to come again if none: pause, breaker, ramp.
+-- How many may be granted now under pause, breaker and slow start; and if none, when to ask again.
 local function allowance(rules)
   local later = closed_until()
   if later then return 0, later end

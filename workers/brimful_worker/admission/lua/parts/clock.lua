@@ -1,7 +1,7 @@
--- clock: Redis's TIME, made steady. A step backward would leave grants "in the future" for as long as the step, a step
--- forward would end leases and window early; so the clock never goes back, and never beyond what the speaking
--- process's own clock allows. A process that cannot tell (it joins) does not get the clock over a gap that cannot have
--- been, because others that are still listening would have spoken in it. The difference to TIME is kept as skew.
+-- clock: Redis's TIME without its steps. After a step backward, grants would lie "in the future" for as long as the step;
+-- a step forward would end leases and the window early. So the clock never goes back, and never past what the sending
+-- process's own clock allows. A joining process cannot tell: it does not move the clock over a gap in which other
+-- processes, still subscribed, would have sent something. The difference to TIME is kept as skew.
 local now
 
 local function listeners(channel)
@@ -9,8 +9,8 @@ local function listeners(channel)
 end
 
 local function others_live()
-  for _, process in ipairs(redis.call('ZRANGE', heard_key, 0, -1)) do
-    if process ~= me and listeners(to .. process) > 0 then return true end
+  for _, process in ipairs(redis.call('ZRANGE', last_seen_key, 0, -1)) do
+    if process ~= me and listeners(channel_prefix .. process) > 0 then return true end
   end
   return false
 end

@@ -1,82 +1,101 @@
--- epoch: a server's unbroken memory. When it is lost or doubtful a new epoch begins, and nothing is granted until every
--- process has said what it holds and what it started (join), or until a lease has passed, by which time every lease
--- of a process that could not say so has ended by that process's own clock.
+-- epoch: a server's unbroken memory. When it is lost or in doubt a new epoch begins: nothing is granted until every
+-- process has reported what it holds and what it started (join), or until a lease has passed, by which time the leases of
+-- any process that could not report have ended by that process's own clock.
 local function begin_epoch()
   local lease = message.lease_ms
-  local newest = redis.call('ZREVRANGE', heard_key, 0, 0, 'WITHSCORES')[2]
-  local roster = newest and redis.call('ZCOUNT', heard_key, newest - lease, '+inf') or 0
-  redis.call('DEL', start_only_key, interactive_key, batch_key, heard_key, commands_key, pushed_key, inbox_key, workers_key)
+  local newest = redis.call('ZREVRANGE', last_seen_key, 0, 0, 'WITHSCORES')[2]
+  local remembered = newest and redis.call('ZCOUNT', last_seen_key, newest - lease, '+inf') or 0
+  redis.call('DEL', start_only_key, interactive_key, batch_key, last_seen_key, command_seq_key, grant_seq_key,
+    pending_grants_key, workers_key)
   for _, field in ipairs({'told', 'probe', 'seen_used', 'seen_at', 'certain'}) do put(field, nil) end
+  put('tokens_sum', 0)
+  for _, amount in ipairs(redis.call('HVALS', token_amounts_key)) do put('tokens_sum', number('tokens_sum') + amount) end
   put('epoch', message.new_epoch)
   put('server', message.server)
-  put('expected', math.max(roster, listeners(everyone)))
+  put('expected', math.max(remembered, listeners(everyone)))
   put('opens_at', now + lease)
   if message.uptime_ms < lease then
-    -- a young server: processes of before may still be on their way back
+    -- a young server: processes from before may still be on their way back
     put('opens_at', now + lease - message.uptime_ms)
-    if roster > 0 then put('certain', 1) end
+    if remembered > 0 then put('certain', 1) end
   else
     put('certain', 1)
   end
   redis.call('PUBLISH', everyone, cjson.encode({epoch = state.epoch}))
 end
 
+-- Returns the fleet's schema if the sending process uses another one. If no process of the fleet is left, the sending one
+-- takes over in a new epoch, and counts the last window as full, since it may not be able to read what the others left.
+local function other_schema()
+  local mine, theirs = message.schema or 1, tonumber(state.schema or 1)
+  if mine ~= theirs then
+    local horizon = now - SILENT_LEASES * math.max(message.lease_ms, read_limits().lease_ms)
+    if others_live() or redis.call('ZCOUNT', last_seen_key, '(' .. horizon, '+inf') > 0 then return theirs end
+    put('epoch', nil)
+    put('full', 1)
+  end
+  if not state.schema or mine ~= theirs then put('schema', mine) end
+  return nil
+end
+
 -- Registers what the process holds and what it started.
-local function join(told)
-  redis.call('HDEL', inbox_key, me) -- what it has not taken yet it asks anew
-  redis.call('HSET', commands_key, me .. ' seen', redis.call('HGET', pushed_key, me) or 0)
-  if told.overrides and redis.call('EXISTS', limits_key) == 0 then
-    for field, value in pairs(told.overrides) do redis.call('HSET', limits_key, field, value) end
+local function join(reported)
+  redis.call('HDEL', pending_grants_key, me) -- it asks again for what it has not taken
+  redis.call('HSET', command_seq_key, me .. ' seen', redis.call('HGET', grant_seq_key, me) or 0)
+  if reported.overrides and redis.call('EXISTS', limits_key) == 0 then
+    for field, value in pairs(reported.overrides) do redis.call('HSET', limits_key, field, value) end
   end
   local held = {}
-  for _, lease in ipairs(told.leases or {}) do held[lease[1]] = true end
+  for _, lease in ipairs(reported.leases or {}) do held[lease[1]] = true end
   for _, ticket in ipairs(redis.call('ZRANGE', slots_key, 0, -1)) do
-    -- a grant that never reached it, or ended while nobody could be told
+    -- a grant that never reached it, or a lease that ended while it could not report that
     if process_of(ticket) == me and not held[ticket] and string.sub(ticket, 1, 1) ~= '~' then
       redis.call('ZREM', slots_key, ticket)
     end
   end
   for ticket in pairs(held) do redis.call('ZADD', slots_key, now + message.lease_ms, ticket) end
-  for _, start in ipairs(told.starts or {}) do redis.call('ZADD', starts_key, 'NX', now - start[2], start[1]) end
-  for _, entry in ipairs(told.tokens or {}) do
-    if redis.call('ZADD', tokens_key, 'NX', now - entry[2], entry[1]) == 1 then
-      redis.call('HSET', amounts_key, entry[1], entry[3])
-      put('tokens_sum', number('tokens_sum') + entry[3])
-    end
-  end
-  if state.opens_at and told.alive and told.alive > 0 then
+  for _, start in ipairs(reported.starts or {}) do redis.call('ZADD', starts_key, 'NX', now - start[2], start[1]) end
+  for _, entry in ipairs(reported.tokens or {}) do add_tokens(entry[1], now - entry[2], entry[3]) end
+  if state.opens_at and reported.alive and reported.alive > 0 then
     put('certain', 1)
-    put('expected', math.max(number('expected'), told.alive))
-    local at = now - told.used_age_ms
-    if at > number('seen_at') or (at == number('seen_at') and told.used > number('seen_used')) then
+    put('expected', math.max(number('expected'), reported.alive))
+    local at = now - reported.used_age_ms
+    if at > number('seen_at') or (at == number('seen_at') and reported.used > number('seen_used')) then
       put('seen_at', at)
-      put('seen_used', told.used)
+      put('seen_used', reported.used)
     end
   end
-  if told.spent then put('spent', math.max(number('spent'), told.spent)) end
+  if reported.spent then put('spent', math.max(number('spent'), reported.spent)) end
 end
 
-local function alive(rules)
-  return redis.call('ZCOUNT', heard_key, now - rules.lease_ms, '+inf')
+local function live_count(rules)
+  return redis.call('ZCOUNT', last_seen_key, now - rules.lease_ms, '+inf')
 end
 
--- Every process knows at once how many there are, so that after a loss of memory none of them opens too early.
-local function tell_alive(rules)
-  redis.call('PUBLISH', everyone, cjson.encode({epoch = state.epoch, alive = alive(rules)}))
+-- Every process learns at once how many there are: after a loss of memory none of them may open too early.
+local function publish_live_count(rules)
+  redis.call('PUBLISH', everyone, cjson.encode({epoch = state.epoch, alive = live_count(rules)}))
 end
 
--- Opens when all have joined, or in time. What the window held when it was last seen, and nobody now knows, is put back.
+-- Adds starts that nobody knows, so that the window that ends at a time holds so many.
+local function fill_window(rules, at, used)
+  local known = redis.call('ZCOUNT', starts_key, '(' .. (at - rules.window_ms - rules.guard_ms), at)
+  for i = 1, used - known do
+    redis.call('ZADD', starts_key, at, 'unknown.' .. state.epoch .. '.' .. i)
+  end
+end
+
+-- Opens the epoch when all have joined, or in time. Starts that were in the window when it was last read, and that no
+-- process has reported, are put back.
 local function open_if_complete(rules)
-  local joined = redis.call('ZCARD', heard_key)
+  local joined = redis.call('ZCARD', last_seen_key)
   local complete = state.certain and joined >= number('expected') and joined >= listeners(everyone)
   if not complete and now < number('opens_at') then return end
-  if rules.starts > 0 and state.seen_used then
-    local at = number('seen_at')
-    local known = redis.call('ZCOUNT', starts_key, '(' .. (at - rules.window_ms - rules.guard_ms), at)
-    for i = 1, number('seen_used') - known do
-      redis.call('ZADD', starts_key, at, 'unknown.' .. state.epoch .. '.' .. i)
-    end
+  if rules.starts > 0 then
+    if state.seen_used then fill_window(rules, number('seen_at'), number('seen_used')) end
+    if state.full then fill_window(rules, now, rules.starts) end
   end
-  for _, field in ipairs({'opens_at', 'certain', 'expected', 'seen_used', 'seen_at'}) do put(field, nil) end
-  tell_alive(rules)
+  if state.full and rules.tokens > 0 then add_tokens('unknown.' .. state.epoch, now, rules.tokens) end
+  for _, field in ipairs({'opens_at', 'certain', 'expected', 'seen_used', 'seen_at', 'full'}) do put(field, nil) end
+  publish_live_count(rules)
 end

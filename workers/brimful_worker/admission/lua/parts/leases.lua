@@ -1,4 +1,5 @@
--- leases: a held slot lasts as long as it is renewed. A ticket is never used twice, so a late release frees nobody else.
+-- leases: a slot is held for as long as it is renewed. Tickets are never reused, so a late release frees nobody else's
+-- slot. `~ticket` keeps the slot of an ended request taken during its cooldown.
 local CHUNK = 1000
 
 local function reclaim(rules)
@@ -11,7 +12,7 @@ local function reclaim(rules)
 end
 
 local function release(rules, ended, lost)
-  local ticket, cool, verdict, used, undo = ended[1], ended[2], ended[3], ended[4], ended[5]
+  local ticket, cooldown, verdict, used, undo = ended[1], ended[2], ended[3], ended[4], ended[5]
   if undo == 1 then
     redis.call('ZREM', starts_key, ticket)
     if rules.tokens > 0 then drop_tokens(ticket) end
@@ -21,8 +22,8 @@ local function release(rules, ended, lost)
     lost[#lost + 1] = ticket
     return
   end
-  if undo == 0 then settle(rules, ticket, used) end
-  if cool > 0 then redis.call('ZADD', slots_key, now + cool, '~' .. ticket) end
+  if undo == 0 then set_usage(rules, ticket, used) end
+  if cooldown > 0 then redis.call('ZADD', slots_key, now + cooldown, '~' .. ticket) end
 end
 
 local function renew(rules, tickets, lost)

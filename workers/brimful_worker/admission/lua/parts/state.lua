@@ -1,11 +1,11 @@
--- state: the HASH of single values, read once, written once with what changed.
+-- state: the HASH of single values. Read once; what changed is written once, at the end.
 local state, changed = {}, {}
 do
   local flat = redis.call('HGETALL', state_key)
   for i = 1, #flat, 2 do state[flat[i]] = flat[i + 1] end
 end
 
--- Numbers are kept as whole numbers; nil removes the field.
+-- Numbers are stored as whole numbers; nil removes the field.
 local function put(field, value)
   if type(value) == 'number' then value = string.format('%.0f', value) end
   state[field] = value

@@ -1,0 +1,278 @@
+"""What a process believes of its leases: renewals, changed lease lengths, releases, losses. No server."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from brimful.errors import FleetError
+from brimful_worker.admission import Lease, LeaseLost, StaleGrant
+from brimful_worker.admission import lease as lease_module
+from brimful_worker.admission import local_state as local_state_module
+from brimful_worker.admission.admission import Slot
+from brimful_worker.admission.local_state import LocalState
+from brimful_worker.admission.policy import Limits, Rules
+from brimful_worker.admission.waiters import Queue
+from brimful_worker.admission.wire.redis_clock import RedisClock
+from brimful_worker.liveness.boot_time import boot_time
+from support.waiting import wait_until_async
+
+LOCAL_LEASE_S = 8 - 1.25
+"""Of the default limits."""
+
+
+class Clock:
+    """``boot_time()``, moved by hand."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def wakes() -> list[None]:
+    return []
+
+
+@pytest.fixture
+async def state(wakes: list[None]) -> AsyncIterator[LocalState]:
+    """With Redis's clock 1000 s ahead of this process's."""
+    clock = RedisClock()
+    now = boot_time()
+    clock.note(now, (now + 1000) * 1000)
+    state = LocalState("abc", Limits(starts=None), clock, lambda: wakes.append(None))
+    yield state
+    state.close()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    for module in (local_state_module, lease_module):
+        monkeypatch.setattr(module, "boot_time", clock)
+    return clock
+
+
+@pytest.fixture
+async def timed(clock: Clock) -> AsyncIterator[LocalState]:
+    """On a clock moved by hand, which Redis's clock equals."""
+    redis_clock = RedisClock()
+    redis_clock.note(clock.now, clock.now * 1000)
+    state = LocalState("abc", Limits(starts=None), redis_clock, lambda: None)
+    yield state
+    state.close()
+
+
+async def grant(state: LocalState, at: float, ahead: float = 1000.0) -> Lease:
+    """A lease granted at this time by the process's clock."""
+    waiter = state.ask(Queue.BATCH, 0, at)
+    state.waiting.register(32)
+    state.granted(waiter.id, (at + ahead) * 1000)
+    return await waiter.future
+
+
+def set_lease(state: LocalState, lease_s: float) -> None:
+    state.apply(Rules(starts=None, lease_s=lease_s))
+
+
+async def test_a_join_does_not_revive_a_lease_that_had_ended(state: LocalState) -> None:
+    old, young = await grant(state, boot_time() - 3), await grant(state, boot_time())
+    received = old.deadline + 0.01
+    assert state.to_join(boot_time()) == [old.id, young.id]
+    state.rejoined(received - 2, received)
+    assert old.lost
+    assert not young.lost
+    assert young.deadline == pytest.approx(received - 2 + LOCAL_LEASE_S)
+    assert list(state.held) == [young.id]
+    assert list(state.ending) == [old.id]
+    state.end(old, failed=True)
+    assert not state.ending
+
+
+async def test_a_grant_that_took_long_to_arrive_is_renewed_first(state: LocalState, wakes: list[None]) -> None:
+    await grant(state, boot_time())
+    del wakes[:]
+    late = await grant(state, boot_time() - 6)
+    assert wakes
+    renewal = state.next_renewal()
+    assert renewal is not None
+    assert renewal < boot_time()
+    assert state.to_renew(boot_time()) == [late.id]
+
+
+async def test_the_end_of_a_grant_that_took_long_to_arrive(state: LocalState) -> None:
+    young = await grant(state, boot_time())
+    late = await grant(state, boot_time() - LOCAL_LEASE_S + 0.05)
+    state.plan_aborts()
+    await wait_until_async(lambda: late.lost, "it is ended")
+    assert not young.lost
+
+
+async def test_leases_that_become_shorter_end_sooner(state: LocalState) -> None:
+    lease = await grant(state, boot_time())
+    set_lease(state, 3)
+    assert lease.deadline == pytest.approx(lease.renewed + 1.75)
+    set_lease(state, 8)
+    assert lease.deadline == pytest.approx(lease.renewed + 1.75)
+
+
+async def test_leases_that_become_longer_keep_their_end_until_they_are_renewed(
+    state: LocalState, wakes: list[None]
+) -> None:
+    """Redis has granted the short lease, also to a grant that was on its way when the limit changed."""
+    set_lease(state, 3)
+    before = await grant(state, boot_time())
+    del wakes[:]
+    set_lease(state, 30)
+    late = await grant(state, boot_time() - 0.5)
+    assert wakes
+    for lease in (before, late):
+        assert lease.deadline == pytest.approx(lease.renewed + 1.75)
+    assert set(state.to_renew(boot_time())) == {before.id, late.id}
+    sent = boot_time()
+    state.renewed(sent)
+    assert before.deadline == late.deadline == pytest.approx(sent + 28.75)
+    assert state.to_renew(boot_time()) == []
+    after = await grant(state, boot_time())
+    assert after.deadline == pytest.approx(after.renewed + 28.75)
+
+
+async def test_a_grant_is_good_for_one_request(state: LocalState) -> None:
+    lease = await grant(state, boot_time())
+    lease.sent()
+    with pytest.raises(StaleGrant):
+        lease.sent()
+    assert not lease.given_back
+
+
+async def test_leases_granted_during_a_renewal_are_not_renewed_by_it(timed: LocalState, clock: Clock) -> None:
+    told = await grant(timed, clock.now, 0)
+    clock.now += 3
+    assert timed.to_renew(clock.now) == [told.id]
+    late = await grant(timed, clock.now, 0)
+    gone = await grant(timed, clock.now, 0)
+    timed.end(gone, failed=False)
+    timed.renewed(clock.now)
+    assert told.deadline == late.deadline == clock.now + LOCAL_LEASE_S
+    clock.now += 1
+    assert timed.to_renew(clock.now) == []
+    assert timed.next_renewal() == clock.now - 1 + 8 / 3
+
+
+async def test_most_leases_of_a_busy_process_end_before_they_need_a_renewal(timed: LocalState, clock: Clock) -> None:
+    old = await grant(timed, clock.now, 0)
+    clock.now += 1.9
+    young = await grant(timed, clock.now, 0)
+    assert timed.to_renew(clock.now) == []
+    clock.now += 0.2
+    assert timed.to_renew(clock.now) == [old.id]
+    assert timed.next_renewal() == old.renewed + 8 / 3
+    timed.renewed(clock.now)
+    assert timed.next_renewal() == young.renewed + 8 / 3
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_no_lease_ends_or_falls_due_unnoticed(timed: LocalState, clock: Clock, seed: int) -> None:
+    """Against a plain look at every lease, under random grants, ends, renewals and changes of the lease."""
+    randomly, leases = random.Random(seed), dict[str, Lease]()
+    for _ in range(200):
+        clock.now += randomly.random()
+        what = randomly.choice(["grant", "grant", "end", "renew", "renew", "change"])
+        if what == "grant":
+            lease = await grant(timed, clock.now - 3 * randomly.random() ** 4, 0)
+            leases[lease.id] = lease
+        elif what == "end" and leases:
+            timed.end(leases.pop(randomly.choice(list(leases))), failed=False)
+        elif what == "renew":
+            old = {ticket for ticket, lease in leases.items() if clock.now - lease.renewed > timed.rules.renew_after_s}
+            told = timed.to_renew(clock.now)
+            assert old <= set(told)
+            timed.renewed(clock.now)
+        elif what == "change":
+            set_lease(timed, randomly.choice([6, 8, 20]))
+        timed._abort_overdue()
+        leases = {ticket: lease for ticket, lease in leases.items() if not lease.lost}
+        assert timed.held == leases
+        assert all(lease.deadline > clock.now for lease in leases.values())
+        due = timed.next_renewal()
+        oldest = min((lease.renewed for lease in leases.values()), default=None)
+        assert (due is None) == (oldest is None)
+        if due is not None and oldest is not None:
+            assert due <= oldest + timed.rules.heartbeat_s
+            end = min(lease.deadline for lease in leases.values())
+            assert timed.stall_limit_s() <= end - clock.now
+
+
+async def test_a_release_carries_what_was_reported(timed: LocalState, clock: Clock) -> None:
+    finished, aborted, raised, returned = [await grant(timed, clock.now, 0) for _ in range(4)]
+    finished.sent()
+    finished.report(ok=True, tokens_used=7, cooldown_s=0.0051)
+    aborted.report(ok=None, cooldown_s=1.0)
+    returned.give_back()
+    returned.report(ok=None, cooldown_s=1.0)
+    timed.end(finished, failed=False)
+    timed.end(aborted, failed=True)
+    timed.end(raised, failed=True)
+    timed.end(returned, failed=False)
+    assert timed.outgoing.releases == [
+        [finished.id, 6, 1, 7, 0],
+        [aborted.id, 1000, -1, -1, 0],
+        [raised.id, 1000, -1, -1, 0],
+        [returned.id, 0, -1, -1, 1],
+    ]
+    assert not timed.held
+
+
+async def test_a_lease_that_redis_reports_as_lost_ends_at_once(timed: LocalState, clock: Clock) -> None:
+    """The command that reports it has just renewed it, with all others."""
+    lost, kept = await grant(timed, clock.now, 0), await grant(timed, clock.now, 0)
+    clock.now += 3
+    timed.to_renew(clock.now)
+    timed.renewed(clock.now)
+    timed.lost(lost.id)
+    assert lost.deadline <= clock.now < kept.deadline
+    assert list(timed.ending) == [lost.id]
+
+
+async def test_how_long_a_process_may_stand_still(timed: LocalState, clock: Clock) -> None:
+    whole = LOCAL_LEASE_S - 8 / 3
+    assert timed.stall_limit_s() == pytest.approx(whole)
+    await grant(timed, clock.now, 0)
+    clock.now += 1
+    assert timed.stall_limit_s() == pytest.approx(whole), "renewals are due in time"
+    clock.now += 4
+    assert timed.stall_limit_s() == pytest.approx(1.75), "they did not come: Redis is away"
+    clock.now += 4
+    assert timed.stall_limit_s() == pytest.approx(whole), "the watchdog has ended it"
+
+
+@pytest.mark.parametrize("cancel", [True, False])
+async def test_stopping_ends_every_wait(state: LocalState, cancel: bool) -> None:
+    error = FleetError("the admission is closed")
+    waiting = [asyncio.create_task(Slot(state, Queue.BATCH, 0).__aenter__()) for _ in range(3)]
+    await wait_until_async(lambda: state.waiting.count(Queue.BATCH) == 3, "three wait")
+    state.stop(error, cancel=cancel)
+    results: list[Any] = await asyncio.gather(*waiting, return_exceptions=True)
+    kind = asyncio.CancelledError if cancel else FleetError
+    assert [type(result) for result in results] == [kind] * 3
+    with pytest.raises(FleetError, match="closed"):
+        state.ask(Queue.BATCH, 0, boot_time())
+
+
+async def test_a_body_whose_lease_is_lost_raises_lease_lost(state: LocalState) -> None:
+    async def body() -> None:
+        async with Slot(state, Queue.BATCH, 0) as lease:
+            asyncio.get_running_loop().call_soon(state.lost, lease.id)
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(body())
+    await wait_until_async(lambda: state.waiting.count(Queue.BATCH) == 1, "it waits")
+    (waiter,) = state.waiting.register(32)
+    state.granted(waiter.id, (boot_time() + 1000) * 1000)
+    with pytest.raises(LeaseLost):
+        await task
