@@ -13,11 +13,12 @@ from typing import Any, NoReturn
 
 from celery import Celery
 from celery.signals import celeryd_init, worker_init
-from kombu import Queue  # type: ignore[attr-defined]
+from kombu import Queue, pools  # type: ignore[attr-defined]
 
 from brimful.config import Settings
 from brimful.errors import ExitCode
 from brimful.names import APP, QUEUES, TASK_SAMPLE, TASK_SHARD, Workload
+from brimful.runtime import fork
 from brimful.runtime.extras import missing, needs
 from brimful.state.redis_url import NOT_SET, broker_options, broker_url, required
 
@@ -27,9 +28,36 @@ Celery reads that variable before it loads any app."""
 
 
 class App(Celery):  # type: ignore[misc]  # celery ships no types
-    """A Celery app without a default broker: connecting raises SettingError if none is set."""
+    """A Celery app without a default broker: connecting raises SettingError if none is set. Safe to fork after use.
+
+    Private parts of celery 5.7.0 and kombu 5.7.0:
+        celery.app.base.Celery: _backend_cache, _pool
+        celery.app.amqp.AMQP: _producer_pool
+        celery.backends.redis.ResultConsumer: _pubsub, _reset_sync, subscribed_to
+        kombu.pools: connections, producers
+    """
 
     control_cls = "brimful.state.revocations:RecordingControl"
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        fork.register(self)
+
+    def after_fork(self) -> None:
+        """Celery's own hook runs in children of multiprocessing only, and closes what the parent still uses."""
+        fork.keep_inherited(self.__dict__.get("_pool"), *pools.connections.values(), *pools.producers.values())
+        pools.connections.clear()
+        pools.producers.clear()
+        self.__dict__["_pool"] = None
+        if (amqp := self.__dict__.get("amqp")) is not None:
+            amqp._producer_pool = None
+        backend = self._backend_cache
+        consumer: Any = getattr(backend, "result_consumer", None)
+        if hasattr(consumer, "_pubsub"):  # handles of the parent's refer to this backend
+            fork.keep_inherited(consumer._pubsub, backend.__dict__.pop("client", None))
+            consumer._reset_sync()
+            consumer._pubsub = None
+            consumer.subscribed_to = set()
 
     def connection_for_read(self, url: str | None = None, **options: Any) -> Any:
         return super().connection_for_read(required(url or self.conf.broker_read_url), **options)

@@ -18,6 +18,7 @@ from brimful.errors import RedisUnreachable, SampleTimeout
 from brimful.names import IDEMPOTENCY_KEY, TASK_SAMPLE, Workload
 from brimful.packing.units import PackOption
 from brimful.request import Request
+from brimful.runtime import fork
 from brimful.state.probes import connect, unreachable
 from brimful.state.redis_url import required
 
@@ -36,6 +37,10 @@ class Client(Generic[Results]):
         self._url = required(self._settings.redis_url)
         self._app = app_for(self._url)
         self._reached = False
+        fork.register(self)
+
+    def after_fork(self) -> None:
+        """In a forked child; its app is registered too."""
 
     def map(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Coroutine, Generator
 from typing import Any, TypeVar
@@ -16,6 +17,7 @@ from brimful.client.base import Client, timed_out
 from brimful.client.mapping import Asked, MapRun, Sampled
 from brimful.errors import BrimfulError, Cancelled
 from brimful.names import Workload
+from brimful.runtime import fork
 from brimful.runtime.aio import OwnedAsyncGenerator, cancel_and_wait
 
 _T = TypeVar("_T")
@@ -40,6 +42,10 @@ class Fleet(Client[Generator[Sampled, None, None]]):
         self._loop: _LoopThread | None = None
         self._lock = threading.Lock()
 
+    def after_fork(self) -> None:
+        fork.keep_inherited(self._loop)
+        self._loop, self._lock = None, threading.Lock()
+
     def sample(
         self,
         request: Asked,
@@ -62,7 +68,10 @@ class Fleet(Client[Generator[Sampled, None, None]]):
         id = uuid()
         try:
             handle = self._send(request, workload, fields, id, idempotency_key)
-            completion: dict[str, Any] = handle.get(timeout=timeout)
+            try:
+                completion: dict[str, Any] = handle.get(timeout=timeout)
+            finally:
+                handle.backend.remove_pending_result(handle)  # Celery keeps one whose wait timed out
         except BrimfulError:
             raise
         except TaskRevokedError:
@@ -153,6 +162,7 @@ class _LoopThread:
 
     def __init__(self) -> None:
         self.maps: set[_Map] = set()
+        self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="brimful-map", daemon=True)
         self._thread.start()
@@ -160,11 +170,11 @@ class _LoopThread:
     def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
         if not self._thread.is_alive():
             coroutine.close()
-            raise RuntimeError("the fleet was closed")
+            raise RuntimeError("the fleet was closed, or the map was begun before a fork")
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     def end(self, map: _Map) -> None:
-        if map in self.maps:  # else close() has ended it
+        if map in self.maps and self._pid == os.getpid():  # else close() has ended it, or it is the parent's
             self.maps.discard(map)
             self.run(map.aclose())
 

@@ -17,6 +17,7 @@ from brimful.client.base import Client, timed_out
 from brimful.client.mapping import Asked, MapRun, Sampled
 from brimful.errors import Cancelled
 from brimful.names import Workload
+from brimful.runtime import fork
 from brimful.runtime.aio import OwnedAsyncGenerator, cancel_and_wait
 from brimful.state.redis_retry import REDIS_ERRORS
 from brimful.state.redis_url import close_redis_client, redis_client
@@ -51,12 +52,19 @@ class AsyncFleet(Client[AsyncGenerator[Sampled, None]]):
 
     def __init__(self, redis_url: str | None = None) -> None:
         super().__init__(redis_url)
+        self._open()
+
+    def _open(self) -> None:
         self._threads = ThreadPoolExecutor(4, thread_name_prefix="brimful-fleet")
         self._redis = redis_client(self._url, decode_responses=False)
         self._awaited: dict[str, _Awaited] = {}
         self._poller: asyncio.Task[None] | None = None
         self._new = asyncio.Event()
         self._maps: set[OwnedAsyncGenerator[list[Sampled]]] = set()
+
+    def after_fork(self) -> None:
+        fork.keep_inherited(self._threads, self._redis, self._awaited, self._poller, self._maps)
+        self._open()
 
     async def sample(
         self,
