@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,6 +11,7 @@ import typer
 if TYPE_CHECKING:
     from brimful.run.input.reader import ReadOptions
 
+_FIELDS = ("model", "n", "max_tokens", "temperature", "seed")
 Model = Annotated[str | None, typer.Option(help="The model, for lines that name none.")]
 N = Annotated[int | None, typer.Option(help="Rollouts of each prompt.")]
 MaxTokens = Annotated[int | None, typer.Option(help="Tokens of one rollout at most.")]
@@ -69,15 +71,15 @@ def run(
     Exits 0 when everything is sampled, 3 when some requests failed (OUT.errors.jsonl), 2 for bad input or settings, 4
     when the budget is used up, 5 when the key is refused, 130 when interrupted.
     """
+    given = dict(locals())
     from brimful.config import Settings
     from brimful.packing.units import parse_pack
     from brimful.run.launch import DisplayOptions, run_to_end
     from brimful.run.options import RunOptions, parse_choice
     from brimful.run.output.paths import Order, OutputFormat
 
-    fields = {"model": model, "n": n, "max_tokens": max_tokens, "temperature": temperature, "seed": seed}
     options = RunOptions(
-        read=read_options(inputs, input_format, limit, fields, param, system, chat, job, workload),
+        read=read_options(given, workload),
         output=output,
         form=parse_choice(OutputFormat, "--format", form),
         order=parse_choice(Order, "--order", order),
@@ -94,20 +96,10 @@ def run(
     raise typer.Exit(int(run_to_end(options, settings, display)))
 
 
-def read_options(
-    inputs: list[str],
-    input_format: str,
-    limit: int | None,
-    fields: dict[str, Any],
-    param: list[str] | None,
-    system: str | None,
-    chat: bool,
-    job: bool,
-    workload: str,
-) -> ReadOptions:
-    """The options by which ``run`` and ``validate`` read their input. Raises UsageError.
+def read_options(given: Mapping[str, Any], workload: str = "batch") -> ReadOptions:
+    """The options by which ``run`` and ``validate`` read their input; ``given`` are their parameters by name.
 
-    ``fields`` (None = not given) and ``param`` are the defaults of a request; a line's own fields override them.
+    Fields of a request are defaults, which a line's own fields override. Raises UsageError.
     """
     from brimful.errors import UsageError
     from brimful.names import Mode, Workload
@@ -116,15 +108,15 @@ def read_options(
     from brimful.run.input.sources import Source
     from brimful.run.options import parse_choice, parse_parameters
 
-    if chat and job:
+    if given["chat"] and given["job"]:
         raise UsageError("--chat and --job exclude each other: a Job is a completion")
-    given = {name: value for name, value in fields.items() if value is not None}
+    fields = {name: given[name] for name in _FIELDS if given[name] is not None}
     return ReadOptions(
-        sources=tuple(map(Source, inputs)),
-        form=parse_choice(InputFormat, "--input-format", input_format),
-        defaults={**parse_parameters(param or []), **given},
-        mode=Mode.CHAT if chat else Mode.JOB if job else None,
-        system=system,
+        sources=tuple(map(Source, given["inputs"])),
+        form=parse_choice(InputFormat, "--input-format", given["input_format"]),
+        defaults={**parse_parameters(given["param"] or []), **fields},
+        mode=Mode.CHAT if given["chat"] else Mode.JOB if given["job"] else None,
+        system=given["system"],
         workload=parse_choice(Workload, "--workload", workload),
-        limit=limit,
+        limit=given["limit"],
     )

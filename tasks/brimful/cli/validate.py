@@ -36,14 +36,14 @@ def validate(
 
     Exits 3 if some lines are bad, 2 if nothing could be sampled.
     """
+    given = dict(locals())
     import json
 
     from brimful.config import Settings
     from brimful.packing.units import parse_pack
     from brimful.run.validate import validate as examine
 
-    fields = {"model": model, "n": n, "max_tokens": max_tokens, "temperature": temperature, "seed": seed}
-    options = shared.read_options(inputs, input_format, limit, fields, param, system, chat, job, "batch")
+    options = shared.read_options(given)
     settings = Settings.load(provider=provider)
     found = examine(options, settings.profile, pack=parse_pack(pack), latency_s=latency, strict=strict)
     if as_json:
