@@ -1,4 +1,4 @@
-"""Redis goes away, connections break, leases run long: every task runs exactly once."""
+"""Outages, broken connections and long tasks: every task runs exactly once."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def away(server: Valkey, seconds: float) -> None:
         pytest.param(20.0, marks=[pytest.mark.chaos, long_only]),
     ],
 )
-def test_redis_away_with_tasks_in_flight(
+def test_tasks_in_flight_run_once_through_an_outage(
     fleet: Valkey, valkey: Valkey, notes: redis.Redis, app: Celery, seconds: float
 ) -> None:
     with (
@@ -91,7 +91,9 @@ def test_redis_away_with_tasks_in_flight(
         assert b.process.poll() is None
 
 
-def test_connections_cut_again_and_again(fleet: Valkey, valkey: Valkey, notes: redis.Redis, app: Celery) -> None:
+def test_tasks_run_once_when_connections_are_cut_repeatedly(
+    fleet: Valkey, valkey: Valkey, notes: redis.Redis, app: Celery
+) -> None:
     with PoolWorker(fleet.url, notes=valkey.url) as worker:
         worker.ready()
         running = [app.send_task("t.nap", (2.0,)) for _ in range(4)]
@@ -106,7 +108,9 @@ def test_connections_cut_again_and_again(fleet: Valkey, valkey: Valkey, notes: r
         assert worker.process.poll() is None
 
 
-def test_long_and_postponed_tasks_start_once(fleet: Valkey, valkey: Valkey, notes: redis.Redis, app: Celery) -> None:
+def test_long_tasks_and_tasks_with_a_countdown_start_once(
+    fleet: Valkey, valkey: Valkey, notes: redis.Redis, app: Celery
+) -> None:
     with (
         PoolWorker(fleet.url, notes=valkey.url, name="a", visibility_s=3),
         PoolWorker(fleet.url, notes=valkey.url, name="b", visibility_s=3) as b,

@@ -30,7 +30,7 @@ def hub() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("queues", [QUEUES, ("batch",)], ids=["all", "batch"])
-def test_only_a_large_shard_lets_others_come_first(
+def test_only_a_large_shard_lets_other_workers_go_first(
     valkey: Valkey, hub: Any, monkeypatch: pytest.MonkeyPatch, queues: tuple[str, ...]
 ) -> None:
     fairness = Fairness(UnackedMessages())

@@ -24,7 +24,7 @@ def warnings(worker: Background) -> list[str]:
     ]
 
 
-def test_it_waits_as_long_as_the_outage_lasts_and_says_so_once(tmp_path: Path) -> None:
+def test_a_worker_waits_for_the_end_of_the_outage_and_warns_once(tmp_path: Path) -> None:
     port, metrics_port = free_port(), free_port()
     env = {"ACS_API_KEY": "sk-boot", "BRIMFUL_REDIS_URL": f"redis://127.0.0.1:{port}/0"}
     env |= {"BRIMFUL_METRICS_PORT": str(metrics_port), "BRIMFUL_WINDOW_S": "1", "BRIMFUL_LEASE_S": "2"}

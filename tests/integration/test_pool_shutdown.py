@@ -41,7 +41,9 @@ def once(store: redis.Redis, results: list[Any]) -> bool:
     return all(store.llen(f"ends:{result.id}") == 1 for result in results)
 
 
-def test_warm_finishes_what_runs_and_gives_back_the_rest(valkey: Valkey, app: Celery, store: redis.Redis) -> None:
+def test_a_warm_shutdown_finishes_running_tasks_and_requeues_the_rest(
+    valkey: Valkey, app: Celery, store: redis.Redis
+) -> None:
     with PoolWorker(valkey.url, concurrency=2, arguments=("--prefetch-multiplier", "3")) as worker:
         worker.ready()
         running = [app.send_task("t.nap", (1.0,)) for _ in range(2)]
@@ -57,7 +59,7 @@ def test_warm_finishes_what_runs_and_gives_back_the_rest(valkey: Valkey, app: Ce
         wait_until(lambda: once(store, waiting), "another worker to do the rest", WAIT_S)
 
 
-def test_cold_gives_back_what_runs_at_once(valkey: Valkey, app: Celery, store: redis.Redis) -> None:
+def test_a_cold_shutdown_requeues_running_tasks_at_once(valkey: Valkey, app: Celery, store: redis.Redis) -> None:
     with PoolWorker(valkey.url) as worker:
         worker.ready()
         running = [app.send_task("t.nap", (600,)) for _ in range(3)]
@@ -80,7 +82,9 @@ def test_a_second_signal_turns_a_warm_shutdown_cold(valkey: Valkey, app: Celery,
     assert store.llen("celery") == 1
 
 
-def test_soft_lets_short_tasks_end_and_gives_long_ones_back(valkey: Valkey, app: Celery, store: redis.Redis) -> None:
+def test_a_soft_shutdown_lets_short_tasks_end_and_requeues_long_ones(
+    valkey: Valkey, app: Celery, store: redis.Redis
+) -> None:
     with PoolWorker(valkey.url, environment={"POOL_APP_SOFT_SHUTDOWN": "2"}) as worker:
         worker.ready()
         short, long = app.send_task("t.nap", (0.5,)), app.send_task("t.nap", (600,))
@@ -124,7 +128,7 @@ def test_a_killed_workers_tasks_are_done_by_another(valkey: Valkey, app: Celery,
     assert all(store.llen(f"starts:{task.id}") == 2 for task in tasks)
 
 
-def test_a_poisonous_task_ends_as_a_failure(valkey: Valkey, app: Celery, store: redis.Redis) -> None:
+def test_a_poison_task_ends_as_a_failure(valkey: Valkey, app: Celery, store: redis.Redis) -> None:
     task = app.send_task("t.die", headers={LOST_HEADER: MAX_LOST - 1})
     with PoolWorker(valkey.url, name="first", visibility_s=3) as worker:
         worker.process.wait(WAIT_S)
@@ -135,9 +139,7 @@ def test_a_poisonous_task_ends_as_a_failure(valkey: Valkey, app: Celery, store: 
     assert store.llen(f"starts:{task.id}") == 1
 
 
-def test_what_was_revoked_is_not_run_by_a_worker_that_comes_later(
-    valkey: Valkey, app: Celery, store: redis.Redis
-) -> None:
+def test_a_worker_that_starts_later_knows_what_was_revoked(valkey: Valkey, app: Celery, store: redis.Redis) -> None:
     with PoolWorker(valkey.url, concurrency=1) as busy:
         busy.ready()
         running = app.send_task("t.nap", (600,))
@@ -152,7 +154,7 @@ def test_what_was_revoked_is_not_run_by_a_worker_that_comes_later(
 
 
 @pytest.mark.chaos
-def test_cold_ends_even_while_redis_hangs(valkey: Valkey, app: Celery, store: redis.Redis) -> None:
+def test_a_cold_shutdown_ends_even_while_redis_hangs(valkey: Valkey, app: Celery, store: redis.Redis) -> None:
     with PoolWorker(valkey.url) as worker:
         worker.ready()
         started(store, [app.send_task("t.nap", (600,))])

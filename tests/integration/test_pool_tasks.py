@@ -59,7 +59,7 @@ def test_a_failure_keeps_its_exception_and_traceback(app: Celery) -> None:
     assert "pool_app.py" in result.traceback
 
 
-def test_started_is_seen_while_it_runs(app: Celery, store: redis.Redis) -> None:
+def test_a_running_task_is_in_state_started(app: Celery, store: redis.Redis) -> None:
     result = app.send_task("t.nap", (60,))
     started(store, result)
     assert wait_until(lambda: result.state == "STARTED", "STARTED")
@@ -80,7 +80,7 @@ def test_system_exit_fails_the_task_and_not_the_worker(app: Celery, worker: Pool
     assert app.send_task("t.plain", (1, 2)).get(timeout=WAIT_S) == 3
 
 
-def test_a_rejected_task_comes_again(app: Celery) -> None:
+def test_a_rejected_task_is_delivered_again(app: Celery) -> None:
     assert app.send_task("t.give_back").get(timeout=WAIT_S) == "second time"
 
 
@@ -91,7 +91,7 @@ def test_a_hundred_tasks_run_at_once_on_one_loop(app: Celery, store: redis.Redis
     wait_until(lambda: settled(store), "all to be acknowledged")
 
 
-def test_inspect_knows_what_runs(app: Celery, store: redis.Redis, worker: PoolWorker) -> None:
+def test_inspect_shows_running_tasks(app: Celery, store: redis.Redis, worker: PoolWorker) -> None:
     result = app.send_task("t.nap", (60,))
     started(store, result)
     active = app.control.inspect([worker.node], timeout=5).active()[worker.node]
@@ -137,7 +137,7 @@ def test_a_soft_limit_not_caught_fails_the_task(app: Celery) -> None:
         app.send_task("t.nap", (60,), soft_time_limit=0.3).get(timeout=WAIT_S)
 
 
-def test_events_tell_the_whole_life_with_its_runtime(app: Celery, store: redis.Redis, worker: PoolWorker) -> None:
+def test_events_report_a_tasks_states_and_its_runtime(app: Celery, store: redis.Redis, worker: PoolWorker) -> None:
     seen: list[dict[str, Any]] = []
     listening = threading.Event()
 
@@ -186,7 +186,7 @@ def test_the_pool_shrinks_and_grows(app: Celery, store: redis.Redis, worker: Poo
     wait_until(lambda: settled(store), "all to be acknowledged")
 
 
-def test_a_task_nobody_knows_is_refused_without_showing_its_arguments(app: Celery, worker: PoolWorker) -> None:
+def test_an_unknown_task_is_refused_without_showing_its_arguments(app: Celery, worker: PoolWorker) -> None:
     app.send_task("t.unknown", ("my secret prompt",))
     wait_until(lambda: "t.unknown" in worker.output, "the refusal in the log")
     assert app.send_task("t.plain", (1, 2)).get(timeout=WAIT_S) == 3

@@ -1,9 +1,8 @@
-"""``brimful worker`` and ``celery -A brimful worker``: how they start, serve anybody, and keep secrets."""
+"""``brimful worker`` and ``celery -A brimful worker``: how they start, serve other apps, and keep secrets."""
 
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 import threading
@@ -52,7 +51,7 @@ def worker(server: Valkey, gateway: GatewayProcess) -> Iterator[Background]:
 
 
 @pytest.fixture
-def stranger(server: Valkey, worker: Background) -> Iterator[Celery]:
+def service(server: Valkey, worker: Background) -> Iterator[Celery]:
     with client(server.url) as app:
         yield app
 
@@ -65,7 +64,7 @@ def stranger(server: Valkey, worker: Background) -> Iterator[Celery]:
         ("BRIMFUL_REDIS_URL", "BRIMFUL_REDIS_URL"),
     ],
 )
-def test_a_missing_setting_ends_it_before_anything_starts(missing: str, names: str) -> None:
+def test_a_missing_setting_ends_the_worker_before_anything_starts(missing: str, names: str) -> None:
     env = {"ACS_API_BASE": "http://127.0.0.1:1/v1", "ACS_API_KEY": KEY, "BRIMFUL_REDIS_URL": "redis://127.0.0.1:1/0"}
     del env[missing]
     ended = brimful("worker", **env)
@@ -83,7 +82,7 @@ def test_an_unknown_queue_is_refused() -> None:
 
 
 @pytest.mark.parametrize("flags", [(), ("-P", "custom")])
-def test_plain_celery_says_the_same(flags: tuple[str, ...]) -> None:
+def test_plain_celery_reports_a_missing_setting_too(flags: tuple[str, ...]) -> None:
     arguments = [sys.executable, "-m", "celery", "-A", "brimful", "worker", *flags]
     env = environment(ACS_API_BASE="http://h/v1", BRIMFUL_REDIS_URL="redis://127.0.0.1:1/0", **CUSTOM)
     ended = subprocess.run(arguments, env=env, capture_output=True, text=True)
@@ -115,19 +114,7 @@ def test_plain_celery_serves_over_a_unix_socket(server: Valkey, gateway: Gateway
         assert PASSWORD not in plain.output
 
 
-def test_it_waits_for_a_redis_that_is_not_there_yet(gateway: GatewayProcess, valkey: Valkey) -> None:
-    valkey.stop()
-    env = {"ACS_API_BASE": gateway.url, "ACS_API_KEY": KEY, "BRIMFUL_REDIS_URL": valkey.url, **QUICK}
-    with Background(command("worker", "--name", "early"), environment(**env)) as early:
-        wait_until(lambda: "edis" in early.output, "a word about it", WAIT_S)
-        assert early.process.poll() is None
-        valkey.start()
-        with client(valkey.url) as app:
-            assert app.send_task("brimful.sample", (SECRET,), {"max_tokens": 4}).get(timeout=WAIT_S)["choices"]
-        assert early.stop(signal.SIGINT) == 130
-
-
-def test_it_can_be_ended_while_redis_is_away(gateway: GatewayProcess) -> None:
+def test_a_worker_can_be_stopped_while_redis_is_away(gateway: GatewayProcess) -> None:
     url = f"redis://127.0.0.1:{free_port()}/0"
     env = environment(ACS_API_BASE=gateway.url, ACS_API_KEY=KEY, BRIMFUL_REDIS_URL=url)
     with Background(command("worker"), env) as early:
@@ -136,37 +123,37 @@ def test_it_can_be_ended_while_redis_is_away(gateway: GatewayProcess) -> None:
         assert "Traceback" not in early.output
 
 
-def test_a_stranger_gets_completions_and_typed_failures(stranger: Celery) -> None:
-    by_kwargs = stranger.send_task("brimful.sample", kwargs={"prompt": SECRET, "n": 2, "max_tokens": 4})
-    by_queue = stranger.send_task("brimful.sample", ([SECRET, "two"],), {"max_tokens": 4}, queue="batch")
-    bad = stranger.send_task("brimful.sample", kwargs={"prompt": SECRET, "n": 0})
+def test_another_app_gets_completions_and_typed_failures(service: Celery) -> None:
+    by_kwargs = service.send_task("brimful.sample", kwargs={"prompt": SECRET, "n": 2, "max_tokens": 4})
+    by_queue = service.send_task("brimful.sample", ([SECRET, "two"],), {"max_tokens": 4}, queue="batch")
+    bad = service.send_task("brimful.sample", kwargs={"prompt": SECRET, "n": 0})
     assert [choice["index"] for choice in by_kwargs.get(timeout=WAIT_S)["choices"]] == [0, 1]
     assert [choice["index"] for choice in by_queue.get(timeout=WAIT_S)["choices"]] == [0, 1]
     with pytest.raises(BadRequest, match="n: must be"):
         bad.get(timeout=WAIT_S)
 
 
-def test_the_workload_is_the_queues_unless_said(stranger: Celery, gateway: GatewayProcess) -> None:
+def test_the_workload_defaults_to_that_of_the_queue(service: Celery, gateway: GatewayProcess) -> None:
     gateway.reset()
     for queue, options in (("batch", {}), ("interactive", {}), ("celery", {}), ("batch", {"workload": "interactive"})):
-        stranger.send_task("brimful.sample", ("p",), {"max_tokens": 4, **options}, queue=queue).get(timeout=WAIT_S)
+        service.send_task("brimful.sample", ("p",), {"max_tokens": 4, **options}, queue=queue).get(timeout=WAIT_S)
     assert gateway.ledger()["workloads"] == {"batch": 1, "interactive": 3}
 
 
-def test_revoking_a_running_request_closes_its_connection(stranger: Celery, gateway: GatewayProcess) -> None:
+def test_revoking_a_running_request_closes_its_connection(service: Celery, gateway: GatewayProcess) -> None:
     gateway.reset()
     gateway.set_options(latency_s=60.0)
     try:
-        task = stranger.send_task("brimful.sample", ("long",), {"max_tokens": 4})
+        task = service.send_task("brimful.sample", ("long",), {"max_tokens": 4})
         wait_until(lambda: gateway.ledger()["active"] == 1, "the request at the gateway")
-        stranger.control.revoke(task.id, terminate=True)
+        service.control.revoke(task.id, terminate=True)
         wait_until(lambda: gateway.ledger()["active"] == 0, "its end at the gateway", 5)
     finally:
         gateway.set_options(latency_s=0.05)
     assert wait_until(lambda: task.state == "REVOKED", "its state")
 
 
-def test_sigterm_ends_what_is_on_the_wire_and_gives_back_what_waits(gateway: GatewayProcess, valkey: Valkey) -> None:
+def test_sigterm_finishes_sent_requests_and_requeues_waiting_ones(gateway: GatewayProcess, valkey: Valkey) -> None:
     gateway.reset()
     gateway.set_options(latency_s=3.0)
     env = {"ACS_API_BASE": gateway.url, "ACS_API_KEY": KEY, "BRIMFUL_REDIS_URL": valkey.url, "BRIMFUL_SLOTS": "1"}
@@ -189,21 +176,23 @@ def test_sigterm_ends_what_is_on_the_wire_and_gives_back_what_waits(gateway: Gat
         gateway.set_options(latency_s=0.05)
 
 
-def test_batch_work_leaves_room_for_interactive_work(stranger: Celery, gateway: GatewayProcess, server: Valkey) -> None:
+def test_batch_work_leaves_room_for_interactive_work(service: Celery, gateway: GatewayProcess, server: Valkey) -> None:
     gateway.reset()
     gateway.set_options(latency_s=60.0)
     with redis.Redis.from_url(server.url) as store:
-        batch = [stranger.send_task("brimful.sample", ("long",), {"max_tokens": 4}, queue="batch") for _ in range(8)]
+        batch = [service.send_task("brimful.sample", ("long",), {"max_tokens": 4}, queue="batch") for _ in range(8)]
         wait_until(lambda: gateway.ledger()["active"] == 6, "batch to have its share of the eight places")
         wait_until(lambda: store.llen("batch") == 2, "the rest to wait in the queue, for any worker")
         gateway.set_options(latency_s=0.05)
-        assert stranger.send_task("brimful.sample", ("quick",), {"max_tokens": 4}).get(timeout=WAIT_S)
+        assert service.send_task("brimful.sample", ("quick",), {"max_tokens": 4}).get(timeout=WAIT_S)
         assert store.llen("batch") == 2
-        stranger.control.revoke([task.id for task in batch], terminate=True)
+        service.control.revoke([task.id for task in batch], terminate=True)
         wait_until(lambda: settled(store), "all to be over")
 
 
-def test_nobody_who_watches_sees_a_prompt(stranger: Celery, server: Valkey, worker: Background, gateway: Any) -> None:
+def test_prompts_and_keys_appear_in_no_event_log_or_redis_value(
+    service: Celery, server: Valkey, worker: Background, gateway: Any
+) -> None:
     seen: list[dict[str, Any]] = []
     listening = threading.Event()
 
@@ -220,15 +209,15 @@ def test_nobody_who_watches_sees_a_prompt(stranger: Celery, server: Valkey, work
     wait_until(listening.is_set, "the first event (a heartbeat)")
     gateway.set_options(latency_s=3.0)
     try:
-        good = stranger.send_task("brimful.sample", (SECRET,), {"max_tokens": 4, "echo": True})
+        good = service.send_task("brimful.sample", (SECRET,), {"max_tokens": 4, "echo": True})
         wait_until(lambda: gateway.ledger()["active"] == 1, "the request at the gateway")
-        active = stranger.control.inspect(["one@test"], timeout=10).active()
+        active = service.control.inspect(["one@test"], timeout=10).active()
     finally:
         gateway.set_options(latency_s=0.05)
     good.get(timeout=WAIT_S)
     with pytest.raises(BadRequest):
-        stranger.send_task("brimful.sample", (SECRET,), {"max_tokens": 0}).get(timeout=WAIT_S)
-    stranger.send_task("brimful.smaple", (SECRET,))  # nobody's
+        service.send_task("brimful.sample", (SECRET,), {"max_tokens": 0}).get(timeout=WAIT_S)
+    service.send_task("brimful.smaple", (SECRET,))  # unknown
     wait_until(lambda: "brimful.smaple" in worker.output, "the unknown task's refusal")
     thread.join(WAIT_S)
 

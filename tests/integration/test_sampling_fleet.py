@@ -1,4 +1,4 @@
-"""Samplers of a whole fleet on the real admission and a real Valkey, judged by the gateway's ledger."""
+"""A fleet of samplers on the real admission and a real Valkey, measured by the gateway's request log."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def test_a_fleet_keeps_slots_and_window_exactly(
     assert gateway.request_log.window.peak <= 60
 
 
-async def test_one_retry_after_stops_the_fleet_and_it_comes_back_spread_out(
+async def test_a_retry_after_pauses_the_fleet_which_then_restarts_spread_out(
     gateway: Gateway, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gateway.set(faults="429=1:#40", latency_s=0.1)
@@ -103,7 +103,7 @@ async def test_slow_requests_behind_one_slot_never_time_out(
     assert max(outcome.waited_s for outcome in outcomes) > 0.5
 
 
-async def test_the_breaker_probes_one_at_a_time(
+async def test_the_circuit_breaker_probes_one_at_a_time(
     gateway: Gateway, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gateway.set(faults="500")
@@ -150,7 +150,7 @@ async def test_a_revoked_request_frees_its_slot(
     assert gateway.snapshot()["peak_active"] == 2
 
 
-async def test_redis_away_ends_what_cannot_be_kept_and_goes_on_when_it_is_back(
+async def test_without_redis_requests_whose_leases_end_are_retried_when_it_is_back(
     gateway: Gateway, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gateway.set(latency_s=30.0)

@@ -1,4 +1,4 @@
-"""The sampler against the mock gateway: what its ledger saw is what the outcome says."""
+"""The sampler against the mock gateway: outcomes agree with its request log."""
 
 from __future__ import annotations
 
@@ -44,14 +44,16 @@ async def test_every_form_of_prompt_comes_back_by_prompt_and_choice(
     assert it.admission.grants[0].reports == [{"ok": True, "tokens_used": outcome.completion["usage"]["total_tokens"]}]
 
 
-async def test_connections_are_kept_and_not_one_a_request(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connections_are_reused(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     async with bench(monkeypatch, gateway.url, FakeAdmission(8)) as it:
         outcomes = await asyncio.gather(*(it.sample(f"prompt {number}") for number in range(200)))
     assert all(outcome.ok for outcome in outcomes)
     assert gateway.request_log.connections <= 8
 
 
-async def test_mixed_faults_2000_of_2000(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_2000_of_2000_requests_succeed_through_mixed_faults(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gateway.set(faults="500:0.04,502html:0.04,503:0.04,reset:0.03,trunc:0.03,hang:0.02", slots=64, starts=None)
     async with bench(monkeypatch, gateway.url, FakeAdmission(64), timeout_s=0.5, attempts=12) as it:
         outcomes = await asyncio.gather(*(it.sample(f"prompt {number}", id=str(number)) for number in range(2000)))
@@ -60,7 +62,7 @@ async def test_mixed_faults_2000_of_2000(gateway: Gateway, monkeypatch: pytest.M
     assert gateway.request_log.attempts_max <= 12
 
 
-async def test_attempts_at_the_gateway_never_exceed_the_setting(
+async def test_attempts_at_the_gateway_stay_within_the_setting(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gateway.set(faults="reset:0.5,500")
@@ -73,7 +75,7 @@ async def test_attempts_at_the_gateway_never_exceed_the_setting(
     )
 
 
-async def test_the_timeout_runs_from_the_wire_not_from_the_queue(
+async def test_the_timeout_counts_from_sending_not_from_queueing(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gateway.set(latency_s=0.1)
@@ -83,9 +85,7 @@ async def test_the_timeout_runs_from_the_wire_not_from_the_queue(
     assert max(outcome.waited_s for outcome in outcomes) > 0.4
 
 
-async def test_a_hanging_request_times_out_and_is_tried_again(
-    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_hanging_request_times_out_and_is_retried(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     gateway.set(faults="hang:x1")
     async with bench(monkeypatch, gateway.url, timeout_s=0.2) as it:
         outcome = await it.sample()

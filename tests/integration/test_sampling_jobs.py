@@ -1,4 +1,4 @@
-"""Jobs at the mock gateway: one Job per key, whatever happens to those that wait for it."""
+"""Jobs at the mock gateway: one Job per idempotency key, whatever happens to the requests that wait for it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_submit_poll_fetch(gateway: Gateway, monkeypatch: pytest.MonkeyPat
     assert gateway.snapshot()["workloads"] == {"batch": 1}
 
 
-async def test_the_same_work_again_finds_the_same_job(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_repeated_request_finds_the_same_job(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     async with bench(monkeypatch, gateway.url) as it:
         first = await job(it)
         second = await job(it)
@@ -60,7 +60,7 @@ async def test_the_same_work_again_finds_the_same_job(gateway: Gateway, monkeypa
     assert sorted(created["submits"].values()) == [1, 1, 2]
 
 
-async def test_without_any_name_each_call_is_a_job_of_its_own(
+async def test_without_scope_and_id_each_call_is_a_job_of_its_own(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with bench(monkeypatch, gateway.url) as it:
@@ -69,7 +69,7 @@ async def test_without_any_name_each_call_is_a_job_of_its_own(
 
 
 @pytest.mark.parametrize("told", ["by the message", "by the worker that stops"])
-async def test_given_back_the_job_runs_on_and_the_next_worker_finds_it(
+async def test_a_request_given_back_leaves_its_job_to_the_next_worker(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch, told: str
 ) -> None:
     gateway.set(latency_s=0.4)
@@ -91,7 +91,7 @@ async def test_given_back_the_job_runs_on_and_the_next_worker_finds_it(
     assert statuses(gateway) == {"succeeded": 1}
 
 
-async def test_revoked_the_job_is_cancelled_and_a_later_wish_makes_a_new_one(
+async def test_a_revoked_requests_job_is_cancelled_and_a_later_call_makes_a_new_one(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gateway.set(latency_s=60.0)
@@ -110,7 +110,9 @@ async def test_revoked_the_job_is_cancelled_and_a_later_wish_makes_a_new_one(
     assert statuses(gateway) == {"cancelled": 1, "succeeded": 1}
 
 
-async def test_revoked_while_it_is_being_submitted(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_job_is_cancelled_when_revoked_during_its_submission(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gateway.set(latency_s=60.0, faults="slow=0.2")
     async with bench(monkeypatch, gateway.url) as it:
         task = job(it)
@@ -136,7 +138,7 @@ async def test_a_lost_lease_leaves_the_job_to_the_next_attempt(
     assert gateway.jobs.snapshot()["created"] == 1
 
 
-async def test_cancelled_by_somebody_else(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_job_cancelled_elsewhere_fails_its_request(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     gateway.set(latency_s=60.0)
     async with bench(monkeypatch, gateway.url) as it:
         task = job(it)
@@ -148,7 +150,7 @@ async def test_cancelled_by_somebody_else(gateway: Gateway, monkeypatch: pytest.
     assert (outcome.failure.cause, outcome.failure.permanent) == (Cause.JOB_CANCELLED, True)
 
 
-async def test_a_failed_job_makes_way_for_a_new_one(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_job_is_replaced_by_a_new_one(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     gateway.set(faults="jobfail:x2")
     async with bench(monkeypatch, gateway.url) as it:
         outcome = await job(it)
@@ -161,7 +163,7 @@ async def test_a_failed_job_makes_way_for_a_new_one(gateway: Gateway, monkeypatc
 @pytest.mark.parametrize(
     ("fault", "cause"), [("job/400:x1", Cause.BAD_REQUEST), ("job/filter:x1", Cause.CONTENT_FILTER)]
 )
-async def test_the_error_that_is_a_jobs_result_has_its_own_status(
+async def test_a_jobs_error_result_has_a_status_of_its_own(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch, fault: str, cause: Cause
 ) -> None:
     gateway.set(faults=fault)
@@ -186,7 +188,7 @@ async def test_the_error_that_is_a_jobs_result_has_its_own_status(
         "result/resetmid:x1",
     ],
 )
-async def test_faults_on_the_way_never_make_a_second_job(
+async def test_network_faults_never_make_a_second_job(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch, faults: str
 ) -> None:
     gateway.set(faults=faults)
@@ -196,7 +198,7 @@ async def test_faults_on_the_way_never_make_a_second_job(
     assert gateway.jobs.snapshot()["created"] == 1
 
 
-async def test_a_result_that_expired_is_sampled_anew(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_expired_result_is_sampled_again(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     async with bench(monkeypatch, gateway.url) as it:
         assert (await job(it)).ok
         (job_id,) = gateway.jobs.snapshot()["keys"].values()
@@ -207,7 +209,7 @@ async def test_a_result_that_expired_is_sampled_anew(gateway: Gateway, monkeypat
     assert gateway.jobs.snapshot()["created"] == 2
 
 
-async def test_usage_that_is_pending_is_waited_for(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pending_usage_is_waited_for(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     gateway.set(usage_pending_s=0.05)
     async with bench(monkeypatch, gateway.url) as it:
         outcome = await job(it)
@@ -219,7 +221,9 @@ async def test_usage_that_is_pending_is_waited_for(gateway: Gateway, monkeypatch
         assert outcome.completion["usage"] is None
 
 
-async def test_a_short_jobs_rest_is_a_job_of_its_own(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_missing_choices_of_a_short_job_are_another_job(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gateway.set(faults="result/short=1:x1")
     async with bench(monkeypatch, gateway.url) as it:
         outcome = await job(it)
@@ -228,7 +232,9 @@ async def test_a_short_jobs_rest_is_a_job_of_its_own(gateway: Gateway, monkeypat
     assert gateway.jobs.snapshot()["created"] == 2
 
 
-async def test_polls_may_be_free(gateway: Gateway, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+async def test_polls_take_no_starts_if_the_profile_says_so(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
     (tmp_path / "p.toml").write_text("[acs]\njob_polls_count = false\n")
     async with bench(monkeypatch, gateway.url, FakeAdmission(), profiles=tmp_path / "p.toml") as it:
         assert (await job(it)).ok
@@ -243,7 +249,7 @@ async def test_jobs_in_all_slots_do_not_wait_for_their_own_polls(
         assert it.admission.sent > 1
 
 
-async def test_a_jobs_budget_is_asked_for_when_it_runs(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_job_takes_its_hold_when_it_runs(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     gateway.set(budget=1)
     async with bench(monkeypatch, gateway.url) as it:
         outcome = await job(it)

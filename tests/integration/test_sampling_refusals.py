@@ -1,4 +1,4 @@
-"""Throttling, budgets, refused keys and junk, as the mock gateway gives them."""
+"""Throttling, budgets, refused keys and junk answers from the mock gateway."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ async def test_a_retry_after_pauses_the_fleet_while_the_slot_is_still_held(
     assert [lease.reports[0]["ok"] for lease in it.admission.grants] == [None, True]
 
 
-async def test_a_429_without_a_time_stops_nobody_else(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_429_without_retry_after_does_not_pause_the_fleet(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gateway.set(faults="429bare:x1")
     async with bench(monkeypatch, gateway.url) as it:
         outcomes = await asyncio.gather(*(it.sample(f"prompt {number}") for number in range(5)))
@@ -56,7 +58,7 @@ async def test_a_429_without_a_time_stops_nobody_else(gateway: Gateway, monkeypa
     assert it.admission.pauses == []
 
 
-async def test_nobody_starts_during_a_pause(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_request_starts_during_a_pause(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     gateway.set(faults="429=0.5:x1", retry_after="fraction")
     async with bench(monkeypatch, gateway.url, FakeAdmission(1, obey_pauses=True)) as it:
         await asyncio.gather(*(it.sample(f"prompt {number}") for number in range(5)))
@@ -64,7 +66,7 @@ async def test_nobody_starts_during_a_pause(gateway: Gateway, monkeypatch: pytes
     assert second - first >= 0.5
 
 
-async def test_429s_do_not_eat_the_attempts_but_have_an_end(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_429s_are_counted_apart_from_other_failures(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     gateway.set(faults="429bare:x10")
     async with bench(monkeypatch, gateway.url, attempts=2, throttle_attempts=20) as it:
         assert (await it.sample()).attempts == 11
@@ -75,14 +77,16 @@ async def test_429s_do_not_eat_the_attempts_but_have_an_end(gateway: Gateway, mo
     assert "gave up after 20" in outcome.failure.message
 
 
-async def test_an_absurd_retry_after_is_bounded(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_long_retry_after_is_capped(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     gateway.set(faults="429=1000000:x1")
     async with bench(monkeypatch, gateway.url, retry_after_cap_s=7.0, backoff_base_s=0.01) as it:
         assert (await it.sample()).ok
     assert [seconds for seconds, _ in it.admission.pauses] == [7.0]
 
 
-async def test_the_deadline_ends_what_attempts_would_not(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_deadline_ends_a_request_with_attempts_left(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gateway.set(faults="429bare")
     async with bench(monkeypatch, gateway.url, deadline_s=0.3, throttle_attempts=10_000) as it:
         outcome = await it.sample()
@@ -106,7 +110,7 @@ async def test_the_deadline_ends_what_attempts_would_not(gateway: Gateway, monke
         ("403", Cause.KEY_REFUSED, True),
     ],
 )
-async def test_what_asking_again_cannot_help_is_asked_once(
+async def test_permanent_failures_take_one_attempt(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch, fault: str, cause: Cause, permanent: bool
 ) -> None:
     gateway.set(faults=fault)
@@ -147,7 +151,9 @@ async def test_what_asking_again_cannot_help_is_asked_once(
         ("close", "connection"),
     ],
 )
-async def test_junk_is_met_calmly(gateway: Gateway, monkeypatch: pytest.MonkeyPatch, fault: str, cause: str) -> None:
+async def test_junk_answers_fail_with_their_cause(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch, fault: str, cause: str
+) -> None:
     gateway.set(faults=f"{fault}:x2")
     async with bench(monkeypatch, gateway.url, max_answer_mb=1.0) as it:
         outcome = await it.sample(n=2)
@@ -158,7 +164,7 @@ async def test_junk_is_met_calmly(gateway: Gateway, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("fault", ["gzip", "spaced", "drip=0.05", "slow=0.02", "nousage"])
-async def test_unusual_but_true_answers_need_one_attempt(
+async def test_unusual_but_valid_answers_take_one_attempt(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     gateway.set(faults=fault)
@@ -180,7 +186,9 @@ async def test_a_short_answer_is_topped_up(gateway: Gateway, monkeypatch: pytest
     assert sum(arrival.prompts * arrival.n for arrival in arrivals[1:]) == (3 if fault == "short=3" else 1)
 
 
-async def test_an_answer_that_is_always_too_long_is_told(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_that_is_always_too_long_fails_with_its_cause(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gateway.set(faults="long")
     async with bench(monkeypatch, gateway.url, attempts=3) as it:
         outcome = await it.sample()
@@ -189,7 +197,9 @@ async def test_an_answer_that_is_always_too_long_is_told(gateway: Gateway, monke
     assert "2 choices returned, 1 requested" in outcome.failure.message
 
 
-async def test_kept_connections_that_the_server_has_closed(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reused_connections_that_the_server_closed_are_retried_at_once(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gateway.set(faults="stale:x3")
     async with bench(monkeypatch, gateway.url) as it:
         for number in range(6):
@@ -201,7 +211,7 @@ async def test_kept_connections_that_the_server_has_closed(gateway: Gateway, mon
     assert gateway.request_log.connections == 4
 
 
-async def test_nobody_at_home(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_provider_that_refuses_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     async with bench(monkeypatch, "http://127.0.0.1:9", attempts=3) as it:
         outcome = await it.sample()
     assert outcome.failure is not None
@@ -228,7 +238,7 @@ async def test_a_request_whose_hold_does_not_fit_waits_for_others_to_end(
 
 
 @pytest.mark.parametrize("status", [402, 429])
-async def test_the_end_of_the_budget_is_found_soon_and_told_to_all(
+async def test_the_end_of_the_budget_is_found_soon_and_fails_all_waiters(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
     gateway.set(budget=10, budget_status=status, latency_s=0.05)
@@ -239,7 +249,7 @@ async def test_the_end_of_the_budget_is_found_soon_and_told_to_all(
     assert gateway.snapshot()["budget"]["refused"] <= 60, "the end was not asked for by each of them"
 
 
-async def test_with_others_of_the_fleet_in_flight_it_is_not_the_end_yet(
+async def test_a_refusal_while_the_fleet_holds_tokens_is_not_the_end(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gateway.set(budget=10)
@@ -254,7 +264,7 @@ async def test_with_others_of_the_fleet_in_flight_it_is_not_the_end_yet(
 # -- the surroundings ---------------------------------------------------------------------------------------------
 
 
-async def test_a_fault_of_our_own_is_one_failed_request(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_internal_fault_fails_one_request(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> bytes:
         raise KeyError("secret prompt")
 

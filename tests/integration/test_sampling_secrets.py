@@ -1,4 +1,4 @@
-"""Neither the key nor the prompts come out anywhere, whatever goes wrong and however loud the logs are."""
+"""The key and the prompts appear nowhere, whatever fails and at every log level."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.sampling import KEY, bench
 PROMPT = "a prompt that is nobody's business but mine"
 
 
-async def test_neither_key_nor_prompt_is_logged_or_told(
+async def test_neither_key_nor_prompt_is_logged_or_in_an_outcome(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     caplog.set_level(logging.DEBUG)

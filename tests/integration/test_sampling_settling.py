@@ -1,4 +1,4 @@
-"""A provider that counts a request out a moment after its client has the answer never sees one more than the slots."""
+"""Limits hold with a provider that frees a slot a moment after its client has the answer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SLOTS = 4
 _LEAST_S = 0.005
 
 
-def test_a_slot_is_handed_on_after_the_server_has_counted_its_request_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slot_is_reused_only_after_the_server_counted_its_request_out(monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         threaded_gateway(0.03) as gateway,
         fleet(monkeypatch, gateway, workers=3, slots=_SLOTS, starts=0) as running,  # type: ignore[arg-type]
@@ -20,5 +20,5 @@ def test_a_slot_is_handed_on_after_the_server_has_counted_its_request_out(monkey
         for task in tasks:
             assert task.get(timeout=60)["choices"]
     assert len(gateway.seen) == 400
-    # Not gateway.peak: how late a thread of a busy machine comes to its counting is nobody's promise.
+    # Not gateway.peak: a busy machine's threads may count late.
     assert gateway.peak_with(_LEAST_S) == _SLOTS

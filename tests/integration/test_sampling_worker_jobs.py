@@ -45,8 +45,8 @@ def service(gateway: GatewayProcess, valkey: Valkey, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("ACS_API_KEY", KEY)
     with redis.Redis.from_url(valkey.url) as connection:
         mark_clean(connection, Settings.load().key_tag)
-    with client(valkey.url) as stranger:
-        yield stranger
+    with client(valkey.url) as service:
+        yield service
 
 
 def jobs(gateway: GatewayProcess) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def jobs(gateway: GatewayProcess) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGQUIT], ids=["killed", "stopped cold"])
-def test_a_worker_gone_between_submission_and_result_costs_no_second_job(
+def test_a_worker_that_ends_between_submission_and_result_costs_no_second_job(
     gateway: GatewayProcess, valkey: Valkey, service: Any, end: signal.Signals
 ) -> None:
     with worker(gateway, valkey, "one") as first:

@@ -1,4 +1,4 @@
-"""The worker's shard runner on a real Valkey, with a sampler that the tests hold by the hand."""
+"""The shard runner on a real Valkey, with a sampler whose requests end when the test lets them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RUN, SHARD = "run", "s1"
 
 
 class HeldSampler:
-    """Requests end when they are let go; ``free`` lets all go at once."""
+    """Requests end when their ``holds`` are set; ``free`` ends all at once."""
 
     def __init__(self, free: bool = True) -> None:
         self.free = free
@@ -89,7 +89,7 @@ async def record(ledger: RunLedger, *ids: str) -> None:
     await ledger.record({SHARD: {id: manifest(id) for id in ids}})
 
 
-async def test_outcomes_reach_the_stream_and_the_shard_is_struck_off(valkey: Valkey, ledger: RunLedger) -> None:
+async def test_outcomes_reach_the_stream_and_the_shards_keys_are_removed(valkey: Valkey, ledger: RunLedger) -> None:
     await record(ledger, "a", "b")
     async with worker(valkey, HeldSampler()) as runner:
         assert await runner.run(RUN, SHARD, message("a", "b")) == {"requests": 2, "failed": 0}
@@ -129,7 +129,7 @@ async def test_a_second_delivery_waits_and_finds_nothing_left(valkey: Valkey, le
     assert len(await stored(ledger)) == 1
 
 
-async def test_who_is_cancelled_before_it_has_begun_leaves_no_claim(
+async def test_a_delivery_cancelled_before_it_begins_leaves_no_claim(
     valkey: Valkey, ledger: RunLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def never(*_: object) -> None:
@@ -150,7 +150,7 @@ async def test_who_is_cancelled_before_it_has_begun_leaves_no_claim(
         assert (await runner.run(RUN, SHARD, message("a")))["requests"] == 1
 
 
-async def test_a_dead_workers_claim_runs_out_and_the_rest_is_taken_over(valkey: Valkey, ledger: RunLedger) -> None:
+async def test_a_dead_workers_claim_expires_and_its_shard_is_taken_over(valkey: Valkey, ledger: RunLedger) -> None:
     await record(ledger, "a")
     async with redis_client(valkey.url) as client:
         await client.set(ledger.keys.claim(SHARD), "the dead", px=300)
@@ -158,7 +158,7 @@ async def test_a_dead_workers_claim_runs_out_and_the_rest_is_taken_over(valkey: 
         assert (await runner.run(RUN, SHARD, message("a")))["requests"] == 1
 
 
-async def test_a_living_claim_is_renewed(valkey: Valkey, ledger: RunLedger) -> None:
+async def test_a_claim_is_renewed_while_its_shard_runs(valkey: Valkey, ledger: RunLedger) -> None:
     await record(ledger, "a")
     sampler = HeldSampler(free=False)
     async with worker(valkey, sampler, claim_ttl_s=0.5) as runner, redis_client(valkey.url) as client:
@@ -176,7 +176,7 @@ async def _ttl_under(client: Any, ledger: RunLedger, milliseconds: int) -> bool:
     return bool(0 < await client.pttl(ledger.keys.claim(SHARD)) < milliseconds)
 
 
-async def test_withdrawn_work_is_cancelled_on_the_wire_too(valkey: Valkey, ledger: RunLedger) -> None:
+async def test_a_withdrawn_shards_sent_requests_are_cancelled_too(valkey: Valkey, ledger: RunLedger) -> None:
     await record(ledger, "a", "b")
     sampler = HeldSampler(free=False)
     async with worker(valkey, sampler) as runner:
@@ -188,7 +188,7 @@ async def test_withdrawn_work_is_cancelled_on_the_wire_too(valkey: Valkey, ledge
     assert await stored(ledger) == []
 
 
-async def test_a_claim_taken_by_another_ends_the_work_here(valkey: Valkey, ledger: RunLedger) -> None:
+async def test_a_claim_taken_by_another_worker_ends_the_work_here(valkey: Valkey, ledger: RunLedger) -> None:
     await record(ledger, "a")
     sampler = HeldSampler(free=False)
     async with worker(valkey, sampler) as runner, redis_client(valkey.url) as client:
@@ -200,7 +200,7 @@ async def test_a_claim_taken_by_another_ends_the_work_here(valkey: Valkey, ledge
         assert await client.get(ledger.keys.claim(SHARD)) == "another"
 
 
-async def test_stopping_finishes_what_is_on_the_wire_and_gives_the_rest_back(valkey: Valkey, ledger: RunLedger) -> None:
+async def test_stopping_finishes_sent_requests_and_gives_the_rest_back(valkey: Valkey, ledger: RunLedger) -> None:
     await record(ledger, "a", "b")
     sampler, stopping = HeldSampler(free=False), asyncio.Event()
     sampler.waiting = {"b"}
@@ -221,7 +221,9 @@ async def test_stopping_finishes_what_is_on_the_wire_and_gives_the_rest_back(val
         assert (await next_worker.run(RUN, SHARD, message("a", "b")))["requests"] == 1
 
 
-async def test_a_retry_that_waits_is_let_go_when_the_worker_stops(valkey: Valkey, ledger: RunLedger) -> None:
+async def test_a_request_between_attempts_is_given_back_when_the_worker_stops(
+    valkey: Valkey, ledger: RunLedger
+) -> None:
     await record(ledger, "a")
     stopping = asyncio.Event()
     failed = asyncio.Event()
@@ -247,7 +249,7 @@ async def test_a_retry_that_waits_is_let_go_when_the_worker_stops(valkey: Valkey
             await running
 
 
-async def test_draining_ends_what_is_not_on_the_wire_and_says_so(valkey: Valkey, ledger: RunLedger) -> None:
+async def test_draining_cancels_unsent_requests_with_an_outcome(valkey: Valkey, ledger: RunLedger) -> None:
     await record(ledger, "a", "b")
     sampler = HeldSampler(free=False)
     sampler.waiting = {"b"}
@@ -255,7 +257,7 @@ async def test_draining_ends_what_is_not_on_the_wire_and_says_so(valkey: Valkey,
         running = asyncio.create_task(runner.run(RUN, SHARD, message("a", "b")))
         await wait_until_async(lambda: len(sampler.begun) == 2, "both begun")
         await ledger.drain(True)
-        [withdrawn] = await wait_until_async(lambda: stored(ledger), "the one that waited is told as cancelled")
+        [withdrawn] = await wait_until_async(lambda: stored(ledger), "the waiting request to be stored as cancelled")
         assert withdrawn.id == "b"
         assert withdrawn.outcome.failure.cause is Cause.CANCELLED
         sampler.holds["a"].set()
@@ -282,7 +284,7 @@ async def test_outcomes_wait_for_redis(valkey: Valkey, ledger: RunLedger, tmp_pa
             assert sorted(result.id for result in await stored(RunLedger(client, RUN))) == ["a", "b"]
 
 
-async def test_the_connections_to_a_sentinel_are_closed_too(valkey: Valkey, tmp_path: Path) -> None:
+async def test_connections_to_a_sentinel_are_closed_with_the_runner(valkey: Valkey, tmp_path: Path) -> None:
     with sentinel(tmp_path, valkey.port) as port, redis.Redis(port=port, decode_responses=True) as watcher:
         before = len(watcher.client_list())
         url = f"sentinel://127.0.0.1:{port}/0?master=mymaster"
@@ -311,7 +313,7 @@ async def test_a_shard_that_kills_its_workers_is_given_up(valkey: Valkey, ledger
     assert len(sampler.begun) == MAX_TRIES
 
 
-async def test_a_request_that_cannot_be_made_fails_alone(valkey: Valkey, ledger: RunLedger) -> None:
+async def test_a_bad_request_fails_alone(valkey: Valkey, ledger: RunLedger) -> None:
     await record(ledger, "a", "b")
     async with worker(valkey, HeldSampler()) as runner:
         bad, good = message("a", "b")

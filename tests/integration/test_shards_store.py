@@ -1,4 +1,4 @@
-"""Outcomes on their way to Redis: in how many steps they go there, and in which order."""
+"""The store of outcomes: in how many steps and in which order they go to Redis."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def steps(client: Redis) -> int:
     return sum(told.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("evalsha", "eval"))
 
 
-async def test_runs_that_take_turns_are_stored_a_step_each(valkey: Valkey) -> None:
+async def test_outcomes_of_interleaved_runs_take_a_step_per_run(valkey: Valkey) -> None:
     async with redis_client(valkey.url) as client:
         store = Store(client, in_hand=lambda: 2000)
         runs = [Keys("one"), Keys("two"), Keys("three")]
@@ -38,7 +38,7 @@ async def test_runs_that_take_turns_are_stored_a_step_each(valkey: Valkey) -> No
         await store.aclose(5)
 
 
-async def test_the_last_one_is_stored_when_all_before_it_are(valkey: Valkey) -> None:
+async def test_outcomes_are_stored_in_the_order_they_were_put(valkey: Valkey) -> None:
     async with redis_client(valkey.url) as client:
         store = Store(client)
         keys, done = Keys("run"), list[asyncio.Future[None]]()
@@ -55,7 +55,7 @@ async def test_the_last_one_is_stored_when_all_before_it_are(valkey: Valkey) -> 
         await store.aclose(5)
 
 
-async def test_a_run_that_cannot_be_stored_holds_up_no_other(valkey: Valkey) -> None:
+async def test_a_run_that_cannot_be_stored_does_not_delay_others(valkey: Valkey) -> None:
     async with redis_client(valkey.url) as client:
         bad, good = Keys("bad"), Keys("good")
         await client.set(bad.results, "no stream")

@@ -1,4 +1,4 @@
-"""A Celery app of somebody else's, for tests of the pool: ``celery -A support.pool_app worker -P custom``.
+"""An app that is not brimful's, for tests of the pool: ``celery -A support.pool_app worker -P custom``.
 
 Tasks write what happens to them into Redis lists: ``starts:<task id>``, ``ends:<task id>`` and ``log``.
 """

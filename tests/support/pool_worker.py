@@ -95,8 +95,8 @@ class PoolWorker(Background):
 
 @contextmanager
 def client(url: str) -> Iterator[Celery]:
-    """A stranger's Celery app: it knows broker, backend and task names."""
-    app = Celery("stranger", broker=url, backend=url, set_as_current=False)
+    """A Celery app of another service, which knows only the broker, the backend and task names."""
+    app = Celery("service", broker=url, backend=url, set_as_current=False)
     try:
         yield app
     finally:

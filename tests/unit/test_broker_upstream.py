@@ -28,7 +28,6 @@ SIGNATURES = {
     "celery.concurrency.base.BasePool.on_stop": "(self)",
     "celery.concurrency.base.BasePool.on_terminate": "(self)",
     "celery.concurrency.base.BasePool.register_with_event_loop": "(self, loop)",
-    "celery.concurrency.base.BasePool.start": "(self)",
     "celery.concurrency.base.BasePool.terminate_job": "(self, pid, signal=None)",
     "celery.utils.threads._LocalStack.pop": "(self)",
     "celery.utils.threads._LocalStack.push": "(self, obj)",

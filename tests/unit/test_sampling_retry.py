@@ -1,4 +1,4 @@
-"""What follows from a failed attempt: waits, failures, and what the circuit breaker is told."""
+"""What follows from a failed attempt: waits, failures, and the reports to the circuit breaker."""
 
 from __future__ import annotations
 

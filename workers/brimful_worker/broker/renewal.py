@@ -30,9 +30,6 @@ class Renewal:
         options = app.conf.broker_transport_options or {}
         self._visibility_s = float(options.get("visibility_timeout", 3600))
         self._interval_s = min(10.0, self._visibility_s / 4)
-        self._connection: Any = None
-        self._channel: Any = None
-        self._client: Any = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._main, name="brimful-renewal", daemon=True)
         messages.stable_after_s = max(3.0, 1.5 * self._interval_s)
@@ -48,58 +45,41 @@ class Renewal:
             self._thread.join(self._visibility_s / 2)
 
     def _main(self) -> None:
+        wait_s = max(1.0, self._interval_s / 2)  # a hanging server must not cost more than the next renewal
+        timeouts = {"socket_timeout": wait_s, "socket_connect_timeout": wait_s}
         away = False
-        while True:
+        while not self._stop.is_set():
             try:
-                self._renew()
+                with self._app.connection_for_read(transport_options=timeouts) as connection:
+                    channel = connection.channel()
+                    client = channel.blocking_client()
+                    while not self._stop.is_set() or self._messages.deferred_acks():
+                        self._renew(channel, client)
+                        if away:
+                            log.info("Redis is back: task messages are renewed")
+                        away = False
+                        self._stop.wait(self._interval_s)
             except Exception as error:  # whatever it is, the next try makes a new connection
                 metrics.RENEWALS_FAILED.inc()
                 if not away:
                     log.warning("cannot renew this worker's task messages: %s; retrying until Redis is back", error)
                 away = True
                 self._messages.renewal_failed()
-                self._disconnect()
-            else:
-                if away:
-                    log.info("Redis is back: task messages are renewed")
-                away = False
-            if self._stop.wait(_RETRY_S if away else self._interval_s):
-                break
-        if self._messages.deferred_acks() and not away:
-            try:
-                self._renew()
-            except Exception as error:
-                log.warning("%d acknowledgements could not be sent: %s", len(self._messages.deferred_acks()), error)
-        self._disconnect()
+                self._stop.wait(_RETRY_S)
+        if deferred := self._messages.deferred_acks():
+            log.warning("%d acknowledgements could not be sent: Redis is away", len(deferred))
 
-    def _renew(self) -> None:
-        if self._client is None:
-            self._connect()
-        seconds, micros = self._client.time()
+    def _renew(self, channel: Any, client: Any) -> None:
+        seconds, micros = client.time()
         now = seconds + micros / 1e6
         held, deferred = self._messages.to_renew(), self._messages.deferred_acks()
-        with self._client.pipeline(transaction=False) as pipe:
+        with client.pipeline(transaction=False) as pipe:
             if held:
                 # XX: a message acknowledged meanwhile is not added again
-                pipe.zadd(self._channel.unacked_index_key, dict.fromkeys(held, now), xx=True)
+                pipe.zadd(channel.unacked_index_key, dict.fromkeys(held, now), xx=True)
             if deferred:
-                pipe.zrem(self._channel.unacked_index_key, *deferred)
-                pipe.hdel(self._channel.unacked_key, *deferred)
+                pipe.zrem(channel.unacked_index_key, *deferred)
+                pipe.hdel(channel.unacked_key, *deferred)
             pipe.execute()
         self._messages.acks_sent(deferred)
         self._messages.renewed(now)
-
-    def _connect(self) -> None:
-        wait_s = max(1.0, self._interval_s / 2)  # a hanging server must not cost more than the next renewal
-        options = {"socket_timeout": wait_s, "socket_connect_timeout": wait_s}
-        self._connection = self._app.connection_for_read(transport_options=options)
-        self._channel = self._connection.channel()
-        self._client = self._channel.blocking_client()
-
-    def _disconnect(self) -> None:
-        connection, self._connection, self._client = self._connection, None, None
-        if connection is not None:
-            try:
-                connection.release()
-            except Exception as error:
-                log.debug("closing the renewal's connection: %r", error)

@@ -69,7 +69,4 @@ class MainThreadQueue:
     def fire_timers(self) -> None:
         """While the hub no longer loops: heartbeats go on, so that the worker is not taken for dead."""
         if self._hub is not None:
-            try:
-                self._hub.fire_timers()
-            except Exception as error:
-                log.warning("a timer failed while stopping: %r", error)
+            self._hub.fire_timers()

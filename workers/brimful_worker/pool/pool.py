@@ -6,7 +6,7 @@ touches the broker happen on the main thread, in order.
 
 Private parts of celery 5.7.0:
     celery.concurrency.base.BasePool: _does_debug, _get_info, flush, on_apply, on_close, on_start, on_stop,
-        on_terminate, options, register_with_event_loop, start, terminate_job
+        on_terminate, options, register_with_event_loop, terminate_job
 """
 
 from __future__ import annotations
@@ -48,7 +48,6 @@ class TaskPool(BasePool):  # type: ignore[misc]  # celery ships no types
 
     signal_safe = False
     uses_semaphore = True
-    task_join_will_block = True
     body_can_be_buffer = True
 
     def __init__(self, limit: int | None = None, **options: Any) -> None:
@@ -66,6 +65,7 @@ class TaskPool(BasePool):  # type: ignore[misc]  # celery ships no types
     # -- life
 
     def on_start(self) -> None:
+        self._does_debug = False  # BasePool would log arguments, prompts among them
         self._process.resize(self.limit)
         self._process.start()
 
@@ -209,18 +209,9 @@ class TaskPool(BasePool):  # type: ignore[misc]  # celery ships no types
         self._process.resize(self.limit)
         self._main_thread.put(self._semaphore.shrink, n)
 
-    @property
-    def num_processes(self) -> int:
-        return self.limit
-
-    def start(self) -> None:
-        super().start()
-        self._does_debug = False  # BasePool would log arguments, prompts among them
-
     def _get_info(self) -> dict[str, Any]:
         return {
             **super()._get_info(),
-            "max-concurrency": self.limit,
             "processes": [os.getpid()],
             "running": len(self._executions),
             "timeouts": [self.options.get("soft_timeout") or 0, self.options.get("timeout") or 0],

@@ -33,7 +33,8 @@ class BudgetGate:
         """``uniform`` draws from [0, 1)."""
         self._clock = clock
         self._uniform = uniform
-        self._limit: float | None = None
+        self.limit: float | None = None
+        """Requests that fit at once, as far as is known; None while no refusal is remembered."""
         self._refusals = 0
         self._not_before = 0.0
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -41,11 +42,6 @@ class BudgetGate:
         """The smallest hold that was refused with nothing in flight, and when."""
         self.holding = 0
         """Requests of this process that hold tokens at the provider."""
-
-    @property
-    def limit(self) -> int | None:
-        """Requests that fit at once, as far as is known; None while no refusal is remembered."""
-        return None if self._limit is None else int(self._limit)
 
     def at_end(self, hold: int) -> bool:
         """Whether a request of this hold, in tokens, was just refused with nothing in flight."""
@@ -60,7 +56,7 @@ class BudgetGate:
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
             timer = None
-            if self.holding < int(self._limit or 1):
+            if self.holding < int(self.limit or 1):
                 timer = asyncio.get_running_loop().call_later(max(0.0, self._not_before - self._clock()), self._wake)
             try:
                 await turn
@@ -74,7 +70,7 @@ class BudgetGate:
 
     @property
     def _closed(self) -> bool:
-        return self._limit is not None and (self.holding >= int(self._limit) or self._clock() < self._not_before)
+        return self.limit is not None and (self.holding >= int(self.limit) or self._clock() < self._not_before)
 
     def enter(self) -> bool:
         """A request is about to be sent. Returns False if the gate has closed since :meth:`wait`."""
@@ -91,17 +87,17 @@ class BudgetGate:
     def fitted(self) -> None:
         """The provider completed a request, and its hold is about to end: one more per round may fit."""
         self._ended = None
-        if self._limit is not None:
+        if self.limit is not None:
             self._refusals, self._not_before = 0, 0.0
-            self._limit += 1 / max(1.0, self._limit)
-            if self._limit > 4 * (self.holding + len(self._waiting) + 1):
-                self._limit = None  # no request waits for it any more
+            self.limit += 1 / max(1.0, self.limit)
+            if self.limit > 4 * (self.holding + len(self._waiting) + 1):
+                self.limit = None  # no request waits for it any more
             self._wake()
 
     def refused(self) -> None:
         """One more did not fit."""
         fits = max(1, self.holding - 1)
-        self._limit = float(fits if self._limit is None else min(fits, max(1.0, self._limit)))
+        self.limit = float(fits if self.limit is None else min(fits, max(1.0, self.limit)))
         if self._clock() < self._not_before:
             return  # one of several that were refused together
         self._refusals += 1
@@ -112,7 +108,7 @@ class BudgetGate:
         """Refused with nothing else in flight. All waiting requests are woken, to fail or to try a smaller hold."""
         smallest = hold if not self.at_end(hold) or self._ended is None else min(hold, self._ended[0])
         self._ended = (smallest, self._clock())
-        self._limit, self._refusals, self._not_before = 1.0, 0, 0.0
+        self.limit, self._refusals, self._not_before = 1.0, 0, 0.0
         while self._waiting:
             self._wake()
 

@@ -1,37 +1,19 @@
-"""What the sampler gives a request that runs as a Job: its idempotency key, and the waits between polls."""
+"""What the sampler gives a request that runs as a Job: the waits between its polls, and their starts."""
 
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from brimful.config import Settings
 from brimful_worker.provider.answers.answer import Classification
-from brimful_worker.provider.jobs import Hooks, JobKey
+from brimful_worker.provider.jobs import Hooks
 from brimful_worker.sampling import retry
 
 _THROTTLED_POLLS = 3
 """After a 429 to a poll, the next waits as after so many polls."""
-
-
-class JobKeys:
-    """The keys of one request's Jobs, through all its attempts."""
-
-    __slots__ = ("_caller", "_last")
-
-    def __init__(self, scope: str, id: str) -> None:
-        """Without both, no later call finds the Job again."""
-        self._caller = f"{scope}\0{id}" if scope or id else uuid.uuid4().hex
-        self._last: JobKey | None = None
-
-    def key(self, body: bytes) -> JobKey:
-        """The same key for the same body; the missing choices of a short answer are another Job."""
-        if self._last is None or self._last.body != body:
-            self._last = JobKey(self._caller, body)
-        return self._last
 
 
 def job_hooks(

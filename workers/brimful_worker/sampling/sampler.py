@@ -9,6 +9,7 @@ import random
 import socket
 import time
 import traceback
+import uuid
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -23,10 +24,11 @@ from brimful_worker.admission.policy import release_delay
 from brimful_worker.metrics import catalogue as metrics
 from brimful_worker.provider.answers.answer import Classification, Kind
 from brimful_worker.provider.assembly import Assembly, Part
+from brimful_worker.provider.jobs import JobKey
 from brimful_worker.provider.session import Provider
 from brimful_worker.sampling import retry
 from brimful_worker.sampling.budget import BudgetGate
-from brimful_worker.sampling.job_hooks import JobKeys, job_hooks
+from brimful_worker.sampling.job_hooks import job_hooks
 from brimful_worker.sampling.stats import RequestStats
 
 log = logging.getLogger(__name__)
@@ -120,7 +122,8 @@ class _Sampling:
     stale_grants: int = 0
     last: Classification | None = None
     """The last failed attempt."""
-    job_keys: JobKeys | None = None
+    job_key: JobKey | None = None
+    """The same as long as the same body is sent; the missing choices of a short answer are another Job."""
     assembly: Assembly = field(init=False)
     stats: RequestStats = field(init=False)
 
@@ -197,7 +200,9 @@ class _Sampling:
             self._on_wire(True)
 
         if part.request.mode is Mode.JOB:
-            self.job_keys = self.job_keys or JobKeys(self.scope, self.request.id)
+            if self.job_key is None or self.job_key.body != body:
+                named = self.scope or self.request.id
+                self.job_key = JobKey(f"{self.scope}\0{self.request.id}" if named else uuid.uuid4().hex, body)
             hooks = job_hooks(
                 sampler.settings,
                 uniform=sampler.uniform,
@@ -206,7 +211,7 @@ class _Sampling:
                 note=self._note,
                 pause_fleet=self._pause_fleet,
             )
-            answer = await provider.job(part, body, lease, on_sent, self.job_keys.key(body), hooks)
+            answer = await provider.job(part, body, lease, on_sent, self.job_key, hooks)
         else:
             answer = await provider.complete(part, body, lease, on_sent)
         if lease.lost and answer.completion is None:

@@ -57,7 +57,8 @@ class RequestStats:
         if metrics.serving():
             metrics.REQUESTS.inc(self.request.mode.value, failure.cause.value if failure is not None else "ok")
             if completion is not None:
-                _count_completion(completion)
+                metrics.ROLLOUTS.inc(by=len(completion["choices"]))
+                _count_tokens(completion.get("usage"))
         return Outcome(
             id=self.request.id,
             completion=completion,
@@ -73,9 +74,7 @@ class RequestStats:
         )
 
 
-def _count_completion(completion: dict[str, Any]) -> None:
-    metrics.ROLLOUTS.inc(by=len(completion["choices"]))
-    usage = completion.get("usage")
+def _count_tokens(usage: Any) -> None:
     for kind in ("prompt", "completion"):
         tokens = usage.get(f"{kind}_tokens") if isinstance(usage, dict) else None
         if isinstance(tokens, int) and tokens > 0:
