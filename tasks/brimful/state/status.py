@@ -20,23 +20,24 @@ from brimful.errors import UsageError
 from brimful.packing.slot_model import Limits
 from brimful.state.keys import TAGS, admission_keys, everyone_channel
 
-SETTABLE = (
-    "slots",
-    "starts",
-    "window_s",
-    "guard_s",
-    "tokens",
-    "budget",
-    "lease_s",
-    "reserve_slots",
-    "reserve_starts",
-    "starvation_s",
-    "circuit_breaker",
-    "slow_start_s",
-)
-"""The limits by the operators' names: counts, and durations (``*_s``), which Redis holds as ``*_ms``. 0 = no limit."""
-_REDIS_FIELDS = {"starvation_s": "age_ms", "circuit_breaker": "breaker", "slow_start_s": "ramp_ms"}
-"""The limits whose field in Redis has another name: fields keep their first name, which every version reads."""
+SETTABLE = {
+    "slots": "slots",
+    "starts": "starts",
+    "window_s": "window_ms",
+    "guard_s": "guard_ms",
+    "tokens": "tokens",
+    "budget": "budget",
+    "lease_s": "lease_ms",
+    "reserve_slots": "reserve_slots",
+    "reserve_starts": "reserve_starts",
+    "starvation_s": "age_ms",
+    "circuit_breaker": "breaker",
+    "slow_start_s": "ramp_ms",
+}
+"""The limits by the operators' names (counts, and seconds: ``*_s``), and their fields in Redis. 0 = no limit.
+
+Fields keep their first names, which every version reads.
+"""
 _LEAST: dict[str, float] = {"slots": 1, "window_s": 0.001, "lease_s": 0.5}
 _IN_USE_S = 60.0
 """A running worker speaks several times a lease."""
@@ -162,9 +163,9 @@ def set_limits(client: redis_sync.Redis, tag: str, **limits: float | None) -> di
         if name not in SETTABLE:
             raise UsageError(f"unknown limit {name!r}: known are {', '.join(SETTABLE)}")
         if value is None:
-            pipe.hdel(keys["limits"], _field(name))
+            pipe.hdel(keys["limits"], SETTABLE[name])
         else:
-            pipe.hset(keys["limits"], _field(name), str(_stored(name, value)))
+            pipe.hset(keys["limits"], SETTABLE[name], str(_stored(name, value)))
     pipe.hincrby(keys["limits"], "rev", 1)
     pipe.publish(everyone_channel(tag), json.dumps({"limits": True}))
     try:
@@ -174,13 +175,9 @@ def set_limits(client: redis_sync.Redis, tag: str, **limits: float | None) -> di
     return read_status(client, tag).limits
 
 
-def _field(name: str) -> str:
-    return _REDIS_FIELDS.get(name) or (name[:-2] + "_ms" if name.endswith("_s") else name)
-
-
 def limits_to_redis(limits: Mapping[str, float]) -> dict[str, int]:
     """Limits by the operators' names as Redis stores them. Raises UsageError naming a limit that is out of range."""
-    return {_field(name): _stored(name, value) for name, value in limits.items()}
+    return {SETTABLE[name]: _stored(name, value) for name, value in limits.items()}
 
 
 def _stored(name: str, value: float) -> int:
@@ -192,12 +189,8 @@ def _stored(name: str, value: float) -> int:
 
 def limits_from_redis(fields: Mapping[str, Any]) -> dict[str, float]:
     """Redis's fields by the operators' names, durations in seconds. Skips fields that another version has added."""
-    limits = {}
-    for name in SETTABLE:
-        if _field(name) in fields:
-            number = int(float(fields[_field(name)]))
-            limits[name] = number / 1000 if name.endswith("_s") else number
-    return limits
+    stored = {name: int(float(fields[key])) for name, key in SETTABLE.items() if key in fields}
+    return {name: value / 1000 if name.endswith("_s") else value for name, value in stored.items()}
 
 
 def _read(pipe: Any, tag: str) -> None:
@@ -250,7 +243,7 @@ def _status(tag: str, answers: list[Any]) -> Status:
         circuit_breaker="closed" if "tripped" not in state else "probing" if "probe" in state else "open",
         failures=int(state.get("fails", 0)),
         limits=limits,
-        overridden=tuple(name for name in SETTABLE if _field(name) in overrides),
+        overridden=tuple(name for name, key in SETTABLE.items() if key in overrides),
         workers=tuple(sorted(workers, key=lambda worker: worker.name)),
         next_start_s=_next_start_ms([at + span - now for _, at in starts], most_starts) / 1000,
         brought=limits_from_redis(defaults),
@@ -258,7 +251,7 @@ def _status(tag: str, answers: list[Any]) -> Status:
 
 
 _DESCRIBED: dict[str, Any] = {"name": "?", "host": "?", "pid": 0, "interactive": 0, "batch": 0}
-"""What a worker says of itself, and what stands for what it does not say."""
+"""The fields of a worker's description, and the defaults of those that it lacks."""
 
 
 def _next_start_ms(left: list[float], starts: int) -> float:

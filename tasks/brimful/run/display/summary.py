@@ -77,12 +77,14 @@ class Summary:
 
     def rows(self) -> list[tuple[str, str]]:
         """The end table: label and value; leaves out what did not happen."""
-        rows = [("requests", self._requests()), ("rollouts", self._rollouts())]
+        left = f", {self.left:,} left" if self.left else ""
+        earlier = f" ({self.resumed:,} from before)" if self.resumed else ""
+        rows = [
+            ("requests", f"{self.requests:,}: {self.succeeded:,} sampled, {self.failed:,} failed{left}"),
+            ("rollouts", f"{self.rollouts:,}{earlier}"),
+        ]
         if self.failed:
-            causes = sorted(self.failed_by_cause.items(), key=lambda pair: (-pair[1], pair[0]))
-            first, *rest = [f"{cause} {count:,}{self._why(cause)}" for cause, count in causes] or [""]
-            rows.append(("failed", f"{self.failed:,}: {first}"))
-            rows += [("", f"{' ' * len(f'{self.failed:,}')}  {line}") for line in rest]
+            rows += self._failures()
         odd = [(self.truncated, "truncated"), (self.filtered, "filtered"), (self.empty, "empty")]
         if any(count for count, _ in odd):
             rows.append(("of these", ", ".join(f"{count:,} {word}" for count, word in odd if count)))
@@ -93,26 +95,21 @@ class Summary:
         rows.append(("took", duration(self.seconds)))
         if self.output == "-" or Path(self.output).exists():
             rows.append(("output", self.output))
-        if self.errors:
-            rows.append(("errors", self.errors))
-        if self.next:
-            rows.append(("next", self.next))
+        rows += [(label, value) for label, value in (("errors", self.errors), ("next", self.next)) if value]
         if self.errors and self.failed > self.failed_passing:
             what = "" if self.rollouts else ", or the command's options"
             names = Path(self.errors).name
             rows.append(("to do", f"correct the lines ({names} names them){what}, then type the command again"))
         return rows
 
-    def _why(self, cause: str) -> str:
-        message = self.failure_messages.get(cause)
-        return f" – {message}" if message else ""
-
-    def _requests(self) -> str:
-        left = "" if not self.left else f", {self.left:,} left"
-        return f"{self.requests:,}: {self.succeeded:,} sampled, {self.failed:,} failed{left}"
-
-    def _rollouts(self) -> str:
-        return f"{self.rollouts:,}" + (f" ({self.resumed:,} from before)" if self.resumed else "")
+    def _failures(self) -> list[tuple[str, str]]:
+        """A row for each cause, with its most frequent message."""
+        rows, label, total = [], "failed", f"{self.failed:,}:"
+        for cause, count in sorted(self.failed_by_cause.items(), key=lambda pair: (-pair[1], pair[0])):
+            message = self.failure_messages.get(cause)
+            rows.append((label, f"{total} {cause} {count:,}{f' – {message}' if message else ''}"))
+            label, total = "", " " * len(total)
+        return rows or [("failed", f"{self.failed:,}")]
 
     def _attempts(self) -> str:
         words = [f"{self.attempts:,} requests on the wire" if self.attempts != 1 else "1 request on the wire"]
