@@ -21,6 +21,8 @@ from redis.exceptions import (
 from brimful.errors import ExitCode, RedisRefused, RedisUnreachable
 from brimful.state import redis_retry
 from brimful.state.redis_retry import REFUSAL_LIMIT_S, RetryPolicy, recent_refusal, retry_until_available
+from brimful.state.redis_url import sync_redis_client
+from brimful_worker.local.server.valkey import Valkey
 
 
 @pytest.fixture(autouse=True)
@@ -63,6 +65,16 @@ def test_an_error_reply_is_logged_once_and_raised_when_it_lasts(
     assert remedy in str(ended.value)
     assert "HSET" not in str(ended.value)
     assert ended.value.exit_code is ExitCode.INTERNAL
+
+
+def test_an_error_reply_in_a_pipeline_is_shown_without_its_command(valkey: Valkey) -> None:
+    with sync_redis_client(valkey.url) as client, pytest.raises(ResponseError) as raised:
+        client.pipeline().set("k", "secret prompt").hset("k", "field", "secret prompt").execute()
+    RetryPolicy().check(raised.value)
+    assert "Redis refuses commands: WRONGTYPE Operation against a key" in str(recent_refusal()), (
+        "redis-py words a pipeline's error otherwise: adapt brimful.state.redis_retry"
+    )
+    assert "secret" not in str(recent_refusal())
 
 
 @pytest.mark.parametrize(
