@@ -62,3 +62,14 @@ def write_lines(path: Path, lines: list[Any]) -> Path:
             data = line if isinstance(line, bytes) else (line if isinstance(line, str) else json.dumps(line)).encode()
             file.write(data + b"\n")
     return path
+
+
+def prompts(tmp_path: Path, count: int = 10, **fields: object) -> Path:
+    """An input of ``count`` lines with the ids p0, p1, …"""
+    lines = [{"id": f"p{place}", "prompt": f"Say {place}", **fields} for place in range(count)]
+    return write_lines(tmp_path / "in.jsonl", lines)
+
+
+def identities(path: Path) -> list[tuple[str, int, int]]:
+    """``(id, prompt_index, choice_index)`` of each record."""
+    return [(record["id"], record["prompt_index"], record["choice_index"]) for record in records(path)]

@@ -1,3 +1,5 @@
+"""Input files: formats, lines, ids and the faults of each."""
+
 from __future__ import annotations
 
 import gzip
@@ -35,7 +37,7 @@ def good(tmp_path: Path, line: Any, name: str = "in.jsonl", **more: Any) -> Unit
     return item
 
 
-def test_a_lines_fields_beat_the_commands(tmp_path: Path) -> None:
+def test_a_line_s_fields_override_the_command_s(tmp_path: Path) -> None:
     line = {"id": 7, "prompt": "a", "n": 2, "temperature": None, "steering": {"x": [1]}}
     unit = good(tmp_path, line, defaults={"n": 4, "max_tokens": 8, "temperature": 0.5})
     assert unit.id == "7"
@@ -47,11 +49,11 @@ def test_a_lines_fields_beat_the_commands(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("prompt", "prompts"), [("a", 1), (["a", "b"], 2), ([1, 2, 3], 1), ([[1, 2], [3]], 2)], ids=str
 )
-def test_all_forms_of_a_prompt(tmp_path: Path, prompt: Any, prompts: int) -> None:
+def test_every_form_of_a_prompt_is_read(tmp_path: Path, prompt: Any, prompts: int) -> None:
     assert len(good(tmp_path, {"prompt": prompt}).request.prompts) == prompts
 
 
-def test_openai_batch_lines(tmp_path: Path) -> None:
+def test_openai_batch_lines_are_read(tmp_path: Path) -> None:
     body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_completion_tokens": 5}
     line = {"custom_id": "c-1", "method": "POST", "url": "/v1/chat/completions", "body": body}
     unit = good(tmp_path, line)
@@ -60,7 +62,7 @@ def test_openai_batch_lines(tmp_path: Path) -> None:
     assert good(tmp_path, line).request.mode is Mode.COMPLETION
 
 
-def test_bare_bodies_and_messages(tmp_path: Path) -> None:
+def test_provider_bodies_and_messages_are_read(tmp_path: Path) -> None:
     unit = good(tmp_path, {"model": "m", "prompt": "a", "max_tokens": 3, "stop": ["\n"]})
     assert unit.id == "1"
     assert unit.request.fields["stop"] == ["\n"]
@@ -83,7 +85,7 @@ def test_plain_text_ends_lines_at_newlines_only(tmp_path: Path) -> None:
     ]
 
 
-def test_unicode_line_breaks_inside_json(tmp_path: Path) -> None:
+def test_unicode_line_breaks_inside_json_are_kept(tmp_path: Path) -> None:
     text = "a\u2028b\u2029c\x85d"
     (tmp_path / "in.jsonl").write_bytes(('{"prompt": "' + text + '"}\r\n{"prompt": "\\ud800"}').encode())
     units = read(tmp_path / "in.jsonl")
@@ -91,14 +93,14 @@ def test_unicode_line_breaks_inside_json(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["in.jsonl.gz", "in.jsonl.zst", "misnamed.jsonl", "in"])
-def test_compressed_input(tmp_path: Path, name: str) -> None:
+def test_compressed_input_is_unpacked(tmp_path: Path, name: str) -> None:
     data = b'{"prompt": "a"}\n{"prompt": "b"}\n'
     packed = zstandard.compress(data) if "zst" in name else gzip.compress(data)
     (tmp_path / name).write_bytes(packed)
     assert len(read(tmp_path / name)) == 2
 
 
-def test_several_files_count_on(tmp_path: Path) -> None:
+def test_several_files_are_numbered_as_one_input(tmp_path: Path) -> None:
     first = write_lines(tmp_path / "a.jsonl", [{"prompt": "a"}, {"prompt": "b"}])
     second = write_lines(tmp_path / "b.txt", ["c", "d"])
     items = read(first, second)
@@ -120,7 +122,7 @@ def test_several_files_count_on(tmp_path: Path) -> None:
         ("in.jsonl", '  {"prompt": "a"}  ', "json"),
     ],
 )
-def test_formats_are_told_apart(tmp_path: Path, name: str, line: str, kind: str) -> None:
+def test_the_format_is_detected(tmp_path: Path, name: str, line: str, kind: str) -> None:
     prompt = good(tmp_path, line, name).request.prompts[0]
     assert (prompt == line) is (kind == "text")
 
@@ -131,7 +133,7 @@ def test_a_format_can_be_forced(tmp_path: Path) -> None:
     assert good(tmp_path, "a,b", "in.csv", form=InputFormat.TEXT).request.prompts == ["a,b"]
 
 
-def test_a_line_too_large_for_one_request_is_no_fault(tmp_path: Path) -> None:
+def test_a_line_too_large_for_one_request_is_read(tmp_path: Path) -> None:
     unit = good(tmp_path, {"prompt": ["a"] * 300, "n": 100, "max_tokens": 1000})
     assert unit.request.choices == 30_000
 
@@ -228,7 +230,7 @@ def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path, case: str) -> Non
     assert name in str(caught.value) or case == "blank"
 
 
-def test_a_directory_and_a_file_named_twice(tmp_path: Path) -> None:
+def test_a_directory_and_a_file_named_twice_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is a directory"):
         read(tmp_path)
     path = write_lines(tmp_path / "in.txt", ["a"])
@@ -257,12 +259,12 @@ def test_strict_ends_at_the_first_fault(tmp_path: Path) -> None:
     assert (found.requests, found.bad, found.good) == (3, 2, 1)
 
 
-def test_limit(tmp_path: Path) -> None:
+def test_a_limit_counts_requests_not_lines(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "in.txt", ["a", "", "b", "c"])
     assert [item.line for item in read(path, limit=2)] == [1, 3]
 
 
-def test_many_lines_in_flat_memory(tmp_path: Path) -> None:
+def test_many_lines_are_read_in_constant_memory(tmp_path: Path) -> None:
     count = 40_000
     with (tmp_path / "in.jsonl").open("w") as file:
         for line in range(count):

@@ -9,16 +9,10 @@ import pytest
 from brimful.errors import InputError, UsageError
 from brimful.run.input.changes import LineDigests, name_lines
 from support.fake_driver import FakeDriver
-from support.runs import options, run, write_lines
+from support.runs import options, prompts, run
 
 
-def _prompts(tmp_path: Path, count: int = 10, **more: object) -> Path:
-    return write_lines(
-        tmp_path / "in.jsonl", [{"id": f"p{place}", "prompt": f"Say {place}", **more} for place in range(count)]
-    )
-
-
-def test_digests_are_kept_and_locked(tmp_path: Path) -> None:
+def test_digests_are_stored_and_the_file_is_locked(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl.run.lines"
     digests = LineDigests(path)
     assert digests.created
@@ -42,14 +36,14 @@ def test_digests_are_kept_and_locked(tmp_path: Path) -> None:
     last.close()
 
 
-def test_lines_are_named() -> None:
+def test_changed_lines_are_listed() -> None:
     assert name_lines([7]) == "line 7"
     assert name_lines([7, 9]) == "lines 7 and 9"
     assert name_lines(range(1, 17)) == "lines 1, 2, 3, 4, 5 and 11 more"
 
 
-def test_an_edited_input_is_named(tmp_path: Path) -> None:
-    out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 10)
+def test_a_changed_input_is_refused_naming_the_lines(tmp_path: Path) -> None:
+    out, source = tmp_path / "out.jsonl", prompts(tmp_path, 10)
     run(options(source, out=out), FakeDriver(die_after=3))
     text = source.read_text()
     source.write_text(text.replace("Say 1", "Sag 1").replace("Say 8", "Sag 8"))

@@ -7,16 +7,10 @@ from pathlib import Path
 from brimful.request import Request
 from brimful.run.input.feed import Budget
 from support.fake_driver import FakeDriver
-from support.runs import PROFILE, options, run, write_lines
+from support.runs import PROFILE, options, prompts, run
 
 
-def _prompts(tmp_path: Path, count: int = 10, **more: object) -> Path:
-    return write_lines(
-        tmp_path / "in.jsonl", [{"id": f"p{place}", "prompt": f"Say {place}", **more} for place in range(count)]
-    )
-
-
-def test_a_budget_holds_what_runs() -> None:
+def test_a_budget_holds_the_tokens_of_lines_in_flight() -> None:
 
     request = Request.parse({"prompt": "abcd", "max_tokens": 8}, PROFILE)
     budget = Budget(25, used=4)
@@ -28,8 +22,8 @@ def test_a_budget_holds_what_runs() -> None:
     assert not budget.take(3, request, 1)
 
 
-def test_a_budget_of_tokens_is_never_exceeded(tmp_path: Path) -> None:
-    out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 30)
+def test_a_token_budget_is_never_exceeded(tmp_path: Path) -> None:
+    out, source = tmp_path / "out.jsonl", prompts(tmp_path, 30)
     # 6 tokens each are used, 10 are held while it runs.
     summary = run(options(source, out=out, budget_tokens=100), FakeDriver(ahead=1))
     assert summary is not None

@@ -20,7 +20,7 @@ def test_ids_find_every_duplicate(stated: list[str | None]) -> None:
         seen.setdefault(effective, line)
 
 
-def test_ids_grow() -> None:
+def test_the_table_of_ids_grows() -> None:
     ids = Ids()
     assert all(ids.add(f"id-{line}", line) is None for line in range(1, 5000))
     assert ids.add("id-77", 9999) == 77
@@ -38,7 +38,7 @@ def test_a_line_set_holds_what_was_added(lines: list[int]) -> None:
 
 
 @given(st.sets(st.integers(1, 60)))
-def test_ranges(lines: set[int]) -> None:
+def test_ranges_hold_what_was_added(lines: set[int]) -> None:
     ranges = Ranges()
     for line in sorted(lines):
         ranges.add(line)

@@ -1,4 +1,4 @@
-"""Input that can be read but once: pipes and standard input."""
+"""Input that can be read only once: pipes and standard input."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Feed = Callable[..., Path]
 
 @pytest.fixture
 def pipe(tmp_path: Path) -> Iterator[Feed]:
-    """A pipe that somebody writes lines to."""
+    """Creates a pipe and a thread that writes lines to it."""
     path = tmp_path / "pipe"
     writers: list[threading.Thread] = []
 
@@ -80,7 +80,7 @@ def test_bad_lines_and_duplicates_of_a_stream_are_recorded(tmp_path: Path, pipe:
     assert again.failed == 2
 
 
-def test_an_edited_stream_is_noticed(tmp_path: Path, pipe: Feed) -> None:
+def test_a_changed_stream_is_refused(tmp_path: Path, pipe: Feed) -> None:
     out = tmp_path / "out.jsonl"
     assert _run(pipe(*LINES), out, FakeDriver(die_after=10)) is None
     with pytest.raises(InputError, match="line 3 of the input changed"):

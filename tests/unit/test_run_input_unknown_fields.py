@@ -1,4 +1,4 @@
-"""Fields that may be misspelt, and faults that are told once."""
+"""Unknown fields that may be misspelt, and faults that are reported once."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def _validate(path: Path, **more: Any) -> Validation:
     [("max_token", "max_tokens"), ("temprature", "temperature"), ("promt", "prompt"), ("top-p", "top_p"),
      ("meta", None), ("colour", None)],
 )  # fmt: skip
-def test_near_misses(name: str, meant: str | None) -> None:
+def test_the_likely_field_of_a_misspelt_name(name: str, meant: str | None) -> None:
     assert likely(name) == meant
 
 
-def test_unknown_fields_are_pointed_out(tmp_path: Path) -> None:
+def test_unknown_fields_are_reported(tmp_path: Path) -> None:
     lines = [{"prompt": "a", "id": f"p{line}", "meta": {"line": line}, "top_k": 5} for line in range(4)]
     path = write_lines(tmp_path / "in.jsonl", [*lines, {"prompt": "b", "max_token": 7}])
     found = _validate(path)
@@ -55,7 +55,7 @@ def test_unknown_fields_are_pointed_out(tmp_path: Path) -> None:
     ],
     ids=["told", "alone", "off", "others"],
 )
-def test_what_is_not_packed_for_want_of_max_tokens_is_told(
+def test_lines_that_are_not_packed_without_max_tokens_are_reported(
     tmp_path: Path, lines: list[Any], more: dict[str, Any], told: bool
 ) -> None:
     path = write_lines(tmp_path / "in.jsonl", lines)
@@ -65,7 +65,7 @@ def test_what_is_not_packed_for_want_of_max_tokens_is_told(
     assert prepared.notes == ([f"{expected}(--max-tokens N)"] if told else [])
 
 
-def test_so_many_names_and_no_more() -> None:
+def test_the_number_of_unknown_names_is_bounded() -> None:
     unknown = UnknownFields()
     for place in range(1000):
         unknown.add({"prompt": "a", f"x{place}": 1})
@@ -73,7 +73,7 @@ def test_so_many_names_and_no_more() -> None:
     assert unknown.notes(10)[-1] == "and 40 or more other unknown fields"
 
 
-def test_a_misspelt_prompt(tmp_path: Path) -> None:
+def test_a_misspelt_prompt_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r":1: has no prompt.*it has 'promt': did you mean prompt\?"):
         _validate(write_lines(tmp_path / "in.jsonl", [{"promt": "a"}]))
 
@@ -86,7 +86,7 @@ def test_a_misspelt_prompt(tmp_path: Path) -> None:
         ({"defaults": {"model": ""}}, "model: is empty"),
     ],
 )
-def test_a_setting_that_spoils_every_line_is_told_once(tmp_path: Path, more: dict[str, Any], said: str) -> None:
+def test_a_fault_of_the_command_s_options_is_reported_once(tmp_path: Path, more: dict[str, Any], said: str) -> None:
     path = write_lines(tmp_path / "in.jsonl", [{"prompt": "a"}] * 30)
     with pytest.raises(InputError) as caught:
         _validate(path, **more)
@@ -109,7 +109,7 @@ def test_other_bad_lines_are_listed_beside_a_duplicate(tmp_path: Path) -> None:
     assert told[-1] == "  and 13 more"
 
 
-def test_two_prompts_in_conflict() -> None:
+def test_two_prompts_for_one_request_are_refused() -> None:
     for raw, more in (("x", {"prompt": "other"}), ({"prompt": "x"}, {"prompt": "y"}), ("x", {"messages": [{}]})):
         with pytest.raises(BadRequest, match="is given twice"):
             Request.parse(raw, PROFILE, **more)

@@ -8,16 +8,10 @@ from brimful.outcome import Cause, Failure
 from brimful.run.output.done_index import DoneIndex
 from brimful.run.output.errors_file import ErrorsFile
 from support.fake_driver import FakeDriver
-from support.runs import options, records, run, write_lines
+from support.runs import options, prompts, records, run, write_lines
 
 
-def _prompts(tmp_path: Path, count: int = 10, **more: object) -> Path:
-    return write_lines(
-        tmp_path / "in.jsonl", [{"id": f"p{place}", "prompt": f"Say {place}", **more} for place in range(count)]
-    )
-
-
-def test_messages_are_kept_in_bounds(tmp_path: Path) -> None:
+def test_counted_messages_are_bounded(tmp_path: Path) -> None:
     errors = ErrorsFile(tmp_path / "errors.jsonl")
     with errors.path.open("w") as file:
         for line in range(1, 1001):
@@ -30,8 +24,8 @@ def test_messages_are_kept_in_bounds(tmp_path: Path) -> None:
     assert max(map(len, errors._messages["timeout"])) <= 160
 
 
-def test_failures_are_recorded_and_asked_again_only_on_wish(tmp_path: Path) -> None:
-    out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 6)
+def test_failures_are_recorded_and_asked_again_only_with_retry_errors(tmp_path: Path) -> None:
+    out, source = tmp_path / "out.jsonl", prompts(tmp_path, 6)
     errors = tmp_path / "out.jsonl.errors.jsonl"
     fault = Failure(Cause.CONTENT_FILTER, "400: no", 400, permanent=True)
     failing = FakeDriver(lambda unit, *_: fault if unit.line in (2, 5) else "ok")

@@ -22,17 +22,7 @@ from brimful.run.output.records import rollout_records
 from brimful.run.output.sidecar import Sidecar
 from brimful.run.prepare import prepare
 from support.fake_driver import FakeDriver
-from support.runs import PROFILE, options, records, run, write_lines
-
-
-def _prompts(tmp_path: Path, count: int = 10, **more: object) -> Path:
-    return write_lines(
-        tmp_path / "in.jsonl", [{"id": f"p{place}", "prompt": f"Say {place}", **more} for place in range(count)]
-    )
-
-
-def _identities(path: Path) -> list[tuple[str, int, int]]:
-    return [(record["id"], record["prompt_index"], record["choice_index"]) for record in records(path)]
+from support.runs import PROFILE, identities, options, prompts, records, run, write_lines
 
 
 @given(st.lists(st.tuples(st.integers(1, 20), st.integers(0, 1), st.integers(0, 2)), max_size=80))
@@ -64,7 +54,7 @@ def test_the_done_index_counts_each_rollout_once(pairs: list[tuple[int, int, int
         (b"not\0ours\nat all", b"not\0ours\nat all"),
     ],
 )
-def test_what_a_crash_left_is_removed_and_nothing_else(tmp_path: Path, data: bytes, left: bytes) -> None:
+def test_only_the_remains_of_a_crash_are_removed(tmp_path: Path, data: bytes, left: bytes) -> None:
     path = tmp_path / "out.jsonl"
     path.write_bytes(data)
     mend(path)
@@ -72,7 +62,7 @@ def test_what_a_crash_left_is_removed_and_nothing_else(tmp_path: Path, data: byt
     assert mend(path) == 0
 
 
-def test_records_carry_their_part_of_the_usage() -> None:
+def test_records_share_the_usage_of_their_request() -> None:
     usage = {"prompt_tokens": 10, "completion_tokens": 9, "total_tokens": 19}
     rollouts = [Rollout(prompt, choice, "x" * (choice + 1), "stop") for prompt in range(2) for choice in range(2)]
     made = rollout_records(Delivered(1, "1", rollouts, "m", usage, Outcome("r"), 1), 4)
@@ -80,9 +70,7 @@ def test_records_carry_their_part_of_the_usage() -> None:
     assert sum(record["usage"]["total_tokens"] for record in made) == 19
 
 
-def test_nothing_empty_stays_of_a_file_that_a_full_disk_did_not_take(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_leaves_no_empty_sidecar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(fd: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -98,7 +86,7 @@ TEXTS = [
 ]  # fmt: skip
 
 
-def test_texts_come_back_exactly_and_resume(tmp_path: Path) -> None:
+def test_texts_are_kept_exactly_across_a_resume(tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     source = write_lines(tmp_path / "in.jsonl", [{"prompt": text or "-"} for text in TEXTS])
     assert run(options(source, out=out), FakeDriver(lambda unit, *_: TEXTS[unit.line - 1], die_after=4)) is None
@@ -109,11 +97,11 @@ def test_texts_come_back_exactly_and_resume(tmp_path: Path) -> None:
     assert summary.empty == 3
 
 
-def test_an_output_cut_anywhere_is_completed(tmp_path: Path) -> None:
-    out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 5, n=2)
+def test_an_output_truncated_anywhere_is_completed(tmp_path: Path) -> None:
+    out, source = tmp_path / "out.jsonl", prompts(tmp_path, 5, n=2)
     run(options(source, out=out))
     whole = out.read_bytes()
-    wanted = sorted(_identities(out))
+    wanted = sorted(identities(out))
     for cut in random.Random(5).sample(range(len(whole)), 60):
         out.write_bytes(whole[:cut])
         summary = run(options(source, out=out))
@@ -121,11 +109,11 @@ def test_an_output_cut_anywhere_is_completed(tmp_path: Path) -> None:
         # A last line that lacks nothing but its end is whole all the same.
         lines = whole[: cut + 1] if whole[cut : cut + 1] == b"\n" else whole[:cut]
         assert summary.resumed == lines.count(b"\n")
-        assert sorted(_identities(out)) == wanted
+        assert sorted(identities(out)) == wanted
 
 
-def test_a_full_disk_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 9)
+def test_a_full_disk_leaves_whole_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, source = tmp_path / "out.jsonl", prompts(tmp_path, 9)
     written = 0
 
     def write(fd: int, data: bytes) -> None:
@@ -146,24 +134,25 @@ def test_a_full_disk_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.Monk
     assert run(options(source, out=out)).rollouts == 9  # type: ignore[union-attr]
 
 
-def test_input_order(tmp_path: Path) -> None:
-    out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 20, n=2)
+def test_order_input_sorts_the_output(tmp_path: Path) -> None:
+    out, source = tmp_path / "out.jsonl", prompts(tmp_path, 20, n=2)
     run(options(source, out=out, order=Order.INPUT), FakeDriver(reverse=True, die_after=4))
     run(options(source, out=out, order=Order.INPUT), FakeDriver(reverse=True))
-    assert _identities(out) == [(f"p{line}", 0, choice) for line in range(20) for choice in range(2)]
+    assert identities(out) == [(f"p{line}", 0, choice) for line in range(20) for choice in range(2)]
 
 
-def test_a_foreign_output_is_not_added_to(tmp_path: Path) -> None:
-    out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 4)
-    out.write_text('{"hello": "world"}\n')
+@pytest.mark.parametrize("text", ['{"hello": "world"}\n', "notes without a line ending"])
+def test_a_file_that_is_not_a_run_s_output_is_left_unchanged(tmp_path: Path, text: str) -> None:
+    out, source = tmp_path / "out.jsonl", prompts(tmp_path, 4)
+    out.write_text(text)
     with pytest.raises(InputError, match=r"out.jsonl:1: is not a record of a run"):
         run(options(source, out=out))
-    assert out.read_text() == '{"hello": "world"}\n'
+    assert out.read_text() == text
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl"]
 
 
 def test_two_runs_cannot_write_one_output(tmp_path: Path) -> None:
-    out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 4)
+    out, source = tmp_path / "out.jsonl", prompts(tmp_path, 4)
     prepared = prepare(options(source, out=out), PROFILE)
     with pytest.raises(UsageError, match="another run is writing"):
         prepare(options(source, out=out), PROFILE)
@@ -171,7 +160,7 @@ def test_two_runs_cannot_write_one_output(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl"]
 
 
-def test_a_sync_covers_what_an_earlier_process_wrote_and_repeats_only_after_a_write(
+def test_a_sync_covers_an_earlier_process_and_repeats_only_after_a_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced = _synced_files(monkeypatch)
@@ -192,7 +181,7 @@ def test_only_a_regular_file_is_synced(tmp_path: Path, monkeypatch: pytest.Monke
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", tmp_path / "missing", Path("/dev/null")):
         RecordFile(path).sync()
-    prepared = prepare(options(_prompts(tmp_path), out="-"), PROFILE)
+    prepared = prepare(options(prompts(tmp_path), out="-"), PROFILE)
     assert prepared.files is None  # nothing to sync: a run does not resume from standard output
     assert synced == []
 

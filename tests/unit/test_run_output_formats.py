@@ -1,3 +1,5 @@
+"""Output formats: OpenAI Batch files, Parquet, and the input's order."""
+
 from __future__ import annotations
 
 import random
@@ -18,7 +20,7 @@ from support.fake_driver import FakeDriver
 from support.runs import options, records, run, write_lines
 
 
-def test_openai_batch_files_are_read_by_openais_types(tmp_path: Path) -> None:
+def test_openai_batch_files_fit_openai_s_types(tmp_path: Path) -> None:
     source = write_lines(
         tmp_path / "in.jsonl", [{"custom_id": f"c{line}", "body": {"prompt": "a"}} for line in range(6)]
     )
@@ -51,7 +53,7 @@ def vars_of(asked: object) -> dict[str, object]:
     return {"defaults": asked.read.defaults}  # type: ignore[attr-defined]
 
 
-def test_openai_batch_chat(tmp_path: Path) -> None:
+def test_openai_batch_lines_of_a_chat_fit_openai_s_types(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "in.txt", ["hello"])
     out = tmp_path / "out.jsonl"
     run(options(source, out=out, form=OutputFormat.OPENAI_BATCH, read={"mode": Mode.CHAT}))
@@ -60,7 +62,7 @@ def test_openai_batch_chat(tmp_path: Path) -> None:
     assert body.choices[0].message.content == "1/0/0"
 
 
-def test_parquet(tmp_path: Path) -> None:
+def test_a_parquet_output_has_a_row_per_rollout(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "in.txt", [f"prompt {line}" for line in range(30)])
     out = tmp_path / "out.parquet"
     texts = {1: "\ud800x", 2: "a\u2028b", 3: "🙂"}
@@ -76,7 +78,7 @@ def test_parquet(tmp_path: Path) -> None:
     assert run(asked).resumed == 30  # type: ignore[union-attr]
 
 
-def test_formats_that_do_not_go_together(tmp_path: Path) -> None:
+def test_outputs_that_cannot_be_are_refused(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "in.txt", ["a"])
     with pytest.raises(UsageError, match="is not a table"):
         run(options(source, out=tmp_path / "out.parquet", form=OutputFormat.OPENAI_BATCH))

@@ -16,7 +16,7 @@ from brimful.run.display.display import Display
 from brimful.run.prepare import prepare
 from brimful.run.session import Session
 from support.fake_driver import FakeDriver
-from support.runs import PROFILE, options, records, run, write_lines
+from support.runs import PROFILE, identities, options, prompts, records, run, write_lines
 
 NO_MODEL = Failure(Cause.BAD_REQUEST, "HTTP 404: The model 'nosuch' does not exist", 404, permanent=True)
 
@@ -71,22 +71,12 @@ async def test_an_interrupt_after_the_last_request_counts_as_done(tmp_path: Path
     assert (summary.exit_code, summary.ended, summary.left) == (0, "done", 0)
 
 
-def _identities(path: Path) -> list[tuple[str, int, int]]:
-    return [(record["id"], record["prompt_index"], record["choice_index"]) for record in records(path)]
-
-
-def _prompts(tmp_path: Path, count: int = 10, **more: object) -> Path:
-    return write_lines(
-        tmp_path / "in.jsonl", [{"id": f"p{place}", "prompt": f"Say {place}", **more} for place in range(count)]
-    )
-
-
 def test_each_rollout_becomes_one_record(tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     driver = FakeDriver()
-    summary = run(options(_prompts(tmp_path, 10, n=2), out=out), driver)
+    summary = run(options(prompts(tmp_path, 10, n=2), out=out), driver)
     assert summary is not None
-    assert sorted(_identities(out)) == sorted((f"p{line}", 0, choice) for line in range(10) for choice in range(2))
+    assert sorted(identities(out)) == sorted((f"p{line}", 0, choice) for line in range(10) for choice in range(2))
     assert (summary.requests, summary.succeeded, summary.rollouts, summary.failed) == (10, 10, 20, 0)
     assert summary.exit_code == 0
     assert driver.total == 10
@@ -103,7 +93,7 @@ def test_eight_equal_lines_are_eight_requests(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("n", [1, 4])
 def test_a_killed_run_resumes_exactly(tmp_path: Path, n: int) -> None:
-    out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 40, n=n)
+    out, source = tmp_path / "out.jsonl", prompts(tmp_path, 40, n=n)
     asked = options(source, out=out)
     for tries in range(3):
         assert run(asked, FakeDriver(die_after=5)) is None
@@ -115,7 +105,7 @@ def test_a_killed_run_resumes_exactly(tmp_path: Path, n: int) -> None:
     assert summary is not None
     assert summary.resumed == before
     assert len(driver.asked) < 40
-    assert sorted(_identities(out)) == sorted((f"p{line}", 0, choice) for line in range(40) for choice in range(n))
+    assert sorted(identities(out)) == sorted((f"p{line}", 0, choice) for line in range(40) for choice in range(n))
     again = FakeDriver()
     summary = run(asked, again)
     assert summary is not None
@@ -128,18 +118,18 @@ def records_whole(path: Path) -> list[bytes]:
 
 
 def test_only_the_missing_rollouts_of_a_line_are_requested(tmp_path: Path) -> None:
-    out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 1, n=4)
+    out, source = tmp_path / "out.jsonl", prompts(tmp_path, 1, n=4)
     run(options(source, out=out))
     lines = records_whole(out)
     out.write_bytes(lines[0] + b"\n" + lines[2] + b"\n")
     driver = FakeDriver()
     run(options(source, out=out), driver)
     assert driver.asked[0].wanted == ((0, 1), (0, 3))
-    assert sorted(_identities(out)) == [("p0", 0, choice) for choice in range(4)]
+    assert sorted(identities(out)) == [("p0", 0, choice) for choice in range(4)]
 
 
 def test_recovered_rollouts_are_written_and_outstanding_ones_not_requested_again(tmp_path: Path) -> None:
-    out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 4, n=2)
+    out, source = tmp_path / "out.jsonl", prompts(tmp_path, 4, n=2)
 
     def delivered(line: int, choice: int) -> Delivered:
         rollout = Rollout(0, choice, "kept", "stop")
@@ -151,7 +141,7 @@ def test_recovered_rollouts_are_written_and_outstanding_ones_not_requested_again
     )
     summary = run(options(source, out=out), driver)
     assert [(unit.line, unit.wanted) for unit in driver.asked] == [(3, ((0, 0),)), (4, None)]
-    assert sorted(_identities(out)) == sorted((f"p{line}", 0, choice) for line in range(4) for choice in range(2))
+    assert sorted(identities(out)) == sorted((f"p{line}", 0, choice) for line in range(4) for choice in range(2))
     assert summary is not None
     assert (summary.resumed, summary.succeeded) == (3, 4)
     assert (summary.starts, summary.attempts) == (2, 2)  # those that this try asked
@@ -159,7 +149,7 @@ def test_recovered_rollouts_are_written_and_outstanding_ones_not_requested_again
 
 
 def test_resuming_with_other_parameters_is_refused(tmp_path: Path) -> None:
-    out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 4)
+    out, source = tmp_path / "out.jsonl", prompts(tmp_path, 4)
     run(options(source, out=out))
     with pytest.raises(UsageError, match=r"max_tokens was 8 and is 16; n was not set and is 2"):
         run(options(source, out=out, read={"defaults": {"max_tokens": 16, "n": 2}}))
@@ -172,7 +162,7 @@ def test_resuming_with_other_parameters_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_refused_key_ends_the_run_resumable(tmp_path: Path) -> None:
-    out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 30)
+    out, source = tmp_path / "out.jsonl", prompts(tmp_path, 30)
     refused = Failure(Cause.KEY_REFUSED, "401: bad key", 401, permanent=True)
     summary = run(options(source, out=out), FakeDriver(lambda unit, *_: refused if unit.line > 8 else "ok"))
     assert summary is not None
@@ -182,7 +172,7 @@ def test_a_refused_key_ends_the_run_resumable(tmp_path: Path) -> None:
 
 
 def test_a_used_up_budget_of_the_key_ends_the_run_resumable(tmp_path: Path) -> None:
-    out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 30)
+    out, source = tmp_path / "out.jsonl", prompts(tmp_path, 30)
     spent = Failure(Cause.BUDGET, "402: no tokens left", 402)
     summary = run(options(source, out=out), FakeDriver(lambda unit, *_: spent if unit.line > 8 else "ok"))
     assert summary is not None
@@ -191,7 +181,7 @@ def test_a_used_up_budget_of_the_key_ends_the_run_resumable(tmp_path: Path) -> N
 
 
 async def test_an_interrupt_drains(tmp_path: Path) -> None:
-    out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 30)
+    out, source = tmp_path / "out.jsonl", prompts(tmp_path, 30)
     prepared = prepare(options(source, out=out), PROFILE)
     session: Session
 
@@ -210,7 +200,7 @@ async def test_an_interrupt_drains(tmp_path: Path) -> None:
 
 
 def test_the_summary_equals_a_recount(tmp_path: Path) -> None:
-    out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 40, n=3)
+    out, source = tmp_path / "out.jsonl", prompts(tmp_path, 40, n=3)
     fault = Failure(Cause.SERVER_ERROR, "500", 500)
 
     def answer(unit: Unit, prompt: int, choice: int) -> Failure | tuple[str, str]:
@@ -222,7 +212,7 @@ def test_the_summary_equals_a_recount(tmp_path: Path) -> None:
     summary = run(options(source, out=out), FakeDriver(answer))
     assert summary is not None
     there, failed = records(out), records(tmp_path / "out.jsonl.errors.jsonl")
-    assert summary.rollouts == len(there) == len(set(_identities(out)))
+    assert summary.rollouts == len(there) == len(set(identities(out)))
     assert summary.succeeded == len({record["line"] for record in there})
     assert summary.failed == len(failed) == sum(summary.failed_by_cause.values())
     assert summary.truncated == sum(record["finish_reason"] == "length" for record in there)
@@ -234,7 +224,7 @@ def test_the_summary_equals_a_recount(tmp_path: Path) -> None:
 
 
 def test_input_and_parameters_may_change_before_anything_was_sampled(tmp_path: Path) -> None:
-    out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 4)
+    out, source = tmp_path / "out.jsonl", prompts(tmp_path, 4)
     assert run(options(source, out=out), FakeDriver(die_after=1, batch=9, ahead=2)) is None
     out.unlink()
     source.write_text(source.read_text().replace("Say", "Sing"))
@@ -246,7 +236,7 @@ def test_input_and_parameters_may_change_before_anything_was_sampled(tmp_path: P
 
 
 def test_a_resumed_run_may_raise_its_limit(tmp_path: Path) -> None:
-    out, source = tmp_path / "out.jsonl", _prompts(tmp_path, 20)
+    out, source = tmp_path / "out.jsonl", prompts(tmp_path, 20)
     assert run(options(source, out=out, read={"limit": 5, "defaults": {"max_tokens": 8}})).rollouts == 5  # type: ignore[union-attr]
     prepared = prepare(options(source, out=out, read={"limit": 5, "defaults": {"max_tokens": 8}}), PROFILE)
     assert prepared.complete
@@ -280,7 +270,7 @@ def test_any_sequence_of_deaths_failures_and_retries_ends_exactly(tmp_path: Path
     summary = run(options(source, out=out, retry_errors=True), FakeDriver(split=dice))
     assert summary is not None
     assert (summary.exit_code, summary.failed, summary.succeeded) == (0, 0, 25)
-    assert sorted(_identities(out)) == wanted
+    assert sorted(identities(out)) == wanted
     assert summary.tokens == sum(record["usage"]["total_tokens"] for record in records(out))
 
 
