@@ -93,9 +93,9 @@ def limiters(options: argparse.Namespace) -> None:
             grown = pending.result()
     versions = installed(peers)
     names = ("async-redis-rate-limiters", "asyncio-advanced-semaphores", "redis-rate-limiters", "pyrate-limiter")
-    told = ", ".join(f"{name} {versions.get(name, 'not installed')}" for name in (*names, "throttled-py"))
+    listed = ", ".join(f"{name} {versions.get(name, 'not installed')}" for name in (*names, "throttled-py"))
     about = (
-        f"{_machine(options.quick)}; {told}. "
+        f"{_machine(options.quick)}; {listed}. "
         f"It took {time.monotonic() - since:.0f} s; single runs, so small differences mean nothing."
     )
     record = {"about": about, "sizes": asdict(sizes), "figures": figures, "growth": grown, "notes": notes}

@@ -79,8 +79,8 @@ async def rounds(slot: Slot, spec: dict[str, Any]) -> dict[str, Any]:
     for worker in workers:
         worker.cancel()
     await asyncio.wait(workers, timeout=2)
-    told = {"errors": len(errors), "first_error": errors[0] if errors else "", "unfinished": unfinished}
-    return {"events": events, "commands": commands, **told}
+    outcome = {"errors": len(errors), "first_error": errors[0] if errors else "", "unfinished": unfinished}
+    return {"events": events, "commands": commands, **outcome}
 
 
 async def fill(slot: Slot, spec: dict[str, Any]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ What is done, for each limiter in its turn, on an empty server:
   rounds each; then {wide} coroutines, holds of {wide_hold_s:g} s ± 50 %, one round each. Commands are all that
   the clients send, MULTI and EXEC and greetings included. The ideal is first come, first served without any delay.
 - **slots in use**: held slot-seconds of what 16 slots allow, from the first grant to the last of those 96 waiters.
-- **a free slot**: the median wait where nobody else is.
+- **a free slot**: the median wait without competition.
 - **handoff**: one slot, two processes that both want it always, holds of 5 ms; median from the end in one process to
   the beginning in the other.
 - **grants per second**: 1,000 slots, 3 processes of 100 coroutines each, holds of no length: the processors' bound.

@@ -100,7 +100,7 @@ def run(
                 if (look := _look(process.pid, began, out, state)) is not None:
                     looks.append(look)
                     on_look(look)
-        told, errors = process.communicate()
+        printed, errors = process.communicate()
     except BaseException:
         process.kill()
         process.communicate()
@@ -108,7 +108,7 @@ def run(
     seconds = time.monotonic() - began
     if process.returncode:
         raise SystemExit(f"brimful run ended with {process.returncode}: {errors.strip()[-2000:]}")
-    return Run(json.loads(told), seconds, looks)
+    return Run(json.loads(printed), seconds, looks)
 
 
 def _look(pid: int, began: float, out: Path, state: Path) -> Look | None:

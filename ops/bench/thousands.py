@@ -222,11 +222,11 @@ def brimful(size: Size, prompts: Path, folder: Path) -> Figures:
 
 def mean(rounds: list[Figures]) -> Figures:
     """The mean of each figure; whole numbers stay whole."""
-    told: dict[str, Any] = {}
+    means: dict[str, Any] = {}
     for name, first in asdict(rounds[0]).items():
         value = sum(getattr(one, name) for one in rounds) / len(rounds)
-        told[name] = round(value) if isinstance(first, int) else round(value, 3)
-    return Figures(**told)
+        means[name] = round(value) if isinstance(first, int) else round(value, 3)
+    return Figures(**means)
 
 
 TEXT = """# Thousands in flight
