@@ -183,7 +183,7 @@ def _choice(kind: type[_Kind], name: str, value: Any) -> _Kind:
     try:
         return kind(value)
     except ValueError:
-        raise BadRequest(f"{name}: {value!r} is none of {', '.join(kind)}") from None
+        raise BadRequest(f"{name}: {value!r} is not one of {', '.join(kind)}") from None
 
 
 def _make_chat(fields: dict[str, Any], system: Any) -> None:

@@ -86,8 +86,8 @@ def test_strict_stops_before_anything_is_sampled(command: Command, tmp_path: Pat
     ("arguments", "words"),
     [
         (["--pack", "many"], "--pack: 'many'"),
-        (["--order", "random"], "--order: 'random' is none of completion, input"),
-        (["--format", "xml"], "--format: 'xml' is none of"),
+        (["--order", "random"], "--order: 'random' is not one of completion, input"),
+        (["--format", "xml"], "--format: 'xml' is not one of"),
         (["--workload", "urgent"], "--workload: 'urgent'"),
         (["--input-format", "csv"], "--input-format: 'csv'"),
         (["--param", "top_p"], "must be NAME=VALUE"),

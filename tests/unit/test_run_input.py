@@ -169,7 +169,7 @@ BAD_LINES = {
     "id as a list": ('{"prompt": "a", "id": []}', "id: must be a string or a number"),
     "empty id": ('{"prompt": "a", "id": ""}', "id: must have 1 to 512"),
     "long id": ('{"prompt": "a", "id": "' + "x" * 600 + '"}', "id: must have 1 to 512"),
-    "unknown mode": ('{"prompt": "a", "mode": "guess"}', "mode: 'guess' is none of"),
+    "unknown mode": ('{"prompt": "a", "mode": "guess"}', "mode: 'guess' is not one of"),
     "body no object": ('{"custom_id": "a", "body": "b"}', "body: must be an object"),
     "embeddings": ('{"custom_id": "a", "url": "/v1/embeddings", "body": {"prompt": "a"}}', "not '/v1/embeddings'"),
     "GET": ('{"custom_id": "a", "method": "GET", "body": {"prompt": "a"}}', "method: must be POST"),

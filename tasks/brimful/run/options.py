@@ -69,4 +69,4 @@ def parse_choice(kind: type[_Kind], flag: str, value: str) -> _Kind:
     try:
         return kind(value)
     except ValueError:
-        raise UsageError(f"{flag}: {value!r} is none of {', '.join(kind)}") from None
+        raise UsageError(f"{flag}: {value!r} is not one of {', '.join(kind)}") from None
