@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from brimful.errors import BadRequest, RequestTooLarge
-from brimful.names import Mode, Workload
+from brimful.names import IDEMPOTENCY_KEY, Mode, Workload
 from brimful.profile import Profile
 
 _Kind = TypeVar("_Kind", bound=StrEnum)
@@ -171,6 +171,20 @@ class Request:
                 f"max_tokens: {prompts} prompts x n {n} x max_tokens {most} = {asked:,}, "
                 f"above {profile.name}'s {bound:,} in one request; ask for less or in several requests"
             )
+
+
+def take_idempotency_key(raw: Any, fields: dict[str, Any]) -> tuple[Any, dict[str, Any], str | None]:
+    """The request and its fields without ``idempotency_key``, and that. Raises BadRequest if it is not a string."""
+    key = fields.get(IDEMPOTENCY_KEY)
+    if key is None and isinstance(raw, dict):
+        key = raw.get(IDEMPOTENCY_KEY)
+    if key is None:
+        return raw, fields, None
+    if not isinstance(key, str) or not key:
+        raise BadRequest(f"{IDEMPOTENCY_KEY}: must be a string that is not empty, not {key!r}")
+    if isinstance(raw, dict):
+        raw = {name: value for name, value in raw.items() if name != IDEMPOTENCY_KEY}
+    return raw, {name: value for name, value in fields.items() if name != IDEMPOTENCY_KEY}, key
 
 
 def _mode(raw: Any, fields: Mapping[str, Any], profile: Profile) -> Mode:

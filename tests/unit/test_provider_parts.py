@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import ssl
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,14 @@ LONG = "Write a long and detailed story about the lighthouse keeper of Skagen an
 def test_neither_key_nor_prompt_is_quoted(message: str, fields: dict[str, Any], clean: str) -> None:
     request = Request.parse(fields, get_profile("acs"), max_tokens=1)
     assert redact(refusal(message), KEY, request).message == clean
+
+
+@pytest.mark.parametrize(
+    ("code", "kept"), [("queue_full", "queue_full"), (KEY, None), (f"key {KEY}", None), (LONG[:60], None)]
+)
+def test_a_code_that_may_quote_the_request_is_dropped(code: str, kept: str | None) -> None:
+    request = Request.parse({"prompt": LONG}, get_profile("acs"), max_tokens=1)
+    assert redact(replace(refusal("HTTP 429"), code=code), KEY, request).code == kept
 
 
 def test_a_job_key_depends_on_caller_body_and_generation_only() -> None:

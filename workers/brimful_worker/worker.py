@@ -15,7 +15,7 @@ from redis import RedisError
 from brimful.config import Settings
 from brimful.names import Workload
 from brimful.outcome import Outcome
-from brimful.request import Request
+from brimful.request import Request, take_idempotency_key
 from brimful.state.redis_url import required
 from brimful_worker.admission import Admission
 from brimful_worker.broker.requests import poison_failure
@@ -25,7 +25,7 @@ from brimful_worker.pool.execution import run_coroutine
 from brimful_worker.provider import GIVE_BACK, Provider
 from brimful_worker.sampling.sampler import Sampler
 from brimful_worker.shards.shard import ShardRunner
-from brimful_worker.singles.once import Once, Revoked, announce_revoked, take_key
+from brimful_worker.singles.once import Once, Revoked, announce_revoked
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class WorkerPort:
         """A request without a ``workload`` has that of the queue it came through, or else interactive."""
         if "workload" not in fields and not (isinstance(raw, dict) and raw.get("workload")):
             fields = {**fields, "workload": _workload_of_queue()}
-        raw, fields, key = take_key(raw, fields)
+        raw, fields, key = take_idempotency_key(raw, fields)
         request = Request.parse({} if raw is None else raw, self._settings.profile, **fields)
         task = current_task
         failure = poison_failure(task.request.__dict__)

@@ -19,10 +19,14 @@ from brimful.names import IDEMPOTENCY_KEY, TASK_SAMPLE, Workload
 from brimful.packing.units import PackOption
 from brimful.request import Request
 from brimful.runtime import fork
+from brimful.runtime.port import in_process
 from brimful.state.probes import connect, unreachable
 from brimful.state.redis_url import required
 
 log = logging.getLogger(__name__)
+
+_TESTING = "redis://brimful-testing/0"
+"""Never connected to: a test's backend answers."""
 
 Results = TypeVar("Results")
 """A generator or an async generator of :class:`Sampled`."""
@@ -34,7 +38,7 @@ class Client(Generic[Results]):
     def __init__(self, redis_url: str | None = None) -> None:
         """``redis_url`` None: BRIMFUL_REDIS_URL. Connects when first used. Raises SettingError."""
         self._settings = Settings.load(redis_url=redis_url)
-        self._url = required(self._settings.redis_url)
+        self._url = _TESTING if in_process() else required(self._settings.redis_url)
         self._app = app_for(self._url)
         self._reached = False
         fork.register(self)
@@ -93,6 +97,8 @@ class Client(Generic[Results]):
         arguments = {**fields, "workload": queue}
         if idempotency_key is not None:
             arguments[IDEMPOTENCY_KEY] = idempotency_key
+        if (backend := in_process()) is not None:
+            return backend.submit(raw, arguments, task_id)
         with self._reporting():
             if not self._reached:
                 connect(self._url).close()  # with a wrong URL, Celery's result backend would retry for long
@@ -120,7 +126,9 @@ class Client(Generic[Results]):
     def _revoke(self, handles: Iterable[AsyncResult[Any] | str]) -> None:
         """Raises RedisUnreachable."""
         ids = [handle if isinstance(handle, str) else handle.id for handle in handles]
-        if ids:
+        if (backend := in_process()) is not None:
+            backend.cancel(ids)
+        elif ids:
             with self._reporting():
                 self._app.control.revoke(ids, terminate=True)
 

@@ -71,7 +71,8 @@ class Fleet(Client[Generator[Sampled, None, None]]):
             try:
                 completion: dict[str, Any] = handle.get(timeout=timeout)
             finally:
-                handle.backend.remove_pending_result(handle)  # Celery keeps one whose wait timed out
+                if handle.backend is not None:  # Celery keeps a handle whose wait timed out
+                    handle.backend.remove_pending_result(handle)
         except BrimfulError:
             raise
         except TaskRevokedError:

@@ -13,6 +13,7 @@ from typing import Any
 
 from brimful.config import Settings
 from brimful.dispatch.driver import Driver
+from brimful.dispatch.in_process import InProcessDriver
 from brimful.errors import BadRequest
 from brimful.names import Workload
 from brimful.outcome import Cause, Failure, Outcome, Rollout
@@ -20,6 +21,7 @@ from brimful.packing.request_size import line_profile
 from brimful.packing.units import Delivered, Failed, PackOption, Unit, parse_pack
 from brimful.request import Request
 from brimful.runtime.aio import OwnedAsyncGenerator
+from brimful.runtime.port import in_process
 from brimful.runtime.threads import read_in_thread
 from brimful.state.probes import unreachable
 from brimful.state.redis_retry import retry_until_available
@@ -97,15 +99,20 @@ class MapRun:
         self._line_profile = line_profile(settings.profile)
         self._ordered = ordered
         self._fields = {**fields, "workload": str(workload)}
-        self._url = required(settings.redis_url)
-        self._driver = Driver(
-            self._url,
-            f"map-{uuid.uuid4().hex}",
-            settings.profile,
-            pack=parse_pack(pack),
-            workload=workload,
-            timeout_s=settings.timeout_s,
-            keep=False,
+        self._url = settings.redis_url
+        backend = in_process()
+        self._driver = (
+            InProcessDriver(backend, settings.profile)
+            if backend
+            else Driver(
+                required(self._url),
+                f"map-{uuid.uuid4().hex}",
+                settings.profile,
+                pack=parse_pack(pack),
+                workload=workload,
+                timeout_s=settings.timeout_s,
+                keep=False,
+            )
         )
         self._open: dict[int, tuple[Sampled, int]] = {}
         """By index: what came of a request so far, and how many of its rollouts are missing."""
@@ -119,7 +126,8 @@ class MapRun:
         total = len(self._requests) if isinstance(self._requests, Sized) else None
         deliveries = OwnedAsyncGenerator(self._driver.deliveries(self._units(), total=total))
         try:
-            await _reach(self._url)
+            if isinstance(self._driver, Driver):
+                await _reach(required(self._url))
             async for batch in deliveries:
                 for item in batch:
                     self._take(item)

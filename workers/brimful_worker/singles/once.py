@@ -21,8 +21,6 @@ from celery import Task
 from celery.exceptions import Ignore, Reject
 from celery.signals import task_revoked
 
-from brimful.errors import BadRequest
-from brimful.names import IDEMPOTENCY_KEY
 from brimful.outcome import Outcome
 from brimful.runtime.aio import cancel_and_wait
 from brimful.state.keys import claim_key, revoked_key
@@ -171,20 +169,6 @@ def announce_revoked(task: Task) -> None:
     task.backend.mark_as_revoked(request.id, "revoked", request=request, store_result=not request.ignore_result)
     task.send_event("task-revoked", terminated=False, signum=None, expired=False)
     task_revoked.send(sender=task, request=request, terminated=False, signum=None, expired=False)
-
-
-def take_key(raw: Any, fields: dict[str, Any]) -> tuple[Any, dict[str, Any], str | None]:
-    """The request and its fields without ``idempotency_key``, and that. Raises BadRequest if it is not a string."""
-    key = fields.get(IDEMPOTENCY_KEY)
-    if key is None and isinstance(raw, dict):
-        key = raw.get(IDEMPOTENCY_KEY)
-    if key is None:
-        return raw, fields, None
-    if not isinstance(key, str) or not key:
-        raise BadRequest(f"{IDEMPOTENCY_KEY}: must be a string that is not empty, not {key!r}")
-    if isinstance(raw, dict):
-        raw = {name: value for name, value in raw.items() if name != IDEMPOTENCY_KEY}
-    return raw, {name: value for name, value in fields.items() if name != IDEMPOTENCY_KEY}, key
 
 
 def _identity(task_id: str, idempotency_key: str | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from brimful.request import Request
@@ -11,13 +12,17 @@ _MIN_PROMPT_CHARS = 6
 """A shorter prompt occurs within ordinary words, so it is not searched for."""
 _MIN_QUOTE_CHARS = 24
 """This many consecutive characters of a prompt are a quotation; fewer may be chance."""
+_CODE = re.compile(r"[\w.-]{1,64}")
+"""What an error code looks like; anything else may quote the request."""
 _MAX_PROMPT_CHARS = 200_000
 """Only this many characters of the prompts are searched."""
 
 
 def redact(classification: Classification, key: str, request: Request) -> Classification:
-    """The classification with the key and quotations of the prompts removed from its message."""
-    message = classification.message
+    """The classification with the key and quotations of the prompts removed from its message, and from its code."""
+    message, code = classification.message, classification.code
+    if code is not None and (not _CODE.fullmatch(code) or (key and key in code)):
+        code = None
     if key and key in message:
         message = message.replace(key, "[key]")
     if classification.status is not None:  # otherwise the message is ours, not the provider's
@@ -26,7 +31,9 @@ def redact(classification: Classification, key: str, request: Request) -> Classi
             if _MIN_PROMPT_CHARS <= len(prompt) <= len(message) and prompt in message:
                 message = message.replace(prompt, "[prompt]")
         message = _replace_quotes(message, "\0".join(prompts)[:_MAX_PROMPT_CHARS])
-    return classification if message == classification.message else replace(classification, message=message)
+    if (message, code) == (classification.message, classification.code):
+        return classification
+    return replace(classification, message=message, code=code)
 
 
 def _prompts_in_one_line(request: Request) -> list[str]:

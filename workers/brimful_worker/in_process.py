@@ -1,0 +1,86 @@
+"""The sampler and a mock gateway in one process, without Redis: what ``brimful.testing`` answers from.
+
+Level 6. Loaded by name; nothing imports it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from pydantic import SecretStr
+
+from brimful.config import Settings
+from brimful.outcome import Outcome
+from brimful.request import Request
+from brimful_worker.admission import Admission
+from brimful_worker.gateway import Gateway, GatewayOptions
+from brimful_worker.provider import Provider
+from brimful_worker.sampling.sampler import Sampler
+
+Sample = Callable[[Request], Awaitable[Outcome]]
+
+
+@asynccontextmanager
+async def mock_provider(settings: Settings, options: Mapping[str, Any]) -> AsyncIterator[tuple[Gateway, Sample]]:
+    """A running gateway, and a function that samples from it. ``options``: fields of GatewayOptions.
+
+    Answers take no time unless ``options`` say so, and retries wait for hundredths of a second.
+    """
+    fields = {"latency_s": 0.0, "per_token_s": 0.0, "models": [], **options}
+    async with Gateway(GatewayOptions(**fields)) as gateway:
+        quick = settings.model_copy(update={"backoff_base_s": 0.01, "backoff_cap_s": 0.05, "job_poll_s": 0.02})
+        here = quick.placed(redis_url="memory://", api_base=gateway.url, api_key=SecretStr("test"))
+        async with Provider(here) as provider:
+            yield gateway, Sampler(here, cast("Admission", _Unlimited()), provider).sample
+
+
+@dataclass
+class _Lease:
+    """A grant that costs nothing and is never lost."""
+
+    waited_s: float = 0.0
+    wire_deadline: float = field(default=float("inf"))
+    lost: bool = False
+
+    def sent(self) -> None: ...
+
+    def give_back(self) -> None: ...
+
+    def watch(self, transport: Any) -> None: ...
+
+    def unwatch(self) -> None: ...
+
+    def report(self, **_: Any) -> None: ...
+
+
+@dataclass
+class _Status:
+    slots_used: int
+    cooling: int = 0
+
+
+class _Unlimited:
+    """The part of Admission that a sampler uses."""
+
+    _active = 0
+
+    @asynccontextmanager
+    async def slot(self, *_: Any, **__: Any) -> AsyncIterator[_Lease]:
+        self._active += 1
+        try:
+            yield _Lease()
+        finally:
+            self._active -= 1
+
+    @asynccontextmanager
+    async def start_only(self) -> AsyncIterator[_Lease]:
+        yield _Lease()
+
+    async def pause(self, seconds: float, reason: str) -> None:
+        """A test does not wait for a Retry-After."""
+
+    async def status(self) -> _Status:
+        return _Status(self._active)
