@@ -1,4 +1,4 @@
-"""Real faults against real processes: what a gateway that knows no limits sees of them."""
+"""Faults of processes, Redis and network, as a gateway without limits of its own sees them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def ledger() -> AsyncIterator[Ledger]:
 
 @contextlib.contextmanager
 def fleet(urls: list[str], ledger: Ledger, **options: Any) -> Iterator[list[Holder]]:
-    """One process per URL, 8 coroutines each, ready."""
+    """One process per URL, 12 coroutines each."""
     settings = {"limits": LIMITS, "coroutines": 12, "hold_s": 0.25, "spread": 0.4, **options}
     with contextlib.ExitStack() as stack:
         holders = []
@@ -74,7 +74,7 @@ async def more(ledger: Ledger, visits: int, what: str) -> None:
     await wait_until_async(lambda: len(ledger.visits) >= known + visits, what)
 
 
-async def test_redis_is_gone_and_comes_back_with_its_memory(tmp_path: Path, ledger: Ledger) -> None:
+async def test_redis_goes_away_and_comes_back_with_its_memory(tmp_path: Path, ledger: Ledger) -> None:
     valkey = Valkey(tmp_path / "own", appendonly=True, options=("appendfsync always",))
     with valkey:
         marked_clean(valkey)
@@ -160,7 +160,7 @@ async def test_half_the_fleet_is_killed_again_and_again(valkey: Valkey, ledger: 
     assert ledger.most_active <= SLOTS
 
 
-async def test_half_the_fleet_freezes_and_thaws(valkey: Valkey, ledger: Ledger) -> None:
+async def test_half_the_fleet_is_stopped_and_continued(valkey: Valkey, ledger: Ledger) -> None:
     marked_clean(valkey)
     with fleet([valkey.url] * 4, ledger) as holders:
         await ready(holders)
@@ -176,7 +176,7 @@ async def test_half_the_fleet_freezes_and_thaws(valkey: Valkey, ledger: Ledger) 
     check(ledger)
 
 
-async def test_a_stuck_loop_loses_its_requests_before_its_slots(valkey: Valkey, ledger: Ledger) -> None:
+async def test_a_blocked_loop_loses_its_connections_before_its_slots(valkey: Valkey, ledger: Ledger) -> None:
     client = marked_clean(valkey)
     with fleet([valkey.url], ledger, coroutines=4, hold_s=30, spread=0, block_s=2 * LEASE_S) as holders:
         await ready(holders)
@@ -214,7 +214,7 @@ async def test_clocks_of_half_the_workers_are_off_by_an_hour(valkey: Valkey, led
 
 
 @long_only
-async def test_a_network_that_cuts_and_swallows_costs_no_limit(valkey: Valkey, ledger: Ledger) -> None:
+async def test_a_network_that_cuts_and_drops_breaks_no_limit(valkey: Valkey, ledger: Ledger) -> None:
     marked_clean(valkey)
     async with Proxy(valkey.port) as proxy:
         with fleet([proxy.url] * 2, ledger) as holders:

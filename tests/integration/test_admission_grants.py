@@ -1,4 +1,4 @@
-"""Slot and start together, the queue, pauses, the breaker, live limits: against a real Valkey, in one process."""
+"""Slots, starts, the queue, pauses, the circuit breaker and live limits, on a real Valkey in one process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def client(valkey: Valkey) -> redis.Redis:
     return marked_clean(valkey)
 
 
-async def test_a_refusal_burns_no_start(valkey: Valkey, client: redis.Redis) -> None:
+async def test_waiting_uses_no_start(valkey: Valkey, client: redis.Redis) -> None:
     async with admissions(valkey.url, 2, slots=16) as (one, two):
         held = [await hold(one) for _ in range(16)]
         assert client.zcard(KEYS["starts"]) == 16
@@ -38,7 +38,7 @@ async def test_a_refusal_burns_no_start(valkey: Valkey, client: redis.Redis) -> 
         assert client.zcard(KEYS["batch"]) == 0
 
 
-async def test_the_seventeenth_waits_and_is_handed_the_slot_at_once(valkey: Valkey, client: redis.Redis) -> None:
+async def test_the_seventeenth_waits_and_is_pushed_the_released_slot(valkey: Valkey, client: redis.Redis) -> None:
     async with admissions(valkey.url, 1, slots=16) as (one,):
         held = [await hold(one) for _ in range(16)]
         async with admissions(valkey.url, 1, slots=16) as (late,):
@@ -54,7 +54,7 @@ async def test_the_seventeenth_waits_and_is_handed_the_slot_at_once(valkey: Valk
             await holding.end()
 
 
-async def test_the_window_is_exact_and_several_grants_of_one_moment_each_count(valkey: Valkey) -> None:
+async def test_the_window_is_exact_and_counts_simultaneous_grants(valkey: Valkey) -> None:
     starts: list[float] = []
     marked_clean(valkey)
     async with admissions(valkey.url, 2, slots=50, starts=20, window_s=1.0, guard_s=0.2) as both:
@@ -89,7 +89,7 @@ async def test_first_come_first_served_across_processes(valkey: Valkey, client: 
     assert order == list(range(12))
 
 
-async def test_interactive_goes_first_and_batch_still_moves(valkey: Valkey, client: redis.Redis) -> None:
+async def test_interactive_goes_first_and_batch_does_not_starve(valkey: Valkey, client: redis.Redis) -> None:
     order: list[str] = []
 
     async def wait(admission: Admission, workload: str) -> None:
@@ -131,7 +131,7 @@ async def test_batch_leaves_the_reserve_of_starts_to_interactive(valkey: Valkey,
         await third.cancel()
 
 
-async def test_a_stale_grant_is_given_back_start_and_all(valkey: Valkey, client: redis.Redis) -> None:
+async def test_a_stale_grant_returns_its_slot_and_its_start(valkey: Valkey, client: redis.Redis) -> None:
     async with admissions(valkey.url, 1, guard_s=0.3) as (one,):
         with pytest.raises(StaleGrant):  # noqa: PT012
             async with one.slot() as lease:
@@ -141,18 +141,18 @@ async def test_a_stale_grant_is_given_back_start_and_all(valkey: Valkey, client:
         assert client.zcard(KEYS["starts"]) == 0
 
 
-async def test_an_abort_lets_the_slot_cool_off(valkey: Valkey, client: redis.Redis) -> None:
+async def test_a_slot_cools_down_after_an_abort(valkey: Valkey, client: redis.Redis) -> None:
     async with admissions(valkey.url, 1, slots=1, cooldown_s=0.3) as (one,):
         holding = await hold(one)
         await holding.cancel()
-        await wait_until_async(lambda: read_status(client, TAG).cooling == 1, "the slot cools off")
+        await wait_until_async(lambda: read_status(client, TAG).cooling == 1, "the slot cools down")
         began = time.monotonic()
         after = await hold(one)
         assert time.monotonic() - began > 0.1
         await after.end()
 
 
-async def test_a_release_after_expiry_frees_nobody_elses_slot(valkey: Valkey, client: redis.Redis) -> None:
+async def test_a_release_after_expiry_does_not_free_the_next_holders_slot(valkey: Valkey, client: redis.Redis) -> None:
     async with admissions(valkey.url, 2, slots=1, cooldown_s=0) as (one, two):
         late = await hold(one)
         client.zadd(KEYS["slots"], {late.lease.id: 1})  # the lease is over in Redis, and its holder has not noticed
@@ -174,7 +174,7 @@ async def test_a_lost_lease_ends_its_body(valkey: Valkey, client: redis.Redis) -
         await (await hold(one)).end()
 
 
-async def test_a_pause_stops_the_fleet_and_opens_spread_out(valkey: Valkey, client: redis.Redis) -> None:
+async def test_a_pause_stops_the_fleet_and_ends_with_a_slow_start(valkey: Valkey, client: redis.Redis) -> None:
     starts: list[float] = []
 
     async def one(admission: Admission) -> None:
@@ -243,7 +243,7 @@ async def test_limits_change_while_it_runs(valkey: Valkey, client: redis.Redis) 
             set_limits(client, TAG, sluts=1)
 
 
-async def test_limits_that_were_set_survive_lost_memory(valkey: Valkey, client: redis.Redis) -> None:
+async def test_limits_set_by_hand_survive_lost_memory(valkey: Valkey, client: redis.Redis) -> None:
     async with admissions(valkey.url, 2, slots=5) as (one, two):
         set_limits(client, TAG, slots=3)
         held = [await hold(one), await hold(two)]
@@ -255,14 +255,14 @@ async def test_limits_that_were_set_survive_lost_memory(valkey: Valkey, client: 
             await holding.end()
 
 
-async def test_others_defaults_stay_in_force(
+async def test_the_first_processes_limits_stay_in_force(
     valkey: Valkey, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with admissions(valkey.url, 1, slots=2) as (one,):
         with caplog.at_level(logging.WARNING):
             async with admissions(valkey.url, 1, slots=9) as (two,):
                 assert (await two.status()).slots == 2
-        assert "limits differ" in caplog.text
+        assert "limits stay in force" in caplog.text
         await (await hold(one)).end()
 
 
@@ -278,14 +278,14 @@ async def test_a_rolling_change_of_limits_ends_with_the_last_old_process(valkey:
     await new.aclose()
 
 
-async def test_who_comes_alone_brings_the_limits(valkey: Valkey) -> None:
+async def test_a_process_that_is_alone_brings_the_limits(valkey: Valkey) -> None:
     async with admissions(valkey.url, 1, slots=2) as (one,):
         assert (await one.status()).slots == 2
     async with admissions(valkey.url, 1, slots=9) as (alone,):
         assert (await alone.status()).slots == 9
 
 
-async def test_tokens_in_the_window_are_estimated_then_settled(valkey: Valkey, client: redis.Redis) -> None:
+async def test_tokens_in_the_window_are_estimated_then_replaced_by_usage(valkey: Valkey, client: redis.Redis) -> None:
     async with admissions(valkey.url, 1, tokens=100, starts=None, window_s=60) as (one,):
         first = await hold(one, tokens=80)
         second = Holding(one, tokens=80)
@@ -298,7 +298,7 @@ async def test_tokens_in_the_window_are_estimated_then_settled(valkey: Valkey, c
         assert client.exists(KEYS["starts"]) == 0  # a limit that is not set keeps no log
 
 
-async def test_the_budget_is_held_then_spent_then_at_its_end(valkey: Valkey, client: redis.Redis) -> None:
+async def test_the_budget_is_held_then_spent_then_exhausted(valkey: Valkey, client: redis.Redis) -> None:
     async with admissions(valkey.url, 2, budget=100) as (one, two):
         first = await hold(one, tokens=60)
         second = Holding(two, tokens=60)
@@ -314,7 +314,7 @@ async def test_the_budget_is_held_then_spent_then_at_its_end(valkey: Valkey, cli
         await (await hold(one, tokens=20)).end(tokens_used=5)
 
 
-async def test_status_shows_holders_and_what_waits(valkey: Valkey, client: redis.Redis) -> None:
+async def test_status_shows_holders_and_waiters(valkey: Valkey, client: redis.Redis) -> None:
     async with admissions(valkey.url, 2, slots=2) as (one, two):
         held = [await hold(one), await hold(two)]
         waiting = [Holding(two), Holding(two, "interactive")]
@@ -331,7 +331,7 @@ async def test_status_shows_holders_and_what_waits(valkey: Valkey, client: redis
     assert read_status(client, TAG).workers == ()
 
 
-async def test_a_clock_that_steps_neither_stops_nor_overadmits(valkey: Valkey, client: redis.Redis) -> None:
+async def test_a_step_of_the_clock_neither_stops_nor_admits_too_many(valkey: Valkey, client: redis.Redis) -> None:
     """A step of Redis's clock is imitated by the opposite step of what the admission adds to it."""
     async with admissions(valkey.url, 1, slots=2, starts=10) as (one,):
         held = await hold(one)
@@ -345,7 +345,7 @@ async def test_a_clock_that_steps_neither_stops_nor_overadmits(valkey: Valkey, c
         await held.end()
 
 
-async def test_a_first_start_on_an_old_empty_redis_waits_for_nobody(valkey: Valkey) -> None:
+async def test_the_first_process_on_an_old_empty_redis_does_not_wait(valkey: Valkey) -> None:
     with redis.Redis.from_url(valkey.url) as plain:
         await wait_until_async(
             lambda: plain.info("server")["uptime_in_seconds"] >= 2, "the server is older than a lease"
@@ -361,7 +361,7 @@ async def test_a_slot_needs_a_started_admission() -> None:
         Admission("redis://127.0.0.1:1", TAG, Limits()).slot()
 
 
-async def test_a_lease_made_longer_while_it_runs_ends_no_request(valkey: Valkey) -> None:
+async def test_making_leases_longer_ends_no_request(valkey: Valkey) -> None:
     client = marked_clean(valkey)
     async with admissions(valkey.url, 1, slots=8, starts=None, lease_s=3.0, cooldown_s=0.5) as (one,):
         holding = await hold(one)

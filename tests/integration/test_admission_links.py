@@ -1,4 +1,4 @@
-"""Broken connections between a process and Redis, one at a time: nothing is granted twice, nobody waits for ever."""
+"""Broken connections between a process and Redis: nothing is granted twice, nobody waits for ever."""
 
 from __future__ import annotations
 
@@ -34,9 +34,7 @@ async def proxy(valkey: Valkey) -> AsyncIterator[Proxy]:
         yield proxy
 
 
-async def test_a_swallowed_reply_grants_one_slot_and_one_start(
-    proxy: Proxy, valkey: Valkey, client: redis.Redis
-) -> None:
+async def test_a_lost_reply_costs_no_second_slot_or_start(proxy: Proxy, valkey: Valkey, client: redis.Redis) -> None:
     async with admissions(proxy.url, 1) as (one,):
         proxy.drop_reply_to = b'"ask"'
         held = await hold(one)
@@ -50,7 +48,7 @@ async def test_a_swallowed_reply_grants_one_slot_and_one_start(
         assert client.zcard(KEYS["starts"]) == 2
 
 
-async def test_a_swallowed_command_is_sent_again(proxy: Proxy, client: redis.Redis) -> None:
+async def test_a_lost_command_is_sent_again(proxy: Proxy, client: redis.Redis) -> None:
     async with admissions(proxy.url, 1) as (one,):
         proxy.drop_request = b'"ask"'
         held = await hold(one)
@@ -59,7 +57,7 @@ async def test_a_swallowed_command_is_sent_again(proxy: Proxy, client: redis.Red
         await held.end()
 
 
-async def test_the_push_connection_dies_between_asking_and_waiting(
+async def test_the_subscriber_is_cut_off_while_a_waiter_is_registered(
     proxy: Proxy, valkey: Valkey, client: redis.Redis
 ) -> None:
     async with admissions(valkey.url, 1, slots=1) as (direct,), admissions(proxy.url, 1, slots=1) as (one,):
@@ -74,7 +72,7 @@ async def test_the_push_connection_dies_between_asking_and_waiting(
         await waiting.end()
 
 
-async def test_a_push_connection_that_is_dead_without_saying_so(
+async def test_the_subscriber_receives_nothing_on_an_open_connection(
     proxy: Proxy, valkey: Valkey, client: redis.Redis
 ) -> None:
     async with (
@@ -90,8 +88,8 @@ async def test_a_push_connection_that_is_dead_without_saying_so(
         await waiting.end()
 
 
-async def test_who_joins_again_owes_no_confirmation_and_loses_no_grant(valkey: Valkey, client: redis.Redis) -> None:
-    """A process that was silent for long joins anew, while the server still knows it."""
+async def test_joining_again_in_one_epoch_confirms_all_grants(valkey: Valkey, client: redis.Redis) -> None:
+    """A process may join again while the server still knows it."""
     async with admissions(valkey.url, 2, slots=1) as (one, other):
         for _ in range(5):
             await (await hold(one)).end()
@@ -147,7 +145,7 @@ async def test_cancelled_at_a_random_moment_under_steady_traffic(
     assert done > 200
 
 
-async def test_closing_cancels_who_waits_and_says_goodbye(valkey: Valkey, client: redis.Redis) -> None:
+async def test_closing_cancels_waiters_and_leaves_the_fleet(valkey: Valkey, client: redis.Redis) -> None:
     async with admissions(valkey.url, 1, slots=1) as (one,):
         held = await hold(one)
         waiting = Holding(one)
@@ -160,7 +158,7 @@ async def test_closing_cancels_who_waits_and_says_goodbye(valkey: Valkey, client
     assert client.zcard(KEYS["batch"]) == 0
 
 
-async def test_scripts_are_lost(valkey: Valkey, client: redis.Redis) -> None:
+async def test_the_script_is_sent_again_after_script_flush(valkey: Valkey, client: redis.Redis) -> None:
     async with admissions(valkey.url, 1) as (one,):
         client.script_flush()
         await (await hold(one)).end()
@@ -175,7 +173,7 @@ async def test_unix_socket(tmp_path: Path) -> None:
             await (await hold(one)).end()
 
 
-async def test_no_redis_at_all_says_so() -> None:
+async def test_starting_without_redis_raises() -> None:
     with pytest.raises(RedisUnreachable, match="cannot be reached"):
         await Admission("redis://:secret@127.0.0.1:1/0", TAG, Limits()).start(timeout_s=0.3)
 

@@ -1,4 +1,4 @@
-"""What a process believes against what Redis keeps: after lost replies, twice lost memory, steps of the clock."""
+"""Leases, starts and limits after lost replies, lost memory and steps of the clock."""
 
 from __future__ import annotations
 
@@ -36,9 +36,7 @@ def left_in_redis(client: redis.Redis, ticket: str) -> float:
     return float(until or 0.0) / 1000 - (seconds + micros / 1e6 + int(skew or 0) / 1000)
 
 
-async def test_a_renewal_whose_reply_was_lost_promises_no_more_than_redis_keeps(
-    valkey: Valkey, client: redis.Redis
-) -> None:
+async def test_a_renewal_whose_reply_was_lost_is_dated_by_the_one_answered(valkey: Valkey, client: redis.Redis) -> None:
     async with Proxy(valkey.port) as proxy, admissions(proxy.url, 1, lease_s=3, cooldown_s=0.2) as (one,):
         held = await hold(one)
         proxy.drop_reply_to = b'"renew"'
@@ -56,8 +54,10 @@ async def test_a_renewal_whose_reply_was_lost_promises_no_more_than_redis_keeps(
 
 
 @pytest.mark.parametrize("restarts", [1, 2])
-async def test_who_comes_back_first_waits_for_the_others(valkey: Valkey, client: redis.Redis, restarts: int) -> None:
-    """One process knows little: the other came after its last turn, and after each loss it is the first to be back."""
+async def test_the_first_process_after_a_restart_waits_for_the_others(
+    valkey: Valkey, client: redis.Redis, restarts: int
+) -> None:
+    """It does not know of the other, which joined after its last command."""
     async with (
         Proxy(valkey.port) as proxy,
         admissions(valkey.url, 1, slots=2, lease_s=4, cooldown_s=0.2) as (one,),
@@ -76,9 +76,7 @@ async def test_who_comes_back_first_waits_for_the_others(valkey: Valkey, client:
         assert [type(result) for result in results] == [LeaseLost, LeaseLost]
 
 
-async def test_starts_seen_before_the_first_loss_are_known_after_the_second(
-    valkey: Valkey, client: redis.Redis
-) -> None:
+async def test_starts_counted_before_one_loss_are_known_after_two(valkey: Valkey, client: redis.Redis) -> None:
     async with (
         Proxy(valkey.port) as proxy,
         admissions(valkey.url, 1, starts=10, lease_s=2) as (one,),
@@ -97,7 +95,7 @@ async def test_starts_seen_before_the_first_loss_are_known_after_the_second(
         assert read_status(client, TAG).starts_used == 10
 
 
-async def test_a_clock_step_met_first_by_a_new_process(valkey: Valkey, client: redis.Redis) -> None:
+async def test_a_step_of_the_clock_seen_first_by_a_joining_process(valkey: Valkey, client: redis.Redis) -> None:
     """A step of Redis's clock is imitated by a step of what the admission adds to it."""
     async with admissions(valkey.url, 1, slots=1, starts=10, lease_s=4) as (one,):
         held = await hold(one)
@@ -112,7 +110,7 @@ async def test_a_clock_step_met_first_by_a_new_process(valkey: Valkey, client: r
             await waiting.end()
 
 
-async def test_a_lost_request_that_is_still_ending_keeps_its_slot_through_a_loss(
+async def test_a_request_that_is_still_being_ended_keeps_its_slot_through_a_loss(
     valkey: Valkey, client: redis.Redis
 ) -> None:
     async with admissions(valkey.url, 1, slots=1, lease_s=1.5, cooldown_s=0) as (one,):
@@ -139,7 +137,7 @@ async def test_a_lost_request_that_is_still_ending_keeps_its_slot_through_a_loss
         await wait_until_async(lambda: client.zcard(KEYS["slots"]) == 0, "and then it is free")
 
 
-async def test_what_was_spent_of_the_budget_survives_lost_memory(valkey: Valkey, client: redis.Redis) -> None:
+async def test_the_spent_budget_survives_lost_memory(valkey: Valkey, client: redis.Redis) -> None:
     async with admissions(valkey.url, 1, budget=1000) as (one,):
         await (await hold(one, tokens=100)).end(tokens_used=70)
         await wait_until_async(lambda: read_status(client, TAG).budget_spent == 70, "it is spent")
@@ -150,7 +148,7 @@ async def test_what_was_spent_of_the_budget_survives_lost_memory(valkey: Valkey,
         await held.end()
 
 
-async def test_a_window_that_nobody_knows_counts_as_full(valkey: Valkey, client: redis.Redis) -> None:
+async def test_assume_full_lets_nothing_start_for_a_window(valkey: Valkey, client: redis.Redis) -> None:
     assume_full(client, TAG, starts=5, tokens=50)
     forgot = boot_time()
     async with admissions(valkey.url, 1, starts=5, tokens=50, window_s=1.2, guard_s=0.2) as (one,):

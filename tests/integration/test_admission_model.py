@@ -1,4 +1,4 @@
-"""The real script on a real Valkey against a plain-Python model of the rules, driven by Hypothesis.
+"""The script on a real Valkey against a model of its rules in Python, driven by Hypothesis.
 
 Time is passed by shifting the admission's clock (the ``skew`` it keeps itself), not by waiting.
 """
@@ -19,14 +19,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from brimful.state.keys import admission_keys, process_channel
 from brimful_worker.admission import Limits, mark_clean
-from brimful_worker.admission.wire.scripts import exchange, exchange_arguments
+from brimful_worker.admission.wire.rpc import exchange, exchange_arguments
 from brimful_worker.local.server.valkey import Valkey
 from support.admission_model import Model
 from support.chaos import rounds
 
 PROCESSES = ("aa", "bb", "cc")
 DEAF = "cc"
-"""It does not listen, and is granted only when it speaks."""
+"""It does not subscribe, and gets grants only in replies."""
 
 
 class Machine(RuleBasedStateMachine):
@@ -93,16 +93,16 @@ class Machine(RuleBasedStateMachine):
         message["cancel"] = [waiting.pop(index) for index in cancels if index < len(waiting)]
         message["ask"] = [[f"{process}.{workload}.{next(self.number):06d}.0", waited] for workload, waited in asks]
         if pause:
-            message["pause"] = [pause, "told to"]
+            message["pause"] = [pause, "a test"]
         waiting += [ticket for ticket, _ in message["ask"]]
         self._speak(process, **message)
 
     @rule(process=st.sampled_from(PROCESSES))
     def repeat(self, process: str) -> None:
-        """The reply was lost: the same command brings the same grants, renews anew, and ends and asks nothing twice."""
+        """The reply was lost: the same command brings the same grants and renews again, and does nothing else twice."""
         message, reply = self.last[process]
         if process not in self.model.heard:
-            return  # forgotten meanwhile: to the server it is a new process
+            return  # removed meanwhile: to the server it is a new process
         again = self._call(message)
         assert again["status"] == "ok"
         assert [grant[1] for grant in reply.get("grants", [])] == [
@@ -190,7 +190,7 @@ class Machine(RuleBasedStateMachine):
 
     def _time_passes(self, process: str, now: int, *, heard: bool = True) -> None:
         before = self.model.heard.get(process)
-        self.model.listen(process, now)
+        self.model.time_passes(process, now)
         if not heard and before is not None:
             self.model.heard[process] = before
 
@@ -235,7 +235,7 @@ def server(tmp_path: Path) -> Iterator[redis.Redis]:
 
 @pytest.mark.chaos
 @pytest.mark.timeout(900)
-def test_the_script_obeys_the_model(server: redis.Redis) -> None:
+def test_the_script_agrees_with_the_model(server: redis.Redis) -> None:
     class Bound(Machine):
         client = server
         run_id = server.info("server")["run_id"]

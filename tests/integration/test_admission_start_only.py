@@ -64,7 +64,7 @@ async def test_it_waits_for_the_window_and_goes_first(valkey: Valkey, client: re
             await holding.end()
 
 
-async def test_it_waits_for_the_end_of_a_pause_but_for_no_breaker(valkey: Valkey, client: redis.Redis) -> None:
+async def test_it_waits_for_a_pause_but_not_for_the_circuit_breaker(valkey: Valkey, client: redis.Redis) -> None:
     async with admissions(valkey.url, 1, slots=2, circuit_breaker=1) as (one,):
         await (await hold(one)).end(ok=False)
         await wait_until_async(lambda: read_status(client, TAG).circuit_breaker == "open", "the breaker is open")
@@ -76,7 +76,7 @@ async def test_it_waits_for_the_end_of_a_pause_but_for_no_breaker(valkey: Valkey
         assert boot_time() - paused > 0.3
 
 
-async def test_too_late_for_the_wire_it_is_given_back(valkey: Valkey, client: redis.Redis) -> None:
+async def test_a_stale_one_is_given_back(valkey: Valkey, client: redis.Redis) -> None:
     async with admissions(valkey.url, 1, guard_s=0.3) as (one,):
         with pytest.raises(StaleGrant):  # noqa: PT012
             async with one.start_only() as lease:
@@ -86,7 +86,7 @@ async def test_too_late_for_the_wire_it_is_given_back(valkey: Valkey, client: re
         await wait_until_async(lambda: client.zcard(KEYS["starts"]) == 0, "the start is back")
 
 
-async def test_one_that_is_cancelled_leaves_nothing(valkey: Valkey, client: redis.Redis) -> None:
+async def test_a_cancelled_one_leaves_the_queue(valkey: Valkey, client: redis.Redis) -> None:
     async with admissions(valkey.url, 1, starts=1) as (one,):
         await start(one)
         poll = asyncio.create_task(start(one))
@@ -96,7 +96,7 @@ async def test_one_that_is_cancelled_leaves_nothing(valkey: Valkey, client: redi
         assert one.waiting == 0
 
 
-async def test_memory_lost_between_starts_loses_none(valkey: Valkey, client: redis.Redis) -> None:
+async def test_it_is_remembered_through_lost_memory(valkey: Valkey, client: redis.Redis) -> None:
     async with admissions(valkey.url, 1, starts=10) as (one,):
         await start(one)
         client.flushall()

@@ -1,4 +1,4 @@
-"""A worker that stands still as a whole is ended before its slots go to others; its guardian ends with it."""
+"""The guardian kills a worker that stands still before its slots go to others, and ends with it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _BEATING = textwrap.dedent(
 
 @contextmanager
 def beating() -> Iterator[tuple[subprocess.Popen[bytes], psutil.Process]]:
-    """A process with a guardian, and that."""
+    """A process, and its guardian."""
     environment = {"PATH": os.environ["PATH"], "ACS_API_KEY": "sk-secret"}
     process = subprocess.Popen(
         [sys.executable, "-c", _BEATING],
@@ -57,7 +57,7 @@ def beating() -> Iterator[tuple[subprocess.Popen[bytes], psutil.Process]]:
         process.stderr.close()
 
 
-def test_a_stopped_process_is_killed_and_told_about() -> None:
+def test_a_stopped_worker_is_killed_with_a_message() -> None:
     with beating() as (process, guardian):
         process.send_signal(signal.SIGSTOP)
         assert process.wait(30) == -signal.SIGKILL
@@ -75,7 +75,7 @@ def test_the_guardian_ends_with_its_worker(how: str) -> None:
         nothing_left([guardian])
 
 
-def test_it_knows_no_key_and_heeds_no_terminal() -> None:
+def test_the_guardian_gets_no_key_and_no_terminal_signals() -> None:
     with beating() as (process, guardian):
         assert "sk-secret" not in str(guardian.environ())
         os.killpg(process.pid, signal.SIGINT)
@@ -84,7 +84,7 @@ def test_it_knows_no_key_and_heeds_no_terminal() -> None:
         assert process.wait(30) == -signal.SIGKILL, "it still guards"
 
 
-def test_who_was_frozen_together_goes_on_together() -> None:
+def test_a_worker_suspended_with_its_guardian_lives_on() -> None:
     with beating() as (process, guardian):
         guardian.suspend()
         process.send_signal(signal.SIGSTOP)
@@ -105,7 +105,7 @@ def test_a_killed_guardian_is_replaced() -> None:
         assert process.wait(30) == -signal.SIGKILL
 
 
-def test_a_stopped_workers_slots_go_on_only_when_its_requests_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_worker_is_killed_before_its_slots_are_reused(monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         gateway_process("--slots", "100", "--starts", "0", "--latency", "9", "--per-token", "0") as gateway,
         fleet(

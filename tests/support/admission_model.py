@@ -1,6 +1,6 @@
 """The rules of the admission in plain Python, written from DESIGN section 6 and the script's header, not from its code.
 
-Time is what the script says it is: each turn is checked at the time its reply tells.
+Time is what the script says: each turn is checked at the time in its reply.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ TURNS = 4
 class Model:
     limits: dict[str, int]
     listening: set[str]
-    """Processes that hear what is published."""
+    """Processes that are subscribed."""
     slots: dict[str, int] = field(default_factory=dict)
     starts: dict[str, int] = field(default_factory=dict)
     queues: dict[str, dict[str, int]] = field(default_factory=lambda: {"s": {}, "i": {}, "b": {}})
@@ -33,8 +33,8 @@ class Model:
     def used(self, now: int, workload: str = "") -> int:
         return sum(at > now - self.window and f".{workload}" in ticket for ticket, at in self.starts.items())
 
-    def listen(self, process: str, now: int) -> None:
-        """What happens at every turn before the process is heard: time passes."""
+    def time_passes(self, process: str, now: int) -> None:
+        """What every turn does first: the process was seen, and what is due by now expires."""
         self.heard[process] = now
         for other, at in list(self.heard.items()):
             if at <= now - 2 * self.limits["lease_ms"] and other != process:
@@ -54,7 +54,7 @@ class Model:
             self.ramp = (self.pause_until, 0)
 
     def release(self, now: int, ticket: str, cool: int, undo: bool) -> bool:
-        """False when the lease was lost already."""
+        """False if the lease was lost already."""
         if undo:
             self.starts.pop(ticket, None)
         if self.slots.pop(ticket, None) is None:
@@ -73,7 +73,7 @@ class Model:
         granted: list[str] = []
         while (ticket := self._heads(coordinator, now).get("s")) is not None:
             if now < self.pause_until or self.used(now) >= self.limits["starts"]:
-                return granted  # what holds a slot already goes first: nobody passes it
+                return granted  # nothing overtakes a start without a slot
             del self.queues["s"][ticket]
             self.starts[ticket] = now
             process = ticket.split(".")[0]
@@ -98,10 +98,10 @@ class Model:
         for workload, queue in self.queues.items():
             for ticket, _ in sorted(queue.items(), key=lambda entry: (entry[1], entry[0])):
                 process = ticket.split(".")[0]
-                awake = now - self.heard.get(process, -(10**15)) <= self.limits["lease_ms"] / 2
+                recent = now - self.heard.get(process, -(10**15)) <= self.limits["lease_ms"] / 2
                 share = max(2, -(-self.limits["slots"] // len(self.heard)))
                 room = self.unconfirmed.get(process, 0) < share
-                if process == coordinator or (awake and room and process in self.listening):
+                if process == coordinator or (recent and room and process in self.listening):
                     heads[workload] = ticket
                     break
         return heads

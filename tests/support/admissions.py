@@ -1,4 +1,4 @@
-"""Admissions inside the test's own process, for tests that need no process to die."""
+"""Admissions in the test's own process, for tests that kill no process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEYS = admission_keys(TAG)
 
 
 def marked_clean(valkey: Valkey) -> redis.Redis:
-    """A client of a server on which no process needs to wait for others."""
+    """A client of the server, on which the first process does not wait for others."""
     client = redis.Redis.from_url(valkey.url, decode_responses=True)
     mark_clean(client, TAG)
     return client
@@ -35,7 +35,7 @@ async def admissions(url: str, count: int, **limits: Any) -> AsyncIterator[list[
 
 
 class Holding:
-    """A slot held by a task until it is told to end; ``granted`` is done when it has the slot."""
+    """A task that holds a slot until :meth:`end`; ``granted`` is set when it has the slot."""
 
     def __init__(self, admission: Admission, workload: str = "batch", *, tokens: int = 0, **report: Any) -> None:
         self.granted: asyncio.Event = asyncio.Event()

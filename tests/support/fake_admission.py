@@ -1,4 +1,4 @@
-"""An admission of one process, with the real one's shape, that tests can look into and meddle with."""
+"""A fake of ``Admission``: the same methods, one process, no Redis; tests can read and manipulate it."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class FakeAdmission:
         yield lease
 
     def lose(self, task: asyncio.Task[Any]) -> None:
-        """The first lease ends under its holder, as the real admission ends it."""
+        """Lose the first lease, and cancel its task as the real admission does."""
         self.grants[0].lost = True
         task.cancel()
 

@@ -1,4 +1,4 @@
-"""A process that does nothing but hold slots: ``python -m support.holder '<JSON>'``.
+"""A process that holds slots around requests to the ledger: ``python -m support.holder '<JSON>'``.
 
 It prints a JSON line when it is ready, and one per command line on stdin (``stats``); it ends with stdin.
 """
@@ -21,11 +21,11 @@ ROOT = Path(__file__).parents[1]
 
 
 class Holder:
-    """The test's side: starts the process, asks it, ends it."""
+    """The process, as the test controls it."""
 
     def __init__(self, url: str, ledger_port: int, **options: Any) -> None:
         """Options: tag, limits (of Limits), coroutines, hold_s, workload, name, requests (per coroutine; 0 = for ever),
-        spread (of hold_s), block_s (blocks its loop so long, once, after the first grant), offset_s (of time.time)."""
+        spread (of hold_s), block_s (blocks the event loop once, after the first grant), offset_s (of time.time)."""
         spec = {"url": url, "port": ledger_port, **options}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "support.holder", json.dumps(spec)],

@@ -1,6 +1,6 @@
-"""The least gateway there can be: counts what is active and when it arrived, on its own clock. Knows no limits.
+"""A minimal gateway without limits that records when requests arrive and how many are active, on its own clock.
 
-A request is one line, ``<process> <seconds>``, on a connection of its own or a reused one; the answer comes after so
+A request is one line, ``<process> <seconds>``, on a new or a reused connection; the answer comes after that
 many seconds. A request is active from the arrival of its line until its answer, or until its connection closes.
 """
 
@@ -22,7 +22,7 @@ class Visit:
 
 
 class Ledger:
-    """``async with Ledger() as ledger``; ``jitter_s`` delays each arrival by up to so much."""
+    """``async with Ledger() as ledger``; ``jitter_s``: the most by which an arrival is delayed."""
 
     def __init__(self, jitter_s: float = 0.0) -> None:
         self.visits: list[Visit] = []

@@ -21,7 +21,7 @@ from brimful_worker.admission.recent_starts import RecentStarts
 from brimful_worker.admission.waiters import WORKLOADS, Queue, Waiter, Waiters
 from brimful_worker.admission.wire.outgoing import Outgoing
 from brimful_worker.admission.wire.redis_clock import RedisClock
-from brimful_worker.admission.wire.scripts import exchange, exchange_arguments
+from brimful_worker.admission.wire.rpc import exchange, exchange_arguments
 
 LUA = resources.files("brimful_worker.admission").joinpath("lua")
 LUA_NAMES = {

@@ -36,8 +36,8 @@ class LocalState:
         self.rules = Rules.from_fields(limits.fields(), limits.cooldown_s)
         self.held: dict[str, Lease] = {}
         """By ticket."""
-        self._first_renewed = self._first_end = math.inf
-        """No lease in ``held`` was renewed, or ends, before these."""
+        self._first_end = math.inf
+        """No lease in ``held`` ends before this."""
         self.ending: dict[str, Lease] = {}
         """Lost leases whose bodies have not ended yet."""
         self.waiting = Waiters(process)
@@ -52,8 +52,6 @@ class LocalState:
         self._abort_timer: asyncio.TimerHandle | None = None
         self._renewing: list[str] = []
         """The leases that the command in flight renews."""
-        self._renew_all = False
-        """With the next command, however recently they were renewed."""
         self._shorter: tuple[float, float] | None = None
         """Until when leases were shorter than now, and how long they lasted then."""
 
@@ -126,27 +124,24 @@ class LocalState:
 
     def _hold(self, lease: Lease) -> None:
         self.held[lease.id] = lease
-        self._first_renewed = min(self._first_renewed, lease.renewed)
         self._first_end = min(self._first_end, lease.deadline)
-        short = self._shorter is not None and lease.renewed <= self._shorter[0]
-        self._renew_all |= short
-        if short or boot_time() - lease.renewed > self.rules.heartbeat_s / 2:  # the grant took long to arrive
+        if self._age(lease.deadline) > self.rules.heartbeat_s / 2:  # the grant took long to arrive
             self._send_soon()
 
     def apply(self, rules: Rules) -> None:
         """The limits have changed. When leases become shorter, those held end sooner. When they become longer, those
-        held keep their end until they are renewed, which is done at once."""
+        held keep their end until they are renewed, which is due at once then."""
         now, short = boot_time(), self.rules.local_lease_s
         self.rules, before = rules, self.rules
         if rules.lease_s > before.lease_s:
             if self._shorter is not None and now - self._shorter[0] < before.lease_s:
                 short = min(short, self._shorter[1])
-            self._shorter, self._renew_all = (now, short), True
+            self._shorter = now, short
             self._send_soon()
         elif rules.lease_s < before.lease_s:
             for lease in self.held.values():
                 lease.deadline = min(lease.deadline, lease.renewed + rules.local_lease_s)
-            self._update_bounds()
+            self._update_first_end()
             self._watchdog.look()
 
     def refused(self, ticket: str) -> None:
@@ -161,14 +156,13 @@ class LocalState:
         if (lease := self.held.get(ticket)) is not None:
             self._lose(lease)
 
-    def to_renew(self, now: float) -> list[str]:
-        """Tickets that the next command should renew; all that are not young, once the oldest is old enough."""
+    def to_renew(self) -> list[str]:
+        """Tickets that the next command should renew: all that are not young, once the oldest is old enough."""
         self._renewing = []
-        if self._renew_all or now - self._first_renewed >= self.rules.renew_after_s:
-            before = now if self._renew_all else now - self.rules.renew_least_s
-            self._renewing = [ticket for ticket, lease in self.held.items() if lease.renewed <= before]
-            self._renew_all = False
-            self._update_bounds()
+        if self._age(self._first_end) >= self.rules.renew_after_s:
+            before = boot_time() + self.rules.local_lease_s - self.rules.renew_least_s
+            self._renewing = [ticket for ticket, lease in self.held.items() if lease.deadline <= before]
+            self._update_first_end()
         return self._renewing
 
     def to_join(self, now: float) -> list[str]:
@@ -184,7 +178,7 @@ class LocalState:
                 lease.renewed, lease.deadline = sent, deadline
         if self._renewing:
             self._renewing = []
-            self._update_bounds()
+            self._update_first_end()
 
     def rejoined(self, first_sent: float, received: float) -> None:
         """A join first sent and answered at these times has registered the leases, from some moment in between. A lease
@@ -195,7 +189,7 @@ class LocalState:
 
     def next_renewal(self) -> float | None:
         """When the next lease is due for renewal; None when none is held."""
-        return self._first_renewed + self.rules.heartbeat_s if self.held else None
+        return self._first_end - self.rules.local_lease_s + self.rules.heartbeat_s if self.held else None
 
     def stall_limit_s(self) -> float:
         """For how many seconds from now this process could stand still before a lease ended that it holds, or that it
@@ -242,7 +236,7 @@ class LocalState:
         ended = [lease for lease in self.held.values() if lease.deadline <= now]
         for lease in ended:
             self._lose(lease)
-        self._update_bounds()
+        self._update_first_end()
         return len(ended)
 
     def _lose(self, lease: Lease) -> None:
@@ -257,10 +251,13 @@ class LocalState:
     def _drop(self, lease: Lease) -> None:
         self.held.pop(lease.id, None)
         if not self.held:
-            self._first_renewed = self._first_end = math.inf
+            self._first_end = math.inf
 
-    def _update_bounds(self) -> None:
-        self._first_renewed = min((lease.renewed for lease in self.held.values()), default=math.inf)
+    def _age(self, deadline: float) -> float:
+        """Seconds since a lease with this deadline was renewed; more if it was granted for less than now."""
+        return boot_time() + self.rules.local_lease_s - deadline
+
+    def _update_first_end(self) -> None:
         self._first_end = min((lease.deadline for lease in self.held.values()), default=math.inf)
 
     def _lease_at(self, at: float) -> float:

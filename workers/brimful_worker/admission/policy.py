@@ -14,19 +14,7 @@ from brimful.state.status import SETTABLE, limits_from_redis, limits_to_redis
 if TYPE_CHECKING:
     from brimful.config import Settings
 
-RENEWALS_PER_LEASE = 3
-"""An active process sends this many commands a lease at least, so that losing two of them ends no lease."""
-IDLE_SHARE = 0.75
-"""A process that neither holds nor waits sends one command per this share of a lease, and so stays in ``status``."""
-ABORT_MARGIN_S = 0.25
-"""Between a lease's end on the worker's clock and its end in Redis: time to shut the connection."""
-NETWORK_S = 0.4
-"""The share of the guard left for the way to the provider, where the guard is long enough."""
-RELEASE_DELAY_SHARE, RELEASE_DELAY_LEAST_S = 0.01, 0.005
 GATHER_PER_LEASE_S, GATHER_LEAST_S, GATHER_MOST_S = 1e-5, 0.001, 0.02
-"""See :func:`gather_s`. A delay below the least is not worth a timer."""
-REGISTERED_LEAST, REGISTERED_MOST = 32, 4096
-"""Bounds of :attr:`Rules.registered`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +81,18 @@ class Rules(Limits):
 
     @property
     def registered(self) -> int:
-        """Waiters of each queue that one process registers in Redis: enough to fill all slots twice."""
-        return max(REGISTERED_LEAST, min(2 * self.slots, REGISTERED_MOST))
+        """Waiters of each queue that one process registers in Redis: enough to fill all slots twice, within bounds."""
+        return max(32, min(2 * self.slots, 4096))
 
     @property
     def heartbeat_s(self) -> float:
-        return self.lease_s / RENEWALS_PER_LEASE
+        """The longest time between commands of a process that holds or waits: losing two in a row ends no lease."""
+        return self.lease_s / 3
 
     @property
     def idle_s(self) -> float:
-        return self.lease_s * IDLE_SHARE
+        """The same for a process that does neither, so that it stays in ``status``."""
+        return 0.75 * self.lease_s
 
     @property
     def reply_timeout_s(self) -> float:
@@ -121,19 +111,19 @@ class Rules(Limits):
 
     @property
     def local_lease_s(self) -> float:
-        """How long a lease lasts on the worker's clock. It ends earlier than in Redis, by the cooldown of the request
-        that is aborted then, and by the time that takes."""
-        return self.lease_s - min(self.lease_s / 2, self.cooldown_s + ABORT_MARGIN_S)
+        """How long a lease lasts on the worker's clock. In Redis it lasts longer: by 0.25 s, to shut the connection of
+        a request that is aborted then, and by its cooldown."""
+        return self.lease_s - min(self.lease_s / 2, self.cooldown_s + 0.25)
 
 
 def wire_lag(guard_s: float) -> float:
     """Seconds a process may take from the grant to the wire.
 
     A grant counts for window + guard. A request written within ``wire_lag``, and on its way for no longer than the rest
-    of the guard, arrives at least a window before the start that takes its place. The network gets :data:`NETWORK_S`
-    where the guard allows, and never less than half of the guard.
+    of the guard, arrives at least a window before the start that takes its place. That rest is 0.4 s or half of the
+    guard, whichever is more; of a guard below 0.6 s it is two thirds.
     """
-    return min(guard_s / 2, max(guard_s - NETWORK_S, guard_s / 3))
+    return min(guard_s / 2, max(guard_s - 0.4, guard_s / 3))
 
 
 def release_delay(most_s: float, request_s: float) -> float:
@@ -141,7 +131,7 @@ def release_delay(most_s: float, request_s: float) -> float:
 
     The provider may stop counting the request a moment later: 1 % of its time, at least 5 ms, at most ``most_s``.
     """
-    return min(most_s, max(RELEASE_DELAY_LEAST_S, RELEASE_DELAY_SHARE * request_s))
+    return min(most_s, max(0.005, 0.01 * request_s))
 
 
 def gather_s(held: int) -> float:

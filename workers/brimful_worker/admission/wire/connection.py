@@ -16,7 +16,6 @@ from redis.asyncio.connection import AbstractConnection
 
 from brimful.state.redis_url import close_redis_client, redis_client
 from brimful_worker.broker.hiredis_packing import packed
-from brimful_worker.liveness.boot_time import boot_time
 
 _CONNECT_S = 2.0
 _REPLY_S = 2.0
@@ -105,23 +104,3 @@ class Connection:
             if isinstance(error, (redis.exceptions.RedisError, OSError, TimeoutError)):
                 raise ConnectionDown(str(error) or type(error).__name__) from None
             raise
-
-
-class CommandConnection(Connection):
-    """The connection that sends commands. It knows which server it reached, and how old that server is."""
-
-    server = ""
-    """The server's run_id."""
-
-    async def connect(self) -> None:
-        await super().connect()
-        answer: bytes = await self.call("INFO", "server")
-        fields = dict(line.split(b":", 1) for line in answer.splitlines() if b":" in line)
-        self.server = fields.get(b"run_id", b"").decode()
-        # In whole seconds: the server may be up to a second younger than it says.
-        self._born = boot_time() - max(0.0, float(fields.get(b"uptime_in_seconds", b"0")) - 1)
-
-    @property
-    def uptime_s(self) -> float:
-        """The server's age at least."""
-        return boot_time() - self._born

@@ -23,8 +23,7 @@ from brimful_worker.admission.waiters import WORKLOADS
 from brimful_worker.admission.wire.outgoing import Outgoing
 from brimful_worker.admission.wire.pending_grants import PendingGrants
 from brimful_worker.admission.wire.redis_clock import RedisClock
-from brimful_worker.admission.wire.rpc import Answer, Rpc
-from brimful_worker.admission.wire.scripts import SCHEMA
+from brimful_worker.admission.wire.rpc import SCHEMA, Answer, Rpc
 from brimful_worker.admission.wire.subscriber import Subscriber
 from brimful_worker.liveness.boot_time import boot_time
 from brimful_worker.liveness.watchdog import NAP_S
@@ -37,8 +36,6 @@ _LATE_MS = 500
 """A grant that a reply brings this long after it was pushed: the push was lost."""
 _TICK_S = 0.001
 """Redis's clock is read in whole milliseconds."""
-_SILENT_LEASES = 1.5
-"""After this many leases without a command the server may have forgotten this process: it joins again."""
 _HOST = socket.gethostname()
 
 
@@ -67,7 +64,7 @@ class Coordinator:
         self._last_sent = boot_time()
         self._description = ""
         self._leaving = False
-        self._differs = self._logged_differs = False
+        self._differs = False
 
     def pause(self, seconds: float, reason: str) -> None:
         """Pause the whole fleet with the next command."""
@@ -145,8 +142,6 @@ class Coordinator:
     # what to send
 
     async def _exchange(self) -> None:
-        if boot_time() - self._last_sent > _SILENT_LEASES * self.local_state.rules.lease_s:
-            self._epoch = ""
         taken = self.local_state.outgoing.take()
         message = self._message(taken)
         self._next_poll_at = None
@@ -184,7 +179,7 @@ class Coordinator:
             fresh = list(state.waiting.registered())
             self._description = ""
         else:
-            if renew := state.to_renew(now):
+            if renew := state.to_renew():
                 message["renew"] = renew
             if self._differs:
                 message["defaults"] = state.limits.fields()
@@ -243,13 +238,9 @@ class Coordinator:
             state.apply(Rules.from_fields(limits, state.limits.cooldown_s))
             self.rpc.set_timeout(state.rules.reply_timeout_s)
         if "join" in message or "defaults" in message:
-            self._differs = bool(reply.get("differs"))
-        if self._differs and not self._logged_differs:
-            self._logged_differs = True
-            log.warning(
-                "admission: this process's limits differ from the other processes', which stay in force: %s",
-                state.rules,
-            )
+            differed, self._differs = self._differs, bool(reply.get("differs"))
+            if self._differs and not differed:
+                log.warning("admission: other processes' limits stay in force, this one's differ: %s", state.rules)
         if "alive" in reply:  # not during a rebuild: what was known before it is worth more
             self._alive, self._used = reply["alive"], reply["used"]
             self._used_at = self._clock.not_after(now_ms)

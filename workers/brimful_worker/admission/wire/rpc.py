@@ -6,24 +6,53 @@ recognises a number that it has carried out, and only answers again.
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import re
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
 from typing import Any
 
 import orjson
 from redis.exceptions import NoScriptError, ResponseError
 
 from brimful.errors import FleetError, RedisRefused, RedisUnreachable
+from brimful.state.keys import admission_keys, everyone_channel, process_channel
 from brimful_worker.admission.errors import ScriptFailed
-from brimful_worker.admission.wire.connection import Backoff, CommandConnection, ConnectionDown
+from brimful_worker.admission.wire.connection import Backoff, Connection, ConnectionDown
 from brimful_worker.admission.wire.redis_clock import RedisClock
-from brimful_worker.admission.wire.scripts import exchange, exchange_arguments
 from brimful_worker.admission.wire.subscriber import Subscriber
 from brimful_worker.liveness.boot_time import boot_time
 
 log = logging.getLogger(__name__)
+
+SCHEMA = 1
+"""Version of the admission's keys, messages and script. Processes of different versions never share a Redis: raise it
+with every change that an older script would misread. Workers that send no version count as version 1."""
+_INCLUDE = re.compile(r"^--#include (\S+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    text: str
+    sha: str
+
+
+@lru_cache
+def exchange() -> Script:
+    folder = resources.files("brimful_worker.admission").joinpath("lua")
+    text = folder.joinpath("exchange.lua").read_text("utf-8")
+    text = _INCLUDE.sub(lambda part: folder.joinpath(part[1]).read_text("utf-8"), text)
+    return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+def exchange_arguments(tag: str, message: bytes) -> list[Any]:
+    """Number of keys, keys and arguments: what follows EVALSHA and the hash, or EVAL and the text."""
+    names = admission_keys(tag).values()
+    return [len(names), *names, message, process_channel(tag, ""), everyone_channel(tag)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +78,8 @@ class Rpc:
         self._logged: type[FleetError] | None = None
         self._backoff = Backoff()
         self._tag = tag
-        self._connection = CommandConnection(url, f"brimful-{process}")
+        self._connection = Connection(url, f"brimful-{process}")
+        self._server, self._server_born = "", 0.0
         self._subscriber = subscriber
         self._clock = clock
 
@@ -59,8 +89,7 @@ class Rpc:
         while True:
             try:
                 if not self._connection.connected:
-                    await self._subscriber.wait_subscribed()
-                    await self._connection.connect()
+                    await self._connect()
                 answer = await self._send(first_sent, {**message, **self._circumstances(), "seen": seen()})
             except (ConnectionDown, ResponseError) as error:
                 self._failed(_failure(error))
@@ -77,6 +106,15 @@ class Rpc:
 
     async def close(self) -> None:
         await self._connection.dispose()
+
+    async def _connect(self) -> None:
+        await self._subscriber.wait_subscribed()
+        await self._connection.connect()
+        answer: bytes = await self._connection.call("INFO", "server")
+        fields = dict(line.split(b":", 1) for line in answer.splitlines() if b":" in line)
+        self._server = fields.get(b"run_id", b"").decode()
+        # In whole seconds: the server may be up to a second younger than it says.
+        self._server_born = boot_time() - max(0.0, float(fields.get(b"uptime_in_seconds", b"0")) - 1)
 
     def _failed(self, failure: FleetError) -> None:
         """Log a failure once; a connection that breaks once is not worth it."""
@@ -96,8 +134,8 @@ class Rpc:
     def _circumstances(self) -> dict[str, Any]:
         """Fields that may differ between two sendings of one command."""
         fields: dict[str, Any] = {
-            "server": self._connection.server,
-            "uptime_ms": int(self._connection.uptime_s * 1000),
+            "server": self._server,
+            "uptime_ms": int((boot_time() - self._server_born) * 1000),
             "new_epoch": secrets.token_hex(8),
         }
         if (bound := self._clock.bound_ms(boot_time())) is not None:
