@@ -42,7 +42,7 @@ class WorkerRequest(Request):  # type: ignore[misc]  # celery ships no types
     def __init__(self, message: Any, **options: Any) -> None:
         super().__init__(message, **options)
         described = describe(self.type, self.args, self.kwargs)
-        if described is not None:  # whoever published it may have put its arguments there
+        if described is not None:  # the publisher may have put the arguments there
             self._argsrepr, self._kwargsrepr = described
             self.request_dict["argsrepr"], self.request_dict["kwargsrepr"] = described
         unacked.add(message.delivery_tag, self)

@@ -58,7 +58,7 @@ _REQUEUE = resources.files("brimful_worker.broker").joinpath("requeue.lua").read
 
 
 class QoS(transport.QoS):
-    """The messages this channel delivered that nobody has acknowledged."""
+    """The messages that this channel delivered and that are not acknowledged."""
 
     def append(self, message: Any, delivery_tag: str) -> None:
         delivery = message.delivery_info

@@ -1,7 +1,7 @@
 """The messages this process holds: those of its live requests, and those whose acknowledgement Redis has yet to get.
 
 The broker's channel (main thread) and the renewal thread share it. It follows the requests themselves, so a message
-that nobody works on any more is not kept from other workers.
+whose request is gone is not kept from other workers.
 """
 
 from __future__ import annotations

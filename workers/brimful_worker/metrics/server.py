@@ -1,4 +1,4 @@
-"""The HTTP server of a worker's metrics: ``/metrics`` for Prometheus, ``/healthz`` for whoever watches a container."""
+"""The HTTP server of a worker's metrics: ``/metrics`` for Prometheus, ``/healthz`` for container health checks."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Phases, each entered under the lock::
 
-    READY -> BODY -> STORING -> DONE   the body ran, the tracer stores its result, the pool is told
+    READY -> BODY -> STORING -> DONE   the body ran, the tracer stores its result, the pool gets it
       |        |
       +--------+--> ENDED              revoked, over its hard limit, or given back: what comes later is dropped
 

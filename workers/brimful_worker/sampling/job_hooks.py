@@ -13,7 +13,7 @@ from brimful_worker.provider.jobs import Hooks
 from brimful_worker.sampling import retry
 
 _THROTTLED_POLLS = 3
-"""After a 429 to a poll, the next waits as after so many polls."""
+"""After a 429 to a poll, the next waits as the poll after this many."""
 
 
 def job_hooks(

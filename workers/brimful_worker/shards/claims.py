@@ -2,7 +2,7 @@
 
 A claim is a key with a TTL that contains its delivery's token, and is renewed while the work goes on. When it expires,
 because its worker died or was cut off from Redis, another delivery takes it; the earlier holder notices at its next
-renewal and ends the work. So a shard may run twice for a moment, but is never left to nobody. Each time a shard is
+renewal and ends the work. So a shard may run twice for a moment, but never stays without a worker. Each time a shard is
 begun counts as one of its tries, unless it is given back.
 """
 

@@ -3,8 +3,8 @@
 Each request's outcome is stored exactly once, by three means:
 
 - a claim (:mod:`brimful_worker.shards.claims`) makes a second delivery of the same message wait while the first lives;
-- a request's outcome is stored and the request removed from the shard's HASH in one step, so that whoever begins the
-  shard again asks only for what has no outcome;
+- a request's outcome is stored and the request removed from the shard's HASH in one step, so that another
+  delivery samples only what has no outcome;
 - the submitter drops what comes twice all the same, as when a claim was lost to an outage.
 
 While Redis is away, outcomes are kept in memory; nothing that was sampled is thrown away.

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 _STORE = resources.files("brimful_worker.shards").joinpath("store.lua").read_text("utf-8")
 
 _MOST, _MOST_BYTES = 128, 2 * 1024 * 1024
-"""Outcomes and bytes of one step at most: Redis serves nobody else meanwhile."""
+"""Outcomes and bytes of one step at most: Redis serves no other client meanwhile."""
 _GATHER_S = 0.005
 """Seconds between two steps at least, unless a full batch waits: a step costs as much as ten outcomes in it. More
 where many requests are in hand (:func:`gather_s`)."""
