@@ -60,7 +60,7 @@ class Machine(RuleBasedStateMachine):
         self.held: dict[str, list[str]] = {process: [] for process in PROCESSES}
         self.waiting: dict[str, list[str]] = {process: [] for process in PROCESSES}
         for process in PROCESSES:
-            self._speak(process)
+            self._turn(process)
 
     def teardown(self) -> None:
         if hasattr(self, "subscription"):
@@ -74,7 +74,7 @@ class Machine(RuleBasedStateMachine):
         cancels=st.lists(st.integers(0, 9), max_size=2),
         pause=st.sampled_from([0, 0, 0, 900]),
     )
-    def speak(
+    def turn(
         self,
         process: str,
         asks: list[tuple[str, int]],
@@ -95,20 +95,20 @@ class Machine(RuleBasedStateMachine):
         if pause:
             message["pause"] = [pause, "a test"]
         waiting += [ticket for ticket, _ in message["ask"]]
-        self._speak(process, **message)
+        self._turn(process, **message)
 
     @rule(process=st.sampled_from(PROCESSES))
     def repeat(self, process: str) -> None:
         """The reply was lost: the same command brings the same grants and renews again, and does nothing else twice."""
         message, reply = self.last[process]
-        if process not in self.model.heard:
+        if process not in self.model.last_seen:
             return  # removed meanwhile: to the server it is a new process
         again = self._call(message)
         assert again["status"] == "ok"
         assert [grant[1] for grant in reply.get("grants", [])] == [
             grant[1] for grant in again.get("grants", []) if grant[2] <= reply["now"]
         ]
-        self._time_passes(process, again["now"], heard=False)
+        self._time_passes(process, again["now"], seen=False)
         lost = [ticket for ticket in message.get("renew", []) if not self.model.renew(again["now"], ticket)]
         assert again.get("lost", []) == lost
         self.held[process] = [ticket for ticket in self.held[process] if ticket not in lost]
@@ -138,8 +138,8 @@ class Machine(RuleBasedStateMachine):
         assert len(read["slots"]) <= self.limits["slots"]
         assert self.model.used(now) <= self.limits["starts"]
 
-    def _speak(self, process: str, **said: Any) -> None:
-        forgotten = process not in self.model.heard
+    def _turn(self, process: str, **fields: Any) -> None:
+        removed = process not in self.model.last_seen
         self.command[process] += 1
         message = {
             "process": process,
@@ -151,16 +151,16 @@ class Machine(RuleBasedStateMachine):
             "lease_ms": self.limits["lease_ms"],
             "seen": self.seen[process],
             "rev": "",
-            **said,
+            **fields,
         }
-        if forgotten:
+        if removed:
             if self.epoch:
                 assert self._call(message)["status"] == "join"
             self.command[process] += 1
             self.seen[process] = self.pushed[process] = 0
             message |= {"command": self.command[process], "join": {"defaults": self.limits, "leases": []}, "seen": 0}
             self.held[process] = []
-            self.waiting[process] = [ticket for ticket, _ in said.get("ask", [])]
+            self.waiting[process] = [ticket for ticket, _ in fields.get("ask", [])]
             self.model.slots = {
                 ticket: until for ticket, until in self.model.slots.items() if not ticket.startswith(process + ".")
             }
@@ -171,28 +171,28 @@ class Machine(RuleBasedStateMachine):
         now = reply["now"]
         self.model.unconfirmed[process] = self.pushed[process] - message["seen"]
         self._time_passes(process, now)
-        if "pause" in said:
-            self.model.pause(now, said["pause"][0])
+        if "pause" in fields:
+            self.model.pause(now, fields["pause"][0])
         lost = []
-        for ticket, cool, _, _, undo in said.get("release", []):
+        for ticket, cool, _, _, undo in fields.get("release", []):
             if not self.model.release(now, ticket, cool, bool(undo)):
                 lost.append(ticket)
-        lost += [ticket for ticket in said.get("renew", []) if not self.model.renew(now, ticket)]
+        lost += [ticket for ticket in fields.get("renew", []) if not self.model.renew(now, ticket)]
         assert reply.get("lost", []) == lost
         for ticket in lost:
             if ticket in self.held[process]:
                 self.held[process].remove(ticket)
-        for ticket in said.get("cancel", []):
+        for ticket in fields.get("cancel", []):
             self.model.queues[ticket.split(".")[1]].pop(ticket, None)
-        for ticket, waited in said.get("ask", []):
+        for ticket, waited in fields.get("ask", []):
             self.model.queues[ticket.split(".")[1]][ticket] = now - waited
         self._compare_grants(process, reply)
 
-    def _time_passes(self, process: str, now: int, *, heard: bool = True) -> None:
-        before = self.model.heard.get(process)
+    def _time_passes(self, process: str, now: int, *, seen: bool = True) -> None:
+        before = self.model.last_seen.get(process)
         self.model.time_passes(process, now)
-        if not heard and before is not None:
-            self.model.heard[process] = before
+        if not seen and before is not None:
+            self.model.last_seen[process] = before
 
     def _compare_grants(self, process: str, reply: dict[str, Any]) -> None:
         now = reply["now"]

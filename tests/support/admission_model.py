@@ -18,7 +18,7 @@ class Model:
     slots: dict[str, int] = field(default_factory=dict)
     starts: dict[str, int] = field(default_factory=dict)
     queues: dict[str, dict[str, int]] = field(default_factory=lambda: {"s": {}, "i": {}, "b": {}})
-    heard: dict[str, int] = field(default_factory=dict)
+    last_seen: dict[str, int] = field(default_factory=dict)
     pause_until: int = 0
     ramp: tuple[int, int] | None = None
     """Since when, and how many were granted since."""
@@ -35,14 +35,14 @@ class Model:
 
     def time_passes(self, process: str, now: int) -> None:
         """What every turn does first: the process was seen, and what is due by now expires."""
-        self.heard[process] = now
-        for other, at in list(self.heard.items()):
+        self.last_seen[process] = now
+        for other, at in list(self.last_seen.items()):
             if at <= now - 2 * self.limits["lease_ms"] and other != process:
                 self.forget(other)
         self.slots = {ticket: until for ticket, until in self.slots.items() if until > now}
 
     def forget(self, process: str) -> None:
-        del self.heard[process]
+        del self.last_seen[process]
         self.unconfirmed.pop(process, None)
         for queue in self.queues.values():
             for ticket in [ticket for ticket in queue if ticket.startswith(process + ".")]:
@@ -69,9 +69,9 @@ class Model:
         self.slots[ticket] = now + self.limits["lease_ms"]
         return True
 
-    def grant(self, coordinator: str, now: int) -> list[str]:
+    def grant(self, sender: str, now: int) -> list[str]:
         granted: list[str] = []
-        while (ticket := self._heads(coordinator, now).get("s")) is not None:
+        while (ticket := self._heads(sender, now).get("s")) is not None:
             if now < self.pause_until or self.used(now) >= self.limits["starts"]:
                 return granted  # nothing overtakes a start without a slot
             del self.queues["s"][ticket]
@@ -79,9 +79,9 @@ class Model:
             process = ticket.split(".")[0]
             self.unconfirmed[process] = self.unconfirmed.get(process, 0) + 1
             granted.append(ticket)
-        while (ticket := self._next(coordinator, now)) is not None:
+        while (ticket := self._next(sender, now)) is not None:
             workload = ticket.split(".")[1]
-            aged_waits = workload == "i" and self._aged(coordinator, now)
+            aged_waits = workload == "i" and self._aged(sender, now)
             self.turn = 0 if workload == "b" else self.turn + aged_waits
             process = ticket.split(".")[0]
             self.unconfirmed[process] = self.unconfirmed.get(process, 0) + 1
@@ -93,21 +93,21 @@ class Model:
             granted.append(ticket)
         return granted
 
-    def _heads(self, coordinator: str, now: int) -> dict[str, str]:
+    def _heads(self, sender: str, now: int) -> dict[str, str]:
         heads = {}
         for workload, queue in self.queues.items():
             for ticket, _ in sorted(queue.items(), key=lambda entry: (entry[1], entry[0])):
                 process = ticket.split(".")[0]
-                recent = now - self.heard.get(process, -(10**15)) <= self.limits["lease_ms"] / 2
-                share = max(2, -(-self.limits["slots"] // len(self.heard)))
+                recent = now - self.last_seen.get(process, -(10**15)) <= self.limits["lease_ms"] / 2
+                share = max(2, -(-self.limits["slots"] // len(self.last_seen)))
                 room = self.unconfirmed.get(process, 0) < share
-                if process == coordinator or (recent and room and process in self.listening):
+                if process == sender or (recent and room and process in self.listening):
                     heads[workload] = ticket
                     break
         return heads
 
-    def _aged(self, coordinator: str, now: int) -> bool:
-        head = self._heads(coordinator, now).get("b")
+    def _aged(self, sender: str, now: int) -> bool:
+        head = self._heads(sender, now).get("b")
         return head is not None and now - self.queues["b"][head] >= self.limits["age_ms"]
 
     def _batch_has_room(self, now: int) -> bool:
@@ -118,14 +118,14 @@ class Model:
         reserve = min(self.limits["reserve_starts"], self.limits["starts"] - 1)
         return not reserve or self.used(now, "b.") < self.limits["starts"] - reserve
 
-    def _next(self, coordinator: str, now: int) -> str | None:
-        heads = self._heads(coordinator, now)
+    def _next(self, sender: str, now: int) -> str | None:
+        heads = self._heads(sender, now)
         if not heads or now < self.pause_until or not self._ramp_allows(now):
             return None
         if len(self.slots) >= self.limits["slots"] or self.used(now) >= self.limits["starts"]:
             return None
         batch = "b" in heads and self._batch_has_room(now)
-        if "i" in heads and not (batch and self._aged(coordinator, now) and self.turn >= TURNS - 1):
+        if "i" in heads and not (batch and self._aged(sender, now) and self.turn >= TURNS - 1):
             return heads["i"]
         return heads["b"] if batch else None
 

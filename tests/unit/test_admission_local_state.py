@@ -151,14 +151,14 @@ async def test_a_grant_is_good_for_one_request(state: LocalState) -> None:
 
 
 async def test_leases_granted_during_a_renewal_are_not_renewed_by_it(timed: LocalState, clock: Clock) -> None:
-    told = await grant(timed, clock.now, 0)
+    early = await grant(timed, clock.now, 0)
     clock.now += 3
-    assert timed.to_renew() == [told.id]
+    assert timed.to_renew() == [early.id]
     late = await grant(timed, clock.now, 0)
     gone = await grant(timed, clock.now, 0)
     timed.end(gone, failed=False)
     timed.renewed(clock.now)
-    assert told.deadline == late.deadline == clock.now + LOCAL_LEASE_S
+    assert early.deadline == late.deadline == clock.now + LOCAL_LEASE_S
     clock.now += 1
     assert timed.to_renew() == []
     assert timed.next_renewal() == pytest.approx(clock.now - 1 + 8 / 3)
@@ -190,8 +190,7 @@ async def test_no_lease_ends_or_falls_due_unnoticed(timed: LocalState, clock: Cl
             timed.end(leases.pop(randomly.choice(list(leases))), failed=False)
         elif what == "renew":
             old = {ticket for ticket, lease in leases.items() if clock.now - lease.renewed > timed.rules.renew_after_s}
-            told = timed.to_renew()
-            assert old <= set(told)
+            assert old <= set(timed.to_renew())
             timed.renewed(clock.now)
         elif what == "change":
             set_lease(timed, randomly.choice([6, 8, 20]))

@@ -4,7 +4,7 @@ BrimfulError
 ├── StaleGrant           the grant reached the wire too late; it was given back, ask again
 ├── LeaseLost            the lease could not be renewed; the request was ended
 └── FleetError
-    ├── SchemaMismatch   the fleet on this Redis speaks another version of the admission's protocol
+    ├── SchemaMismatch   the fleet on this Redis uses another version of the admission's schema
     └── ScriptFailed     Redis runs the admission's script, and the script fails
 """
 

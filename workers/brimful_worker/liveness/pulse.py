@@ -12,7 +12,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 
 from brimful_worker.liveness import guardian
@@ -24,9 +23,7 @@ _BEATS, _BEAT_LEAST_S, _BEAT_MOST_S = 6, 0.3, 1.0
 SILENCE_LEAST_S = 2.0
 """A busy machine may suspend any process for a second, which must not kill it. So leases below 5 s are not guarded to
 their end."""
-_TRIES = 3
-_LONG_S = 60.0
-"""A guardian that lived this long does not count as a failed try."""
+_RESTART_S = 2.0
 _PASSED_ON = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "LANG", "LC_ALL")
 """The only environment variables of the guardian: an interpreter may need them to start. Never the API key."""
 
@@ -51,17 +48,16 @@ class Pulse:
         if os.getpid() == 1:  # the kernel lets nobody inside a container kill its first process
             log.warning("no guardian can kill this worker, since it is process 1: give the container an init (--init)")
             return
-        tries = _TRIES
-        while tries:
-            since = time.monotonic()
+        warned = False
+        while True:
             try:
                 self._guarded()
             except OSError as error:
-                log.debug("the guardian: %s", error)
-            if self._stopping.wait(_BEAT_LEAST_S):
+                if not warned:
+                    log.warning("the guardian of this worker ended or could not be started (%s); trying again", error)
+                warned = True
+            if self._stopping.wait(_RESTART_S):
                 return
-            tries = _TRIES if time.monotonic() - since > _LONG_S else tries - 1
-        log.warning("no guardian watches this worker: it ended, or could not be started, %d times", _TRIES)
 
     def _guarded(self) -> None:
         """Start a guardian and write beats until :meth:`stop`. Raises OSError if it ended or could not be started.

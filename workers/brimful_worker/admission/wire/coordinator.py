@@ -183,18 +183,16 @@ class Coordinator:
                 message["renew"] = renew
             if self._differs:
                 message["defaults"] = state.limits.fields()
-        if fresh:
-            message["ask"] = [[waiter.id, waiter.waited_ms] for waiter in fresh]
-        if taken.releases:
-            message["release"] = taken.releases
-        if taken.cancels:
-            message["cancel"] = taken.cancels
-        if taken.pause:
-            message["pause"] = taken.pause
+        optional: dict[str, Any] = {
+            "ask": [[waiter.id, waiter.waited_ms] for waiter in fresh],
+            "release": taken.releases,
+            "cancel": taken.cancels,
+            "pause": taken.pause,
+            "leave": self._leaving,
+        }
+        message |= {name: value for name, value in optional.items() if value}
         if (description := self._describe()) != self._description:
             self._description = message["worker"] = description
-        if self._leaving:
-            message["leave"] = True
         return message
 
     def _join(self, now: float, taken: Outgoing) -> dict[str, Any]:

@@ -77,7 +77,7 @@ local function publish_live_count(rules)
   redis.call('PUBLISH', everyone, cjson.encode({epoch = state.epoch, alive = live_count(rules)}))
 end
 
--- Adds starts that nobody knows, so that the window that ends at a time holds so many.
+-- Adds starts of unknown processes, until the window that ends at this time holds `used`.
 local function fill_window(rules, at, used)
   local known = redis.call('ZCOUNT', starts_key, '(' .. (at - rules.window_ms - rules.guard_ms), at)
   for i = 1, used - known do

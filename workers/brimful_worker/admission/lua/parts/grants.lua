@@ -139,8 +139,8 @@ local function deliver(granted)
   return #unseen > 0 and unseen or nil
 end
 
--- When this process must send its next command. Only the process of the waiting head comes when something frees, so that
--- no herd polls; another one is told so once.
+-- When this process must send its next command. Only the process of the waiting head polls when something frees, not a
+-- herd; if that is another process, it gets one message.
 local function next_poll_at(outcome)
   if not outcome.wake then
     if state.told then put('told', nil) end
