@@ -154,7 +154,34 @@ class Rollout:
     prompt_index: int
     choice_index: int
     text: str
+    """Of a chat: the content of the message."""
     finish_reason: str | None
+    choice: Mapping[str, Any] = field(default_factory=dict)
+    """The provider's own choice object."""
+    usage: Mapping[str, Any] | None = None
+    """In a map's result: its share of the request's usage. The shares add up to what the provider counted."""
+
+    @property
+    def message(self) -> Mapping[str, Any] | None:
+        """The chat message; None for a completion."""
+        message = self.choice.get("message")
+        return message if isinstance(message, Mapping) else None
+
+    @property
+    def tool_calls(self) -> list[Any]:
+        """The message's; empty where there are none."""
+        return list((self.message or {}).get("tool_calls") or ())
+
+    @property
+    def reasoning(self) -> str | None:
+        """The message's ``reasoning_content`` or ``reasoning``, where the server returns one."""
+        message = self.message or {}
+        return message.get("reasoning_content") or message.get("reasoning")
+
+    @property
+    def logprobs(self) -> Any:
+        """As the provider gives them; None if they were not asked for."""
+        return self.choice.get("logprobs")
 
 
 def rollouts(completion: Mapping[str, Any], n: int) -> Iterator[Rollout]:
@@ -165,4 +192,4 @@ def rollouts(completion: Mapping[str, Any], n: int) -> Iterator[Rollout]:
         text = message.get("content") if isinstance(message, dict) else choice.get("text")
         if isinstance(text, list):  # content in parts
             text = "".join(str(part.get("text") or "") for part in text if isinstance(part, dict))
-        yield Rollout(prompt_index, choice_index, text or "", choice.get("finish_reason"))
+        yield Rollout(prompt_index, choice_index, text or "", choice.get("finish_reason"), choice)

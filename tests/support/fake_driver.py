@@ -7,7 +7,6 @@ import random
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
-from typing import Any
 
 from brimful.outcome import Failure, Outcome, Rollout
 from brimful.packing.units import Delivered, DriveStatus, Failed, Recovered, Unit
@@ -102,18 +101,18 @@ class FakeDriver:
             id=f"r-{unit.line}-{now}", attempts=1, provider_s=0.5, waited_s=0.1, started_at=now, ended_at=now + 0.5
         )
         rollouts: list[Rollout] = []
-        choices: list[dict[str, Any]] = []
         chat = "messages" in unit.request.fields
         for prompt, choice in wanted:
             answer = self._answer(unit, prompt, choice)
             if isinstance(answer, Failure):
                 return [Failed(unit.line, unit.id, unit.request, wanted, answer, outcome)]
             text, reason = answer if isinstance(answer, tuple) else (answer, "stop")
-            rollouts.append(Rollout(prompt, choice, text, reason))
             own = {"message": {"role": "assistant", "content": text}} if chat else {"text": text, "logprobs": None}
-            choices.append({"index": len(choices), "finish_reason": reason, **own})
+            rollouts.append(
+                Rollout(prompt, choice, text, reason, {"index": len(rollouts), "finish_reason": reason, **own})
+            )
         usage = {"prompt_tokens": 4, "completion_tokens": 2 * len(rollouts), "total_tokens": 4 + 2 * len(rollouts)}
-        return [Delivered(unit.line, unit.id, rollouts, "llama-8b", usage, outcome, 1, tuple(choices))]
+        return [Delivered(unit.line, unit.id, rollouts, "llama-8b", usage, outcome, 1)]
 
 
 def _single(item: Delivered | Failed) -> list[Delivered | Failed]:
@@ -121,8 +120,8 @@ def _single(item: Delivered | Failed) -> list[Delivered | Failed]:
     if isinstance(item, Failed):
         return [item]
     parts: list[Delivered | Failed] = []
-    for place, (rollout, choice) in enumerate(zip(item.rollouts, item.choices, strict=True)):
+    for place, rollout in enumerate(item.rollouts):
         outcome = replace(item.outcome, id=f"{item.outcome.id}-{place}")
         usage = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
-        parts.append(replace(item, rollouts=[rollout], choices=(choice,), outcome=outcome, usage=usage))
+        parts.append(replace(item, rollouts=[rollout], outcome=outcome, usage=usage))
     return parts

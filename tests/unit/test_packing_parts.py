@@ -163,7 +163,7 @@ def test_usage_is_whole_for_a_line_alone_and_shared_out_among_others() -> None:
     [alone] = pack(unit(1, prompt=["a", "b"], max_tokens=1))
     [share] = unpack(alone.manifest, answer(alone))
     assert share.usage == {"total_tokens": 7}
-    assert [choice["text"] for choice in share.choices] == [rollout.text for rollout in share.rollouts]
+    assert [rollout.choice["text"] for rollout in share.rollouts] == [rollout.text for rollout in share.rollouts]
 
 
 def test_an_answer_that_does_not_fit_is_an_error() -> None:

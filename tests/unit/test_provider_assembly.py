@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from brimful.packing.usage import merge_usage
 from brimful.profile import get_profile
 from brimful.request import Request
-from brimful_worker.provider.answers.choices import merge_usage
 from brimful_worker.provider.assembly import Assembly, Part
 
 ACS = get_profile("acs")

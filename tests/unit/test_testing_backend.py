@@ -119,6 +119,51 @@ def test_requests_time_out_and_are_cancelled() -> None:
     assert not [thread for thread in threading.enumerate() if thread.name == "brimful-testing"]
 
 
+_TOLD: Any = {
+    "id": "cmpl-1",
+    "created": 1,
+    "system_fingerprint": "fp",
+    "model": "m",
+    "choices": [
+        {
+            "index": choice,
+            "finish_reason": "tool_calls",
+            "logprobs": {"content": [{"token": "a", "logprob": -0.5}]},
+            "message": {
+                "role": "assistant",
+                "content": "text",
+                "reasoning_content": "because",
+                "tool_calls": [{"id": f"call-{choice}", "type": "function", "function": {"name": "f"}}],
+            },
+        }
+        for choice in range(2)
+    ],
+    "usage": {
+        "prompt_tokens": 6,
+        "completion_tokens": 8,
+        "total_tokens": 14,
+        "prompt_tokens_details": {"cached_tokens": 4},
+        "completion_tokens_details": {"reasoning_tokens": 6},
+    },
+}
+
+
+def test_a_map_gives_all_that_the_provider_said() -> None:
+    with Backend(lambda request: _TOLD), Fleet() as fleet:
+        [one] = fleet.map([{"messages": [{"role": "user", "content": "Hi"}], "n": 2}], max_tokens=4)
+    assert one.usage == _TOLD["usage"]
+    assert one.response == {"id": "cmpl-1", "created": 1, "system_fingerprint": "fp", "model": "m"}
+    for place, rollout in enumerate(one.rollouts):
+        assert rollout.choice == _TOLD["choices"][place]
+        assert rollout.message == _TOLD["choices"][place]["message"]
+        assert rollout.tool_calls[0]["id"] == f"call-{place}"
+        assert rollout.reasoning == "because"
+        assert rollout.logprobs["content"][0]["logprob"] == -0.5
+        assert rollout.usage is not None
+        assert rollout.usage["completion_tokens_details"] == {"reasoning_tokens": 3}
+    assert [rollout.usage["prompt_tokens"] for rollout in one.rollouts if rollout.usage] == [6, 0]
+
+
 def test_an_idempotency_key_is_answered_once() -> None:
     with Backend(upper) as backend, Fleet() as fleet:
         texts = [_texts(fleet.sample(prompt, max_tokens=4, idempotency_key="k")) for prompt in "ab"]

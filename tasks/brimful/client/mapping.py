@@ -19,6 +19,7 @@ from brimful.names import Workload
 from brimful.outcome import Cause, Failure, Outcome, Rollout
 from brimful.packing.request_size import line_profile
 from brimful.packing.units import Delivered, Failed, PackOption, Unit, parse_pack
+from brimful.packing.usage import merge_usage
 from brimful.request import Request
 from brimful.runtime.aio import OwnedAsyncGenerator
 from brimful.runtime.port import in_process
@@ -52,8 +53,10 @@ class Sampled:
     model: str = ""
     """As the provider names it."""
     usage: dict[str, Any] | None = None
-    """The provider's ``usage``: ``prompt_tokens``, ``completion_tokens``, ``total_tokens``. Where requests shared a
-    call to the provider, this one's share, by its number of rollouts."""
+    """The provider's ``usage``: ``prompt_tokens``, ``completion_tokens``, ``total_tokens``, and details such as cached
+    and reasoning tokens. Where requests shared a call to the provider, this one's share, by its number of rollouts."""
+    response: Mapping[str, Any] = field(default_factory=dict)
+    """The other fields of the provider's (last) answer: ``id``, ``created``, ``system_fingerprint``, …"""
     failure: Failure | None = None
     """``cause``, ``message``, the HTTP ``status`` (if there was one), and whether it is ``permanent``."""
     attempts: int = 0
@@ -176,8 +179,10 @@ class MapRun:
             one = replace(one, failure=one.failure or item.failure)
             missing -= len(item.wanted)
         else:
-            one.rollouts.extend(item.rollouts)
-            one = replace(one, model=item.model, usage=_sum(one.usage, item.usage))
+            pairs = zip(item.rollouts, item.rollout_usages(), strict=True)
+            one.rollouts.extend(replace(rollout, usage=usage) for rollout, usage in pairs)
+            usage = merge_usage(one.usage, item.usage)
+            one = replace(one, model=item.model, usage=usage, response=item.response)
             missing -= len(item.rollouts)
         if missing > 0:
             self._open[index] = one, missing
@@ -215,12 +220,3 @@ async def _reach(url: str) -> None:
         raise unreachable(url, TimeoutError(f"no answer in {REACH_S:g} s")) from None
     finally:
         await close_redis_client(client)
-
-
-def _sum(one: dict[str, Any] | None, other: dict[str, Any] | None) -> dict[str, Any] | None:
-    if one is None or other is None:
-        return one or other
-    return {
-        name: one[name] + value if isinstance(value, int) and isinstance(one.get(name), int) else value
-        for name, value in other.items()
-    }

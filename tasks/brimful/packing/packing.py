@@ -180,24 +180,24 @@ def unpack(manifest: Manifest, outcome: Outcome) -> list[Delivered]:
     if completion is None or not manifest:
         raise ValueError("no completion to unpack")
     n = len(manifest[0].choices)
-    lines: dict[int, tuple[str, list[Rollout], list[dict[str, Any]]]] = {}
+    lines: dict[int, tuple[str, list[Rollout]]] = {}
     seen = 0
-    for rollout, choice in zip(rollouts(completion, n), completion["choices"], strict=True):
+    for rollout in rollouts(completion, n):
         try:
             entry = manifest[rollout.prompt_index]
         except IndexError:
             raise ValueError(f"choice for prompt {rollout.prompt_index} of {len(manifest)}") from None
-        _, mine, theirs = lines.setdefault(entry.line, (entry.id, [], []))
+        _, mine = lines.setdefault(entry.line, (entry.id, []))
         choice_index = entry.choices[rollout.choice_index]
-        mine.append(Rollout(entry.prompt_index, choice_index, rollout.text, rollout.finish_reason))
-        theirs.append(choice)
+        mine.append(Rollout(entry.prompt_index, choice_index, rollout.text, rollout.finish_reason, rollout.choice))
         seen += 1
     if seen != n * len(manifest):
         raise ValueError(f"{seen} choices for {n * len(manifest)}")
     bare = replace(outcome, completion=None)
+    response = {name: value for name, value in completion.items() if name not in ("choices", "usage")}
     usage = completion.get("usage")
     usage = dict(usage) if isinstance(usage, Mapping) else None
-    shares = [usage] if len(lines) == 1 else share_usage(usage, [len(mine) for _, mine, _ in lines.values()])
+    shares = [usage] if len(lines) == 1 else share_usage(usage, [len(mine) for _, mine in lines.values()])
     return [
         Delivered(
             line=line,
@@ -207,9 +207,9 @@ def unpack(manifest: Manifest, outcome: Outcome) -> list[Delivered]:
             usage=share,
             outcome=bare,
             packed=len(lines),
-            choices=tuple(theirs),
+            response=response,
         )
-        for (line, (id, mine, theirs)), share in zip(lines.items(), shares, strict=True)
+        for (line, (id, mine)), share in zip(lines.items(), shares, strict=True)
     ]
 
 

@@ -7,12 +7,13 @@ request have the same number of choices, which is its ``n``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from brimful.errors import SettingError
 from brimful.outcome import Failure, Outcome, Rollout
+from brimful.packing.usage import share_usage
 from brimful.request import Request
 
 PackOption = Literal["off", "auto"] | int
@@ -87,8 +88,17 @@ class Delivered:
     """The whole request's, without its ``completion``."""
     packed: int
     """Lines that shared the request; 1 = alone."""
-    choices: tuple[dict[str, Any], ...] = ()
-    """The provider's own choice objects, parallel to ``rollouts``: chat messages, tool calls and logprobs."""
+    response: Mapping[str, Any] = field(default_factory=dict)
+    """The other fields of the provider's answer to the request: ``id``, ``created``, ``system_fingerprint``, …"""
+
+    def rollout_usages(self) -> list[dict[str, Any] | None]:
+        """Each rollout's share of ``usage``, in proportion to the length of its text, the nearest to tokens that is
+        known here. Choice 0 pays for its prompt."""
+        return share_usage(
+            self.usage,
+            [max(1, len(rollout.text)) for rollout in self.rollouts],
+            [int(rollout.choice_index == 0) for rollout in self.rollouts],
+        )
 
 
 @dataclass(frozen=True, slots=True)

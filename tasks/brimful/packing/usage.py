@@ -1,6 +1,7 @@
-"""Divides a request's token usage among the lines or rollouts that shared it; the shares add up to the whole exactly.
+"""Divides a request's token usage among the lines or rollouts that shared it, and adds usages up.
 
-A file of its own because both ``packing`` and the output formats of ``run`` use it.
+The shares add up to the whole exactly. A file of its own because ``packing``, ``client``, the output formats of ``run``
+and the worker use it.
 """
 
 from __future__ import annotations
@@ -11,26 +12,56 @@ from typing import Any
 
 def share_usage(
     usage: Mapping[str, Any] | None, weights: Sequence[int], prompt_weights: Sequence[int] | None = None
-) -> list[dict[str, int] | None]:
+) -> list[dict[str, Any] | None]:
     """One usage for each of ``weights``, in proportion to them; ``prompt_weights`` divide the prompt tokens, if given.
 
     The provider reports only the sums of a request, so a share is an estimate; the sum of the shares is exact (largest
-    remainders). All-zero weights count as equal. ``total_tokens`` of a share is the sum of its other two counts.
-    Without any count in ``usage`` every share is None.
+    remainders), of details such as ``prompt_tokens_details.cached_tokens`` too. All-zero weights count as equal.
+    ``total_tokens`` of a share is the sum of its other two counts. Without any count in ``usage`` every share is None.
     """
+    usage = usage or {}
     prompt, completion, total = (
-        _count((usage or {}).get(name)) for name in ("prompt_tokens", "completion_tokens", "total_tokens")
+        _count(usage.get(name)) for name in ("prompt_tokens", "completion_tokens", "total_tokens")
     )
     if prompt is None and completion is None:
         if total is None:
             return [None] * len(weights)
         completion = total
-    prompts = _divide(prompt or 0, weights if prompt_weights is None else prompt_weights)
+    by_prompt = weights if prompt_weights is None else prompt_weights
+    prompts = _divide(prompt or 0, by_prompt)
     completions = _divide(completion or 0, weights)
-    return [
+    shares: list[dict[str, Any] | None] = [
         {"prompt_tokens": asked, "completion_tokens": sampled, "total_tokens": asked + sampled}
         for asked, sampled in zip(prompts, completions, strict=True)
     ]
+    for name, details in usage.items():
+        if isinstance(details, Mapping):
+            kind = by_prompt if name.startswith("prompt") else weights
+            counts = {
+                key: _divide(count, kind) for key, value in details.items() if (count := _count(value)) is not None
+            }
+            for place, share in enumerate(shares):
+                if share is not None and counts:
+                    share[name] = {key: divided[place] for key, divided in counts.items()}
+    return shares
+
+
+def merge_usage(*usages: Any) -> dict[str, Any] | None:
+    """The sum of several ``usage`` objects, nested counts included; None if there is none."""
+    given = [usage for usage in usages if isinstance(usage, dict)]
+    if len(given) < 2:
+        return given[0] if given else None
+    total: dict[str, Any] = {}
+    for usage in given:
+        for name, value in usage.items():
+            before = total.get(name)
+            if isinstance(value, dict) or isinstance(before, dict):
+                total[name] = merge_usage(before, value)
+            elif isinstance(value, (int, float)) and not isinstance(value, bool):
+                total[name] = value + (before if isinstance(before, (int, float)) else 0)
+            elif before is None:
+                total[name] = value
+    return total
 
 
 def _count(value: Any) -> int | None:

@@ -6,8 +6,8 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import Any
 
+from brimful.packing.usage import merge_usage
 from brimful.request import Request
-from brimful_worker.provider.answers.choices import merge_usage
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from brimful.packing.usage import merge_usage
 from brimful.run.output.jsonl import scan
 from brimful.run.output.records import dump_line
 from brimful.runtime.atomic import atomic_write
@@ -39,10 +40,8 @@ def write_openai_errors(failures: Path, path: Path) -> None:
 def _response(group: list[dict[str, Any]]) -> dict[str, Any]:
     first = group[0]
     chat = "message" in first
-    usage = {
-        name: sum((record["usage"] or {}).get(name, 0) for record in group)
-        for name in ("prompt_tokens", "completion_tokens", "total_tokens")
-    }
+    none = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+    usage = merge_usage(none, *(record["usage"] for record in group))
     body = {
         "id": ("chatcmpl-" if chat else "cmpl-") + str(first["request_id"]),
         "object": "chat.completion" if chat else "text_completion",

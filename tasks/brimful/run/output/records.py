@@ -8,7 +8,6 @@ from typing import Any
 
 from brimful.errors import InputError
 from brimful.packing.units import Delivered
-from brimful.packing.usage import share_usage
 from brimful.runtime.json_bytes import encode
 
 _BREAKS = {"\x85".encode(): b"\\u0085", "\u2028".encode(): b"\\u2028", "\u2029".encode(): b"\\u2029"}
@@ -42,14 +41,8 @@ def rollout_records(delivered: Delivered, of: int | None) -> list[dict[str, Any]
     Durations are seconds. ``started_at`` and ``ended_at`` are Unix times of the request (``request_id``).
     """
     outcome = delivered.outcome
-    # In proportion to the length of the text, the nearest to tokens that is known here. Choice 0 pays for its prompt.
-    usages = share_usage(
-        delivered.usage,
-        [max(1, len(rollout.text)) for rollout in delivered.rollouts],
-        [int(rollout.choice_index == 0) for rollout in delivered.rollouts],
-    )
     records = []
-    for place, rollout in enumerate(delivered.rollouts):
+    for rollout, usage in zip(delivered.rollouts, delivered.rollout_usages(), strict=True):
         record: dict[str, Any] = {
             "id": delivered.id,
             "line": delivered.line,
@@ -58,7 +51,7 @@ def rollout_records(delivered: Delivered, of: int | None) -> list[dict[str, Any]
             "of": of,
             "text": rollout.text,
             "finish_reason": rollout.finish_reason,
-            "usage": usages[place],
+            "usage": usage,
             "model": delivered.model,
             "attempts": outcome.attempts,
             "request_id": outcome.id,
@@ -71,9 +64,7 @@ def rollout_records(delivered: Delivered, of: int | None) -> list[dict[str, Any]
         }
         if outcome.rate_limited:
             record["rate_limited"] = outcome.rate_limited
-        if place < len(delivered.choices):
-            record |= _extras(delivered.choices[place])
-        records.append(record)
+        records.append(record | _extras(rollout.choice))
     return records
 
 

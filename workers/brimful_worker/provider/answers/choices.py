@@ -78,21 +78,3 @@ def has_text(choice: Mapping[str, Any]) -> bool:
             return True
         return choice.get("finish_reason") in ("content_filter", "length")
     return isinstance(choice.get("text"), str) or choice.get("finish_reason") == "content_filter"
-
-
-def merge_usage(*usages: Any) -> dict[str, Any] | None:
-    """The sum of several ``usage`` objects, nested counts included; None if there is none."""
-    given = [usage for usage in usages if isinstance(usage, dict)]
-    if len(given) < 2:
-        return given[0] if given else None
-    total: dict[str, Any] = {}
-    for usage in given:
-        for name, value in usage.items():
-            before = total.get(name)
-            if isinstance(value, dict) or isinstance(before, dict):
-                total[name] = merge_usage(before, value)
-            elif isinstance(value, (int, float)) and not isinstance(value, bool):
-                total[name] = value + (before if isinstance(before, (int, float)) else 0)
-            elif before is None:
-                total[name] = value
-    return total
