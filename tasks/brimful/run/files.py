@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from brimful.run.output.paths import Order, OutputFormat, RunPaths
 from brimful.run.output.sidecar import Sidecar
 
 _LARGE = 100 << 20  # bytes of a rollouts file whose conversion takes a while
+_BATCH = 1000  # records written at once
 
 
 class RunFiles:
@@ -45,9 +48,19 @@ class RunFiles:
         self.done, self.counts = DoneIndex(), Counts()
         self.digests = LineDigests(paths.lines)
         """Also the lock."""
+        self._target_lock: LineDigests | None = None
+        try:
+            self._lock_target()
+            moved = paths.set_aside() if options.fresh else None
+        except BaseException:
+            self._unlock()
+            raise
         if options.fresh:
-            self._set_aside()
-        results = (paths.output, paths.rollouts, paths.errors, paths.failures)
+            self._unlock()
+            self.digests = LineDigests(paths.lines)
+        if moved is not None and moved.exists():
+            self.notes.append(f"the old output is kept as {moved}")
+        results = (paths.output, paths.rollouts, paths.kept, paths.errors, paths.failures)
         self.continued = any(path.exists() for path in results)
         """Records of an earlier try stay: the lines that they came from must not have changed."""
         self.discard_failures = False
@@ -60,14 +73,12 @@ class RunFiles:
             self._unlock()
             raise
 
-    def _set_aside(self) -> None:
-        try:
-            moved = self.paths.set_aside()
-        finally:
-            self._unlock()
-        if moved is not None and moved.exists():
-            self.notes.append(f"the old output is kept as {moved}")
-        self.digests = LineDigests(self.paths.lines)
+    def _lock_target(self) -> None:
+        """Lock what OUT's name points to as well: through a link, two names are one file."""
+        if self.paths.output.is_symlink():  # its target need not exist yet
+            target = RunPaths(Path(os.path.realpath(self.paths.output)), self.paths.form)
+            self._target_lock = LineDigests(target.lines)
+        self.sink.lock()
 
     def _load_sidecar(self, parameters: dict[str, Any]) -> Sidecar:
         paths = self.paths
@@ -78,7 +89,7 @@ class RunFiles:
         changes = sidecar.changes(parameters)
         if not changes:
             return sidecar
-        if any(path.exists() and path.stat().st_size for path in (paths.output, paths.rollouts)):
+        if any(path.exists() and path.stat().st_size for path in (paths.output, paths.rollouts, paths.kept)):
             raise UsageError(
                 f"{paths.output} was sampled with other parameters: {'; '.join(changes)}. Use the same ones, name "
                 "another output with -o, or start over with --fresh (the old output is kept under another name)"
@@ -95,6 +106,8 @@ class RunFiles:
             )
         if rollouts.exists():
             self._scan(rollouts)
+        if self.paths.kept.exists():
+            self._take_kept(self.paths.kept)
         if not self.discard_failures:
             self.errors.load(self.done)
 
@@ -112,18 +125,36 @@ class RunFiles:
             )
 
     def _scan(self, rollouts: Path) -> None:
-        repeated = 0
+        repeated = sum(not new for _, new in self._new_records(rollouts))
+        if repeated:
+            self.notes.append(f"{rollouts} holds {repeated:,} rollouts twice (were files joined?); they are left as is")
+
+    def _take_kept(self, kept: Path) -> None:
+        """Append to the rollouts file what a try kept, when that file was removed or replaced under it."""
+        mend(kept)
+        added = 0
+        records = self._new_records(kept)
+        while batch := list(islice(records, _BATCH)):
+            missing = [record for record, new in batch if new]
+            self.sink.write(missing)
+            added += len(missing)
+        self.sink.sync()
+        kept.unlink()
+        self.notes.append(f"{added:,} rollouts that were kept in {kept} were added to {self.paths.rollouts}")
+
+    def _new_records(self, rollouts: Path) -> Iterator[tuple[dict[str, Any], bool]]:
+        """Every record, counted, and whether it was new. A repeated record is counted if the file is the output."""
         for number, (record, _) in enumerate(scan(rollouts), 1):
             try:
                 place = int(record["line"]), int(record["prompt_index"]), int(record["choice_index"])
-                repeated += not self.done.add(*place, record["of"] or 1 << 60)
-                self.counts.add(record)
+                new = self.done.add(*place, record["of"] or 1 << 60)
+                if new or rollouts == self.paths.rollouts:
+                    self.counts.add(record)
             except (AttributeError, KeyError, TypeError, ValueError):
                 raise InputError(
                     f"{rollouts}:{number}: is not a record of a run, so nothing is added; name another output with -o"
                 ) from None
-        if repeated:
-            self.notes.append(f"{rollouts} holds {repeated:,} rollouts twice (were files joined?); they are left as is")
+            yield record, new
 
     def restart(self) -> None:
         """Give the run a new id: its input has changed, and nothing was sampled from the old one."""
@@ -140,15 +171,29 @@ class RunFiles:
         self.digests.store()
         self.sidecar.store(self.paths.sidecar)
 
+    def lost(self) -> str | None:
+        """What became of the output if it is no longer the file that is being written; None while it is in its place.
+
+        Cheap enough for each flush. From then on records go to ``OUT.kept``. Raises FleetError if they cannot.
+        """
+        return self.sink.check() or self.errors.file.check()
+
+    @property
+    def kept(self) -> str | None:
+        """Where records went instead of the output; None while it is in its place."""
+        return ", ".join(str(file.kept) for file in (self.sink, self.errors.file) if file.lost) or None
+
     def sync(self) -> None:
         """Make the records written so far survive a power loss. Blocks. Raises FleetError."""
         self.sink.sync()
         self.errors.sync()
 
     def convert(self, order: Order, say: Callable[[str], None]) -> None:
-        """Put output and errors in their final form. Raises FleetError."""
+        """Put output and errors in their final form, if they are in their place. Raises FleetError."""
         paths, in_order = self.paths, order is Order.INPUT
         self.sink.close()
+        if self.kept is not None:
+            return
         self.errors.load(self.done)
         if (in_order or paths.converted) and paths.rollouts.exists() and paths.rollouts.stat().st_size > _LARGE:
             say(f"writing {paths.output}")
@@ -166,13 +211,18 @@ class RunFiles:
 
     def close(self, *, unused: bool = False) -> None:
         """Close the files and release the lock. A run that never began, or was ``unused``, leaves no file."""
-        self.sink.close()
         self.errors.close()
         if unused and self.digests.created:
             self.paths.sidecar.unlink(missing_ok=True)
         self._unlock()
 
     def _unlock(self) -> None:
+        self.sink.close()
         if self.digests.created and not self.paths.sidecar.exists():
             self.digests.discard()
         self.digests.close()
+        if (target := self._target_lock) is not None:
+            self._target_lock = None
+            if target.created:
+                target.discard()
+            target.close()

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from brimful.errors import BrimfulError
+from brimful.errors import BrimfulError, FleetError
 from brimful.packing.units import DriveStatus
 from brimful.run.display.display import Display
 from brimful.run.display.summary import Summary
@@ -47,6 +47,8 @@ class Session:
         self._work: asyncio.Task[None] | None = None
         self._stops: set[asyncio.Task[None]] = set()
         self._ended = "done"
+        self._lost: str | None = None
+        """What became of an output that was removed or replaced under the run."""
         self.interrupts = 0
         self.summary: Summary | None = None
         """Set when :meth:`run` ends, whether it raises or not."""
@@ -78,6 +80,7 @@ class Session:
         if error is None:
             error = self._feed.fault or self._feed.nothing_usable()
             self._prepared.unused = self._feed.unused
+        error = self._lost_error() or error
         self._finish(error)
         if error is not None:
             raise error
@@ -124,6 +127,32 @@ class Session:
         if self._driver is not None:
             self._spawn(self._drain(self._driver, at_most_s=None if ended == "budget" else _KEY_REFUSED_S))
 
+    def _check_output(self) -> None:
+        """Stop asking if the output is gone. Raises FleetError if what still comes cannot be kept."""
+        files = self._prepared.files
+        if files is None or self._lost is not None or (lost := files.lost()) is None:
+            return
+        self._lost, self._ended = lost, "error"
+        self._display.say(
+            f"{lost} while the run was writing it. No new requests are sent; what still comes is kept in {files.kept}"
+        )
+        self._feed.stop()
+        if self._driver is not None:
+            self._spawn(self._driver.stop(drain=True))
+
+    def _lost_error(self) -> FleetError | None:
+        """Also after the last record: an output that is gone at the end is no success."""
+        try:
+            self._check_output()
+        except FleetError as error:
+            return error
+        if self._lost is None or self._prepared.files is None:
+            return None
+        return FleetError(
+            f"{self._lost} while the run was writing it; what came is kept in {self._prepared.files.kept}, and the "
+            "same command resumes the run with it"
+        )
+
     async def _drain(self, driver: Driver, *, at_most_s: float | None) -> None:
         """Let running requests end, since they are paid for. With a refused key they may be refused as well."""
         await driver.stop(drain=True)
@@ -142,6 +171,7 @@ class Session:
             await asyncio.wait({work}, timeout=_TICK_S)
             await self._display.show(self._totals.progress(self._snapshot(), stopping=self.interrupts > 0))
             try:
+                self._check_output()
                 self._check_fleet()
             except BrimfulError:
                 work.cancel()
@@ -157,6 +187,7 @@ class Session:
         survey = self._prepared.survey
         async for batch in driver.deliveries(self._feed.units(), total=survey.good if survey else None):
             self._collector.take(batch, self._feed)
+            self._check_output()
         if self._ended == "done" and self._feed.budget.reached:
             self._ended = "budget"
 

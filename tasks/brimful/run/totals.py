@@ -102,6 +102,7 @@ class Totals:
             },
             output=str(paths.output) if paths else "-",
             errors=str(paths.errors) if paths and paths.errors.exists() else None,
+            kept=prepared.files.kept if prepared.files else None,
             exit_code=int(error.exit_code if error else exit_code_of(ended, collected.failed)),
             ended=ended,
         )

@@ -19,7 +19,7 @@ class Summary:
     requests: int = 0
     """Lines that are not blank, up to ``--limit``."""
     rollouts: int = 0
-    """Records in the output."""
+    """Records in the output and in ``kept``."""
     succeeded: int = 0
     """Requests with all their rollouts in the output."""
     failed: int = 0
@@ -66,6 +66,8 @@ class Summary:
     output: str = ""
     errors: str | None = None
     """The errors file, if there is one."""
+    kept: str | None = None
+    """Where rollouts went after the output was removed or replaced; the next try adds them to the output."""
     exit_code: int = 0
     ended: str = "done"
     """done, interrupted, budget, key_refused, error."""
@@ -95,7 +97,11 @@ class Summary:
         rows.append(("took", duration(self.seconds)))
         if self.output == "-" or Path(self.output).exists():
             rows.append(("output", self.output))
-        rows += [(label, value) for label, value in (("errors", self.errors), ("next", self.next)) if value]
+        rows += [
+            (label, value)
+            for label, value in (("kept", self.kept), ("errors", self.errors), ("next", self.next))
+            if value
+        ]
         if self.errors and self.failed > self.failed_passing:
             what = "" if self.rollouts else ", or the command's options"
             names = Path(self.errors).name

@@ -32,7 +32,7 @@ class ErrorsFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file = RecordFile(path)
+        self.file = RecordFile(path)
         self._reset()
 
     def _reset(self) -> None:
@@ -51,9 +51,10 @@ class ErrorsFile:
 
         Raises InputError for a line that is not a record, FleetError when the file cannot be written.
         """
-        self._file.close()
+        self.file.close()
         self._reset()
         mend(self.path)
+        self._take_kept()
         if self.path.exists():
             self._compact(done)
         if self.path.exists():
@@ -113,13 +114,13 @@ class ErrorsFile:
 
     def sync(self) -> None:
         """As :meth:`RecordFile.sync`."""
-        self._file.sync()
+        self.file.sync()
 
     def close(self) -> None:
-        self._file.close()
+        self.file.close()
 
     def _write(self, record: dict[str, Any]) -> None:
-        self._file.write([record])
+        self.file.write([record])
         self._count(record)
 
     def _count(self, record: dict[str, Any]) -> None:
@@ -138,6 +139,16 @@ class ErrorsFile:
         messages = self._messages.setdefault(cause, Counter())
         if message in messages or len(messages) < _MESSAGES:
             messages[message] += 1
+
+    def _take_kept(self) -> None:
+        """Append what an earlier try kept, because the file was removed or replaced under it."""
+        kept = self.file.kept
+        if kept.exists():
+            mend(kept)
+            self.file.write([record for record, _ in scan(kept)])
+            self.file.sync()
+            self.file.close()
+            kept.unlink()
 
     def _compact(self, done: DoneIndex) -> None:
         offsets = array("Q", (offset for _, offset in scan(self.path)))

@@ -7,14 +7,16 @@ removes before the run goes on.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import mmap
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from brimful.errors import FleetError, InputError
+from brimful.errors import FleetError, InputError, UsageError
 from brimful.run.output.records import dump_line, load_line
 from brimful.runtime.atomic import sync_directory
 
@@ -22,56 +24,149 @@ _HEAD = b'{"id":'  # of every record
 
 
 class RecordFile:
-    """A JSONL file, created by the first write."""
+    """A JSONL file, created by the first write, and locked while it is open: one process at a time writes it.
+
+    A file that is removed, replaced or cut short by somebody else is not written to any more: what its inode still
+    holds, and all later records, go to :attr:`kept`. Safe to sync in a thread.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.kept = path.with_name(path.name + ".kept")
+        self.lost: str | None = None
+        """What became of the file, for instance ``was removed``; None while it is in its place."""
         self._fd: int | None = None
+        self._end = 0
+        """The size after the last write."""
         self._synced = False
+        self._mutex = threading.Lock()
+
+    def lock(self) -> None:
+        """Open and lock the file if it exists. Raises UsageError when another process has locked it."""
+        try:
+            self._open(0)
+        except FileNotFoundError:
+            pass
+        except BlockingIOError:
+            raise UsageError(
+                f"another run is writing {self.path}, perhaps under another name (a link): wait for it, or name "
+                "another output"
+            ) from None
+        except OSError as error:
+            raise self._error(error) from None
 
     def write(self, records: list[dict[str, Any]]) -> None:
         """Append all of them, or none. Raises FleetError."""
         if not records:
             return
         data = b"".join(map(dump_line, records))
-        try:
-            if self._fd is None:
-                self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
-            self._synced = False
-            end = os.lseek(self._fd, 0, os.SEEK_END)
+        with self._mutex:
             try:
-                _write_all(self._fd, data)
-            except OSError:
-                os.ftruncate(self._fd, end)  # a full disk takes half a line
-                raise
-        except OSError as error:
-            raise self._error(error) from None
+                if self._fd is None:
+                    self._open(os.O_CREAT)
+                self._check()
+                assert self._fd is not None
+                self._synced = False
+                end = os.lseek(self._fd, 0, os.SEEK_END)
+                try:
+                    _write_all(self._fd, data)
+                except OSError:
+                    os.ftruncate(self._fd, end)  # a full disk takes half a line
+                    raise
+                self._end = end + len(data)
+            except OSError as error:
+                raise self._error(error) from None
+
+    def check(self) -> str | None:
+        """``PATH was removed``, or replaced, or cut short; None while it is in its place. Takes two system calls.
+
+        Raises FleetError when the file is lost and ``kept`` cannot be written.
+        """
+        with self._mutex:
+            try:
+                self._check()
+            except OSError as error:
+                raise self._error(error) from None
+        return self.lost and f"{self.path} {self.lost}"
 
     def sync(self) -> None:
         """Make the file's records survive a power loss, those of an earlier process too.
 
         Blocks: call it in a thread, at any time. Does nothing for a pipe or a device. Raises FleetError.
         """
-        if self._synced or not self.path.is_file():
-            return
-        self._synced = True
         try:
-            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)  # the writer's own may be closed meanwhile
+            with self._mutex:
+                self._check()
+                path = self.kept if self.lost else self.path
+                if self._synced or not path.is_file():
+                    return
+                self._synced = True
+                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # the writer's own may be closed meanwhile
             try:
                 os.fsync(fd)
             finally:
                 os.close(fd)
         except OSError as error:
             raise self._error(error) from None
-        sync_directory(self.path.parent)
-
-    def _error(self, error: OSError) -> FleetError:
-        return FleetError(f"cannot write {self.path}: {error.strerror or error}; the same command resumes the run")
+        sync_directory(path.parent)
 
     def close(self) -> None:
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+        with self._mutex:
+            if self._fd is not None:
+                os.close(self._fd)
+                self._fd = None
+
+    def _open(self, flags: int) -> None:
+        """Raises BlockingIOError when another process has locked the file."""
+        fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | flags, 0o666)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            raise
+        except OSError:  # a file system without locks: OUT.run.lines has told all it can
+            pass
+        self._fd, self._end = fd, 0
+
+    def _check(self) -> None:
+        if self._fd is None or self.lost is not None or (lost := self._what_became(os.fstat(self._fd))) is None:
+            return
+        try:
+            self._divert(self._fd)
+        except OSError as error:
+            raise FleetError(
+                f"{self.path} {lost} while the run was writing it, and what came cannot be kept in {self.kept}: "
+                f"{error.strerror or error}"
+            ) from None
+        self.lost = lost
+
+    def _what_became(self, mine: os.stat_result) -> str | None:
+        try:
+            there = os.stat(self.path)
+        except (FileNotFoundError, NotADirectoryError):
+            return "was moved" if mine.st_nlink else "was removed"
+        if not os.path.samestat(mine, there):
+            return "was replaced by another file"
+        return "was cut short" if mine.st_size < self._end else None
+
+    def _divert(self, fd: int) -> None:
+        kept = os.open(self.kept, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        try:
+            offset = 0
+            while data := os.pread(fd, 1 << 20, offset):
+                _write_all(kept, data)
+                offset += len(data)
+        except OSError:
+            os.close(kept)
+            raise
+        self._fd, self._synced = kept, False
+        os.close(fd)
+
+    def _error(self, error: OSError) -> FleetError:
+        if isinstance(error, BlockingIOError):
+            return FleetError(f"another run is writing {self.path}: wait for it, or name another output")
+        path = self.kept if self.lost else self.path
+        return FleetError(f"cannot write {path}: {error.strerror or error}; the same command resumes the run")
 
 
 class StandardOutput:

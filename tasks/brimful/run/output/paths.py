@@ -48,6 +48,11 @@ class RunPaths:
         return _beside(self.output, ".rollouts.jsonl") if self.converted else self.output
 
     @property
+    def kept(self) -> Path:
+        """Rollouts of a try under which the rollouts file was removed or replaced; the next try adds them to it."""
+        return _beside(self.rollouts, ".kept")
+
+    @property
     def errors(self) -> Path:
         """Failures, in the format of OUT."""
         return _beside(self.output, ".errors.jsonl")
@@ -74,7 +79,8 @@ class RunPaths:
     @property
     def all(self) -> list[Path]:
         """Without the report."""
-        return list(dict.fromkeys([self.output, self.rollouts, self.errors, self.failures, self.sidecar, self.lines]))
+        results = (self.output, self.rollouts, self.kept, self.errors, self.failures, _beside(self.failures, ".kept"))
+        return list(dict.fromkeys([*results, self.sidecar, self.lines]))
 
     def check(self, inputs: list[str]) -> None:
         """Raises UsageError when OUT cannot be written, or would overwrite an input."""
