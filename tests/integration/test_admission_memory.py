@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import redis
 
-from brimful.state.status import read_status
+from brimful.state.status import read_status, set_limits
 from brimful_worker.admission import LeaseLost, assume_full
 from brimful_worker.liveness.boot_time import boot_time
 from brimful_worker.local.server.valkey import Valkey
@@ -149,13 +149,16 @@ async def test_the_spent_budget_survives_lost_memory(valkey: Valkey, client: red
 
 
 async def test_assume_full_lets_nothing_start_for_a_window(valkey: Valkey, client: redis.Redis) -> None:
-    assume_full(client, TAG, starts=5, tokens=50)
-    forgot = boot_time()
-    async with admissions(valkey.url, 1, starts=5, tokens=50, window_s=1.2, guard_s=0.2) as (one,):
-        held = [await hold(one, tokens=10) for _ in range(5)]
-        assert boot_time() - forgot > 1.2
+    """Whatever limit is in force: here the operator has raised it."""
+    set_limits(client, TAG, starts=8)
+    assume_full(client, TAG)
+    since = boot_time()
+    limits = {"starts": 5, "tokens": 80, "window_s": 1.2, "guard_s": 0.2, "lease_s": 0.6}
+    async with admissions(valkey.url, 1, **limits) as (one,):
+        held = [await hold(one, tokens=10) for _ in range(8)]
+        assert boot_time() - since > 1.2
         status = read_status(client, TAG)
-        assert (status.starts_used, status.tokens_used) == (5, 50)
+        assert (status.starts_used, status.tokens_used) == (8, 80)
         for holding in held:
             await holding.end(tokens_used=10)
 

@@ -1,4 +1,4 @@
-"""What may be said about a Redis server just started, while no process of this key is connected. Synchronous."""
+"""What the starter of a Redis server declares before any process connects; apart, as it is synchronous."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import redis
 
 from brimful.state.keys import admission_keys
 
-_CHUNK = 10_000
 _PROCESS_KEYS = ("start_only", "interactive", "batch", "heard", "commands", "pushed", "inbox", "workers")
 _REBUILD_FIELDS = ("opens_at", "certain", "expected", "seen_used", "seen_at", "told", "probe")
 
@@ -31,21 +30,12 @@ def mark_clean(client: redis.Redis, tag: str) -> str:
     return epoch
 
 
-def assume_full(client: redis.Redis, tag: str, *, starts: int | None, tokens: int | None) -> None:
-    """Count the last window as full from now on, since what happened in it is not known: nothing starts for a window.
-
-    ``starts`` and ``tokens`` are the limits; ``None`` = no such limit.
-    """
-    names = admission_keys(tag)
+def assume_full(client: redis.Redis, tag: str) -> None:
+    """Declare that the starts and tokens of the last window are not known: nothing starts until a window has passed."""
+    state = admission_keys(tag)["state"]
     seconds, micros = client.time()
-    now = seconds * 1000 + micros // 1000 + int(client.hget(names["state"], "skew") or 0)
-    unknown = f"unknown.{secrets.token_hex(8)}"
+    now = seconds * 1000 + micros // 1000 + int(client.hget(state, "skew") or 0)
     with client.pipeline(transaction=True) as pipe:
-        for first in range(0, starts or 0, _CHUNK):
-            places = range(first, min(first + _CHUNK, starts or 0))
-            pipe.zadd(names["starts"], {f"{unknown}.{place}": now for place in places})
-        if tokens:
-            pipe.zadd(names["tokens"], {unknown: now})
-            pipe.hset(names["amounts"], unknown, str(tokens))
-            pipe.hincrby(names["state"], "tokens_sum", tokens)
+        pipe.hdel(state, "epoch")
+        pipe.hset(state, "full", now)
         pipe.execute()

@@ -189,12 +189,11 @@ class LocalFleet:
         if valkey.memory_complete or valkey.memory_lost:
             from brimful_worker.admission import assume_full, mark_clean
 
-            profile = settings.profile
             with sync_redis_client(valkey.server.url) as client:
                 if valkey.memory_complete:
                     mark_clean(client, settings.key_tag)
                 else:
-                    assume_full(client, settings.key_tag, starts=profile.starts, tokens=profile.tokens)
+                    assume_full(client, settings.key_tag)
         return valkey.server.url
 
     def _start_workers(self, logs: Path, owner_fd: int) -> None:

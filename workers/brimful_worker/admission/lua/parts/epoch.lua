@@ -32,7 +32,7 @@ local function other_schema()
     local horizon = now - SILENT_LEASES * math.max(message.lease_ms, read_limits().lease_ms)
     if others_live() or redis.call('ZCOUNT', last_seen_key, '(' .. horizon, '+inf') > 0 then return theirs end
     put('epoch', nil)
-    put('full', 1)
+    put('full', now)
   end
   if not state.schema or mine ~= theirs then put('schema', mine) end
   return nil
@@ -93,9 +93,9 @@ local function open_if_complete(rules)
   if not complete and now < number('opens_at') then return end
   if rules.starts > 0 then
     if state.seen_used then fill_window(rules, number('seen_at'), number('seen_used')) end
-    if state.full then fill_window(rules, now, rules.starts) end
+    if state.full then fill_window(rules, number('full'), rules.starts) end
   end
-  if state.full and rules.tokens > 0 then add_tokens('unknown.' .. state.epoch, now, rules.tokens) end
+  if state.full and rules.tokens > 0 then add_tokens('unknown.' .. state.epoch, number('full'), rules.tokens) end
   for _, field in ipairs({'opens_at', 'certain', 'expected', 'seen_used', 'seen_at', 'full'}) do put(field, nil) end
   publish_live_count(rules)
 end
