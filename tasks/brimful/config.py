@@ -197,6 +197,12 @@ class Settings(BaseSettings):
         secret = self.api_key.get_secret_value().encode()
         return hashlib.sha256(b"brimful key tag\0" + secret).hexdigest()[:16]
 
+    def with_profile(self, profile: Profile, timeout_s: float) -> Settings:
+        """A copy for a client, with the workers' profile and timeout of a request."""
+        copy = self.model_copy(update={"timeout_s": timeout_s})
+        copy.__dict__["profile"] = profile  # takes precedence over the cached property
+        return copy
+
     def placed(self, *, redis_url: str, api_base: str | None = None, api_key: SecretStr | None = None) -> Settings:
         """A copy for a started fleet: with its Redis, and in a rehearsal with the mock gateway's URL and its key."""
         copy = type(self).model_construct(

@@ -16,7 +16,9 @@ from brimful.config import Settings
 from brimful.names import Workload
 from brimful.outcome import Outcome
 from brimful.request import Request, take_idempotency_key
-from brimful.state.redis_url import required
+from brimful.state.provider import PUBLISH_S, publish
+from brimful.state.redis_retry import retry_until_available
+from brimful.state.redis_url import close_redis_client, redis_client, required
 from brimful_worker.admission import Admission
 from brimful_worker.broker.requests import poison_failure
 from brimful_worker.liveness.pulse import Pulse
@@ -66,6 +68,7 @@ class WorkerPort:
                     stack.callback(asyncio.create_task(updating).cancel)
             stack.push_async_callback(self._admission.aclose)
             await self._admission.start(timeout_s=None)
+            stack.callback(asyncio.create_task(self._publish()).cancel)
             await stack.enter_async_context(self._shards)
             await stack.enter_async_context(self._once)
             self._stack = stack.pop_all()
@@ -121,6 +124,16 @@ class WorkerPort:
 
     async def shard(self, run: str, shard: str, requests: list[dict[str, Any]]) -> dict[str, Any]:
         return await self._shards.run(run, shard, requests)  # it counts the deaths of a shard's workers itself
+
+    async def _publish(self) -> None:
+        """Clients read what the provider is; they have no key, and may have other settings."""
+        client = redis_client(required(self._settings.redis_url))
+        try:
+            while True:
+                await retry_until_available(lambda: publish(client, self._settings))
+                await asyncio.sleep(PUBLISH_S)
+        finally:
+            await close_redis_client(client)
 
     async def _update_metrics(self) -> None:
         while True:

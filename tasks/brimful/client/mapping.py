@@ -20,11 +20,13 @@ from brimful.outcome import Cause, Failure, Outcome, Rollout
 from brimful.packing.request_size import line_profile
 from brimful.packing.units import Delivered, Failed, PackOption, Unit, parse_pack
 from brimful.packing.usage import merge_usage
+from brimful.profile import Profile
 from brimful.request import Request
 from brimful.runtime.aio import OwnedAsyncGenerator
 from brimful.runtime.port import in_process
 from brimful.runtime.threads import read_in_thread
 from brimful.state.probes import unreachable
+from brimful.state.provider import as_published
 from brimful.state.redis_retry import retry_until_available
 from brimful.state.redis_url import close_redis_client, redis_client, required
 
@@ -99,24 +101,10 @@ class MapRun:
         ordered: bool,
     ) -> None:
         self._requests = requests
-        self._line_profile = line_profile(settings.profile)
+        self._settings = settings
+        self._pack = parse_pack(pack)
         self._ordered = ordered
-        self._fields = {**fields, "workload": str(workload)}
-        self._url = settings.redis_url
-        backend = in_process()
-        self._driver = (
-            InProcessDriver(backend, settings.profile)
-            if backend
-            else Driver(
-                required(self._url),
-                f"map-{uuid.uuid4().hex}",
-                settings.profile,
-                pack=parse_pack(pack),
-                workload=workload,
-                timeout_s=settings.timeout_s,
-                keep=False,
-            )
-        )
+        self._fields = {**fields, "workload": Workload(workload).value}
         self._open: dict[int, tuple[Sampled, int]] = {}
         """By index: what came of a request so far, and how many of its rollouts are missing."""
         self._ended: dict[int, Sampled] = {}
@@ -127,23 +115,38 @@ class MapRun:
     async def batches(self) -> AsyncIterator[list[Sampled]]:
         """Withdraws what is in flight when closed. Raises RedisUnreachable where Redis does not answer at the start."""
         total = len(self._requests) if isinstance(self._requests, Sized) else None
-        deliveries = OwnedAsyncGenerator(self._driver.deliveries(self._units(), total=total))
+        driver = await self._connect()
+        deliveries = OwnedAsyncGenerator(driver.deliveries(self._units(), total=total))
         try:
-            if isinstance(self._driver, Driver):
-                await _reach(required(self._url))
             async for batch in deliveries:
                 for item in batch:
                     self._take(item)
                 if ready := self._ready():
                     yield ready
-            if unsent := self._unsent():
+            if unsent := self._unsent(driver.snapshot().stopping):
                 yield unsent
         finally:
             await deliveries.aclose()
-            await self._driver.aclose()  # also if the deliveries were never begun
+            await driver.aclose()  # also if the deliveries were never begun
+
+    async def _connect(self) -> Driver | InProcessDriver:
+        if (backend := in_process()) is not None:
+            return InProcessDriver(backend, self._settings.profile)
+        url = required(self._settings.redis_url)
+        await _reach(url)
+        self._settings = settings = await as_published(url, self._settings)
+        return Driver(
+            url,
+            f"map-{uuid.uuid4().hex}",
+            settings.profile,
+            pack=self._pack,
+            workload=self._fields["workload"],
+            timeout_s=settings.timeout_s,
+            keep=False,
+        )
 
     async def _units(self) -> AsyncIterator[Unit | Failed]:
-        source = self._requests
+        source, profile = self._requests, line_profile(self._settings.profile)
         asked = aiter(source) if isinstance(source, AsyncIterable) else read_in_thread(source)
         index = -1
         async for one in asked:
@@ -153,7 +156,7 @@ class MapRun:
                 await self._moved.wait()
             id = str(index)
             try:
-                request = self._request(one)
+                request = self._request(one, profile)
                 id = request.id or id
             except BadRequest as error:
                 failure = Failure(Cause.BAD_REQUEST, str(error), permanent=True)
@@ -163,11 +166,11 @@ class MapRun:
                 self._open[index] = Sampled(index, id), request.choices
                 yield Unit(index + 1, id, request)
 
-    def _request(self, one: Asked) -> Request:
+    def _request(self, one: Asked, profile: Profile) -> Request:
         if isinstance(one, Request):
             one = one.as_message()
         raw = one if isinstance(one, Mapping) else {"prompt": one}
-        return Request.parse({**self._fields, **raw}, self._line_profile)
+        return Request.parse({**self._fields, **raw}, profile)
 
     def _take(self, item: Delivered | Failed) -> None:
         index = item.line - 1
@@ -203,9 +206,9 @@ class MapRun:
         self._moved.set()
         return ready
 
-    def _unsent(self) -> list[Sampled]:
+    def _unsent(self, stopping: str | None) -> list[Sampled]:
         """What the driver left when it stopped because the key or its budget was refused: not sent, so cancelled."""
-        failure = Failure(Cause.CANCELLED, f"not sent: the map stopped ({self._driver.snapshot().stopping})")
+        failure = Failure(Cause.CANCELLED, f"not sent: the map stopped ({stopping})")
         rest = [replace(one, failure=failure) for one, _ in self._open.values()] + list(self._ended.values())
         return sorted(rest, key=lambda one: one.index)
 

@@ -27,6 +27,7 @@ from brimful.run.signals import Signals
 from brimful.runtime.extras import LocalFleet, local_fleet
 from brimful.runtime.interrupt import unwinding
 from brimful.state.probes import check_provider, connect, worker_queues
+from brimful.state.provider import as_published
 from brimful.state.redis_retry import recent_refusal
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ def run_to_end(
         raise UsageError("--json and -o - would both write standard output: name an output file")
     local = options.rehearse or settings.redis_url is None
     with unwinding():
+        if not local and settings.redis_url is not None:
+            settings = asyncio.run(as_published(settings.redis_url, settings))
         prepared = prepare(options, settings.profile, Display().say if display.progress else lambda text: None)
     try:
         if local and not options.rehearse and not prepared.complete:

@@ -35,6 +35,11 @@ def admission_keys(tag: str) -> dict[str, str]:
     return {name: f"brimful:{{{tag}}}:{name}" for name in ADMISSION}
 
 
+def provider_key(tag: str) -> str:
+    """STRING: JSON of what the workers publish of their provider."""
+    return f"brimful:{{{tag}}}:provider"
+
+
 def everyone_channel(tag: str) -> str:
     """Channel of all of a key's processes: a new epoch, changed limits."""
     return f"brimful:{{{tag}}}:everyone"
