@@ -102,6 +102,7 @@ def configuration(redis_url: str | None = None) -> dict[str, Any]:
         "broker_channel_error_retry": True,
         "broker_transport_options": broker_options(settings.redis_url, settings.visibility_timeout_s),
         "result_backend_transport_options": broker_options(settings.redis_url, settings.visibility_timeout_s),
+        "result_expires": settings.result_expires_s,
         "result_backend_always_retry": True,
         "result_backend_base_sleep_between_retries_ms": 200,
         "result_backend_max_sleep_between_retries_ms": 2000,

@@ -108,6 +108,8 @@ class Settings(BaseSettings):
     shard counts until its last request has ended."""
     visibility_timeout_s: int = Field(15, ge=3)
     """A dead worker's task is redelivered when it has not been renewed for this long."""
+    result_expires_s: int = Field(86_400, ge=60)
+    """How long Redis keeps a single request's result, and the memory of its idempotency key. The workers' setting."""
     log_level: str = "INFO"
     state_dir: Path | None = None
     """Where the embedded Valkey keeps its data; None = $XDG_STATE_HOME/brimful."""

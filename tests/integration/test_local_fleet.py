@@ -21,6 +21,8 @@ from celery import Celery
 
 from brimful.config import Settings
 from brimful.errors import ExitCode, FleetError
+from brimful.state.keys import revoked_key
+from brimful.state.redis_url import sync_redis_client
 from brimful_worker.local.fleet import LocalFleet
 from support.commands import brimful, nothing_left
 from support.waiting import wait_until
@@ -53,8 +55,10 @@ def app(fleet: LocalFleet) -> Iterator[Celery]:
         yield app
 
 
-def _flower(fleet: LocalFleet, path: str, *, login: bool = True) -> str:
-    request = urllib.request.Request(f"{fleet.flower_url}{path}")
+def _flower(fleet: LocalFleet, path: str, *, login: bool = True, body: Any = None) -> str:
+    """GET, or POST where there is a body."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(f"{fleet.flower_url}{path}", data)
     if login:
         assert fleet.flower_login is not None
         request.add_header("Authorization", "Basic " + base64.b64encode(":".join(fleet.flower_login).encode()).decode())
@@ -65,6 +69,24 @@ def _flower(fleet: LocalFleet, path: str, *, login: bool = True) -> str:
 def test_a_task_by_name_gets_a_completion(fleet: LocalFleet, app: Celery) -> None:
     completion = app.send_task("brimful.sample", args=["The sky is"], kwargs={"max_tokens": 2}).get(timeout=20)
     assert len(completion["choices"]) == 1
+
+
+def test_flowers_api_enqueues_and_returns_results(fleet: LocalFleet) -> None:
+    def enqueue(max_tokens: int) -> str:
+        body = {"args": ["The sky is"], "kwargs": {"max_tokens": max_tokens}, "queue": "interactive"}
+        return str(json.loads(_flower(fleet, "/api/task/send-task/brimful.sample", body=body))["task-id"])
+
+    def result(id: str) -> dict[str, Any]:
+        return dict(json.loads(_flower(fleet, f"/api/task/result/{id}")))
+
+    first, slow = enqueue(2), enqueue(100)
+    wait_until(lambda: result(first)["state"] == "SUCCESS", "the result")
+    assert len(result(first)["result"]["choices"]) == 1
+    assert len(json.loads(_flower(fleet, f"/api/task/result/{first}?timeout=5"))["result"]["choices"]) == 1
+    _flower(fleet, f"/api/task/revoke/{slow}?terminate=true", body={})
+    wait_until(lambda: result(slow)["state"] == "REVOKED", "the task to be revoked")
+    with sync_redis_client(fleet.redis_url) as redis:
+        assert redis.get(revoked_key(slow)) == "terminate"
 
 
 def test_flower_asks_for_its_login_and_shows_a_running_task_without_its_prompt(fleet: LocalFleet, app: Celery) -> None:

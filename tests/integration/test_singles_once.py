@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from brimful import AsyncFleet, Fleet, errors
+from brimful.state.redis_url import sync_redis_client
 from support.fleets import Fleet as RealFleet
 from support.fleets import fleet
 from support.gateways import gateway_process
@@ -19,7 +20,7 @@ from support.waiting import wait_until
 def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealFleet]:
     with pytest.MonkeyPatch.context() as patch, gateway_process("--latency", "0.3") as gateway:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
-        with fleet(patch, gateway, workers=2, attempts=1) as real:
+        with fleet(patch, gateway, workers=2, attempts=1, result_expires_s=1800) as real:
             yield real
 
 
@@ -72,6 +73,15 @@ def test_a_request_that_failed_or_timed_out_is_sampled_again(real: RealFleet) ->
         with pytest.raises(errors.SampleTimeout):
             client.sample("a late one", max_tokens=20_000, idempotency_key="order-20", timeout=0.5)
         assert client.sample("a late one", max_tokens=4, idempotency_key="order-20", timeout=60)["choices"]
+
+
+def test_results_and_keys_are_kept_as_long_as_was_set(real: RealFleet) -> None:
+    handle = real.sample("kept", idempotency_key="order-22")
+    handle.get(timeout=60)
+    with sync_redis_client(real.local.redis_url) as redis:
+        [key] = [key for key in redis.scan_iter("brimful:{task:key-*}:claim") if handle.id in (redis.get(key) or "")]
+        for name in (f"celery-task-meta-{handle.id}", key):
+            assert 1700 < redis.ttl(name) <= 1800
 
 
 def test_a_key_of_another_type_is_refused(real: RealFleet) -> None:

@@ -34,7 +34,6 @@ _TTL_MS = 12_000
 """Below the visibility timeout: a dead worker's claim has expired when its message is delivered again."""
 _RENEW_S = 3.0
 _WAIT_S = 0.5
-_DAY_S = 86_400
 _DONE = "done "
 """A claim's value once its idempotency key has a result; the id of the task that stored it follows."""
 _STORED = '{"status": "SUCCESS"'
@@ -102,7 +101,7 @@ class Once:
                 self._release(claim, claim.token)
         if sampled and idempotency_key is not None:
             with contextlib.suppress(*REDIS_ERRORS):
-                await self._pipeline.ask(("SET", claim.key, f"{_DONE}{id}", "EX", int(task.backend.expires or _DAY_S)))
+                await self._pipeline.ask(("SET", claim.key, f"{_DONE}{id}", "EX", task.backend.expires))
         return outcome  # a plain claim expires after Celery has stored the result
 
     async def _claim(self, claim: _Claim, task: Task) -> Outcome | None:

@@ -4,12 +4,17 @@ import os
 import secrets
 import sys
 
+import click
+
 from brimful_worker.local.flower.redact import format_task, install
 
 __all__ = ["auto_refresh", "basic_auth", "format_task", "max_tasks", "persistent", "purge_offline_workers"]
 __all__ += ["task_runtime_metric_buckets", "tasks_columns"]
 
 install()
+# Flower's REST API makes results of Celery's current app. The app of `-A brimful` is not: a service may have its own.
+if (_command := click.get_current_context(silent=True)) is not None:
+    _command.obj.app.set_default()
 
 max_tasks = 10_000
 purge_offline_workers = 120
