@@ -1,8 +1,8 @@
 """The Celery app, found by ``celery -A brimful``. JSON only.
 
 Importing it reads nothing from the environment: Celery calls :func:`configuration` when it first needs a setting.
-Without BRIMFUL_REDIS_URL (or Celery's own ``-b`` or CELERY_BROKER_URL), the first connection raises SettingError, where
-Celery itself would try a broker on this machine.
+BRIMFUL_REDIS_URL beats Celery's own ``-b`` and CELERY_BROKER_URL, which may be meant for another app of the process.
+Without any of them, the first connection raises SettingError, where Celery itself would try a broker on this machine.
 """
 
 from __future__ import annotations
@@ -12,26 +12,49 @@ import sys
 from typing import Any, NoReturn
 
 from celery import Celery
+from celery.app.utils import Settings as CelerySettings
 from celery.signals import celeryd_init, worker_init
 from kombu import Queue, pools  # type: ignore[attr-defined]
 
 from brimful.config import Settings
-from brimful.errors import ExitCode
+from brimful.errors import ExitCode, RedisUnreachable, RedisUnusable
 from brimful.names import APP, QUEUES, TASK_SAMPLE, TASK_SHARD, Workload
 from brimful.runtime import fork
 from brimful.runtime.extras import missing, needs
-from brimful.state.redis_url import NOT_SET, broker_options, broker_url, required
+from brimful.state.probes import connect
+from brimful.state.redis_url import NOT_SET, broker_options, broker_url, celery_settings, required
 
+_CELERYS_URLS = ("CELERY_BROKER_URL", "CELERY_BROKER_READ_URL", "CELERY_BROKER_WRITE_URL", "CELERY_RESULT_BACKEND")
 POOL = "brimful_worker.pool:TaskPool"
 """A name, since clients must not import it. ``-P custom`` selects it too, if CELERY_CUSTOM_WORKER_POOL is set to it:
 Celery reads that variable before it loads any app."""
+
+
+class Configuration(CelerySettings):  # type: ignore[misc]  # celery ships no types
+    """Celery's settings. The URLs among them are read from Celery's own variables only where brimful's is not set."""
+
+    @property
+    def broker_url(self) -> Any:
+        return self.get("broker_url") or super().broker_url
+
+    @property
+    def broker_read_url(self) -> Any:
+        return self.get("broker_url") or super().broker_read_url
+
+    @property
+    def broker_write_url(self) -> Any:
+        return self.get("broker_url") or super().broker_write_url
+
+    @property
+    def result_backend(self) -> Any:
+        return self.get("result_backend") or super().result_backend
 
 
 class App(Celery):  # type: ignore[misc]  # celery ships no types
     """A Celery app without a default broker: connecting raises SettingError if none is set. Safe to fork after use.
 
     Private parts of celery 5.7.0 and kombu 5.7.0:
-        celery.app.base.Celery: _backend_cache, _pool
+        celery.app.base.Celery: _backend_cache, _conf, _pool
         celery.app.amqp.AMQP: _producer_pool
         celery.backends.redis.ResultConsumer: _pubsub, _reset_sync, subscribed_to
         kombu.pools: connections, producers
@@ -41,6 +64,8 @@ class App(Celery):  # type: ignore[misc]  # celery ships no types
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        # Celery fills this very object when a setting is first used. Its own __setattr__ would make this a setting.
+        object.__setattr__(self._conf, "__class__", Configuration)
         fork.register(self)
 
     def after_fork(self) -> None:
@@ -72,10 +97,9 @@ app = App(APP, set_as_current=False, include=["brimful.tasks"], amqp="brimful.ru
 def configuration(redis_url: str | None = None) -> dict[str, Any]:
     """Celery's settings, from brimful's. ``redis_url`` None: the environment's. Raises SettingError."""
     settings = Settings.load(redis_url=redis_url)
-    url = broker_url(settings.redis_url) if settings.redis_url else None
+    visibility_s = settings.visibility_timeout_s
     return {
-        "broker_url": url,
-        "result_backend": url or _celerys_own(),
+        **(celery_settings(settings.redis_url, visibility_s) if settings.redis_url else _without_url(visibility_s)),
         # JSON only: unpickling would run code of anybody who can write to Redis.
         "accept_content": ["json"],
         "task_queues": [Queue(name, routing_key=name) for name in QUEUES],  # type: ignore[no-untyped-call]
@@ -100,8 +124,6 @@ def configuration(redis_url: str | None = None) -> dict[str, Any]:
         "broker_connection_retry_on_startup": True,
         "broker_connection_max_retries": None,
         "broker_channel_error_retry": True,
-        "broker_transport_options": broker_options(settings.redis_url, settings.visibility_timeout_s),
-        "result_backend_transport_options": broker_options(settings.redis_url, settings.visibility_timeout_s),
         "result_expires": settings.result_expires_s,
         "result_backend_always_retry": True,
         "result_backend_base_sleep_between_retries_ms": 200,
@@ -110,10 +132,16 @@ def configuration(redis_url: str | None = None) -> dict[str, Any]:
     }
 
 
-def _celerys_own() -> str | None:
-    """Celery's broker URL, for results too if its transport can hold them."""
+def _without_url(visibility_timeout_s: int) -> dict[str, Any]:
+    """Celery's own broker URL, for results too if its transport can hold them."""
     url = os.environ.get("CELERY_BROKER_URL", "")
-    return url if url.startswith(("redis", "sentinel://")) else None
+    options = broker_options(visibility_timeout_s)
+    return {
+        "broker_url": None,
+        "result_backend": url if url.startswith(("redis", "sentinel://")) else None,
+        "broker_transport_options": options,
+        "result_backend_transport_options": options,
+    }
 
 
 app.add_defaults(configuration)
@@ -121,14 +149,23 @@ app.add_defaults(configuration)
 
 @celeryd_init.connect  # type: ignore[untyped-decorator]
 def require_parts(instance: Any, **_: Any) -> None:
-    """Exit with 2 if the worker's packages are not installed, or BRIMFUL_REDIS_URL is not set: a broker alone is not
-    enough."""
+    """Exit with 2 if the worker's packages are not installed, or there is no Redis that the fleet could ever use: a
+    broker alone is not enough."""
     if TASK_SAMPLE not in instance.app.tasks:
         return
     if absent := missing():
         _refuse(needs("a worker", absent))
-    if not Settings.load().redis_url:
+    if not (url := Settings.load().redis_url):
         _refuse(NOT_SET)
+    for name in _CELERYS_URLS:
+        if os.environ.get(name, "") not in ("", url, broker_url(url)):
+            print(f"brimful worker: {name} (or -b) is not used: BRIMFUL_REDIS_URL is set", file=sys.__stderr__)
+    try:
+        connect(url, timeout_s=1.0).close()
+    except RedisUnusable as error:
+        _refuse(str(error))
+    except RedisUnreachable:
+        pass  # the worker waits for it
 
 
 @worker_init.connect  # type: ignore[untyped-decorator]

@@ -17,11 +17,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from dotenv import dotenv_values
-from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from brimful.errors import SettingError
 from brimful.profile import Profile, get_profile
+from brimful.redis_address import with_tls_files
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +35,6 @@ FORMER_NAMES = {
 """Former name of a setting → its present name. Variables with a former name are still read, with a note."""
 _DOTENV = ".env"
 _REHEARSE = "--rehearse needs none"
-_REDIS_SCHEMES = ("redis://", "rediss://", "unix://", "sentinel://")
 
 
 class Settings(BaseSettings):
@@ -53,8 +53,14 @@ class Settings(BaseSettings):
     provider: str = "acs"
     profiles: Path | None = None
     """A TOML file with the user's own provider profiles."""
+    redis_ca_file: Path | None = None
+    """Certificate authorities that sign Redis's certificate, besides the system's."""
+    redis_cert_file: Path | None = None
+    """This process's own certificate for Redis, if the server asks for one."""
+    redis_key_file: Path | None = None
+    """Its key, if the certificate's file does not hold it."""
     redis_url: str | None = None
-    """redis://, rediss://, unix:// or sentinel://; None = an embedded Valkey on this machine."""
+    """A URL in a form of :mod:`brimful.redis_address`; None = an embedded Valkey on this machine."""
 
     # limits; None = the profile's
     slots: int | None = Field(None, ge=1)
@@ -127,10 +133,15 @@ class Settings(BaseSettings):
 
     @field_validator("redis_url")
     @classmethod
-    def _known_scheme(cls, url: str | None) -> str | None:
-        if url and not url.startswith(_REDIS_SCHEMES):
-            raise ValueError(f"must begin with {', '.join(_REDIS_SCHEMES[:-1])} or {_REDIS_SCHEMES[-1]}")
-        return url
+    def _check_redis_url(cls, url: str | None, others: ValidationInfo) -> str | None:
+        """The URL with the files of the fields above, so that it stands for the whole connection."""
+        if url is None:
+            return None
+        files = {name: others.data.get(f"redis_{name}_file") for name in ("ca", "cert", "key")}
+        try:
+            return with_tls_files(url, **files)
+        except SettingError as error:
+            raise ValueError(str(error).removeprefix("BRIMFUL_REDIS_URL: ")) from None
 
     @classmethod
     def load(cls, **flags: Any) -> Settings:

@@ -15,6 +15,7 @@ BrimfulError
 │   └── KeyRefused          exit 5   401 or 403
 └── FleetError              exit 1   Redis, the workers or the embedded server
     ├── RedisUnreachable    exit 2   nothing answers there, or it refuses this user
+    │   └── RedisUnusable            a setting must change: wrong password, untrusted certificate, a cluster
     ├── RedisRefused                 it answers, and takes nothing: its disk or memory is full, it is read-only
     └── NoWorker                     a task body was called outside a worker
 
@@ -121,6 +122,10 @@ class FleetError(BrimfulError):
 
 class RedisUnreachable(FleetError):
     exit_code = ExitCode.USAGE
+
+
+class RedisUnusable(RedisUnreachable):
+    """It answers, and cannot be used with these settings; waiting does not help."""
 
 
 class RedisRefused(FleetError):

@@ -20,7 +20,7 @@ from brimful.names import QUEUES
 from brimful.state.broker_queues import read_queues
 from brimful.state.keys import TAGS
 from brimful.state.probes import check_provider, connect
-from brimful.state.redis_url import broker_url, without_password
+from brimful.state.redis_url import celery_settings, without_password
 from brimful.state.target import RedisTarget, find_redis, find_tag
 from brimful_worker.local.server.valkey import Valkey, free_port
 from support.commands import brimful
@@ -182,10 +182,8 @@ def test_which_key_a_command_uses(valkey: Valkey, monkeypatch: pytest.MonkeyPatc
 def test_queues_are_counted_over_all_priorities(valkey: Valkey) -> None:
     from celery import Celery
 
-    from brimful.state.redis_url import broker_options
-
-    with Celery("x", broker=broker_url(valkey.url), set_as_current=False) as app:
-        app.conf.broker_transport_options = broker_options(valkey.url, 15)
+    with Celery("x", set_as_current=False) as app:
+        app.conf.update(celery_settings(valkey.url, 15))
         for queue in QUEUES:
             for priority in (0, 3, 9):
                 app.send_task("brimful.sample", queue=queue, priority=priority)
@@ -197,10 +195,11 @@ def test_queues_are_counted_over_all_priorities(valkey: Valkey) -> None:
     ("url", "shown"),
     [
         ("redis://:hush@host:1/0", "redis://host:1/0"),
-        ("rediss://me:hush@host", "rediss://host"),
+        ("rediss://me:hush@host", "rediss://host:6379/0"),
         ("unix://:hush@/run/redis.sock?db=1", "unix:///run/redis.sock?db=1"),
-        ("sentinel://:hush@a:1;sentinel://:hush@b:2/0?master=m", "sentinel://a:1;sentinel://b:2/0?master=m"),
-        ("redis://host?password=hush&x=1", "redis://host?password=***&x=1"),
+        ("sentinel://:hush@a:1;sentinel://:hush@b:2/0?master=m", "sentinel://a:1;b:2/0?master=m"),
+        ("redis://host?password=hush", "redis://host:6379/0"),
+        ("redis://:hush@host?x=1", "redis://…"),
     ],
 )
 def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:

@@ -12,6 +12,7 @@ import threading
 from pathlib import Path
 
 import pytest
+import redis
 
 import brimful
 from brimful import AsyncFleet, Fleet, errors
@@ -125,9 +126,19 @@ def test_a_handle_that_outlives_its_fleet_does_not_reconnect(valkey: Valkey, cap
 
 
 def test_a_given_url_beats_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert configuration("redis://there/1")["broker_url"] == "redis://there/1"
+    assert configuration("redis://there/1")["broker_url"] == "redis://there:6379/1"
     assert configuration()["broker_url"] is None
     assert isinstance(brimful.app, App)
     monkeypatch.setenv("CELERY_BROKER_URL", "redis://own/2")
     assert configuration()["result_backend"] == "redis://own/2"
     assert os.environ.get("BRIMFUL_REDIS_URL") is None
+
+
+@pytest.mark.parametrize("name", ["CELERY_BROKER_URL", "CELERY_BROKER_WRITE_URL", "CELERY_RESULT_BACKEND"])
+def test_the_fleets_url_beats_celerys_own_variables(valkey: Valkey, name: str) -> None:
+    """Such a variable may be meant for another app of the service."""
+    env = {name: "redis://127.0.0.1:1/0", "BRIMFUL_REDIS_URL": valkey.url}
+    done = _python("import brimful; print(brimful.sample.delay('x').state)", **env)
+    assert (done.returncode, done.stdout) == (0, "PENDING\n"), done.stderr
+    with redis.Redis(port=valkey.port) as client:
+        assert client.llen("interactive") == 1

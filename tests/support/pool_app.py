@@ -29,7 +29,7 @@ app.conf.update(
     broker_connection_retry_on_startup=True,
     broker_connection_max_retries=None,
     broker_channel_error_retry=True,
-    broker_transport_options=broker_options(URL, VISIBILITY_S),
+    broker_transport_options=broker_options(VISIBILITY_S),
     result_backend_always_retry=True,
     result_backend_max_sleep_between_retries_ms=2000,
     result_backend_thread_safe=True,

@@ -76,7 +76,8 @@ def _checks() -> Iterator[Check]:
                 yield from limit_checks(target, client, settings)
             yield from worker_checks(target, client, settings)
     except RedisUnreachable as error:
-        yield Check("Redis", Level.FAIL, str(error), "start it, or correct BRIMFUL_REDIS_URL")
+        found, _, remedy = str(error).rpartition("; ")
+        yield Check("Redis", Level.FAIL, found, remedy)
     except (redis.RedisError, OperationalError, OSError) as error:
         yield Check("Redis", Level.FAIL, f"{target.shown}: {error}", "check its log and its user's rights (ACL)")
 

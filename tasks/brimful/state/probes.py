@@ -2,26 +2,55 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from urllib.error import URLError
 from urllib.parse import urlsplit
 
 import redis
+from redis.exceptions import NoPermissionError
+from redis.sentinel import MasterNotFoundError
 
 from brimful.config import Settings
-from brimful.errors import RedisUnreachable, SettingError
-from brimful.state.redis_url import broker_options, broker_url, sync_redis_client, without_password
+from brimful.errors import RedisUnreachable, RedisUnusable, SettingError
+from brimful.redis_address import parse_redis_url
+from brimful.state.redis_url import celery_settings, sync_redis_client, without_password
 
+_NO_CLUSTER = (
+    ", on which Celery's broker does not work; set BRIMFUL_REDIS_URL to a server without cluster mode, or to Sentinels "
+    "for failover"
+)
+_TLS_FAULTS = (
+    (
+        *("Hostname mismatch", "its certificate is for another name"),
+        "use the name in the certificate, or have one issued for this name",
+    ),
+    (
+        *("IP address mismatch", "its certificate is for another name"),
+        "use the name in the certificate, or have one issued for this address",
+    ),
+    (
+        *("CERTIFICATE_VERIFY_FAILED", "its certificate is not trusted"),
+        "set BRIMFUL_REDIS_CA_FILE to the certificate of the authority that signed it",
+    ),
+    ("WRONG_VERSION_NUMBER", "it does not speak TLS", "use redis:// instead of rediss://, or its TLS port"),
+    ("record layer failure", "it does not speak TLS", "use redis:// instead of rediss://, or its TLS port"),
+    ("CERTIFICATE_REQUIRED", "it asks for a client certificate", "set BRIMFUL_REDIS_CERT_FILE"),
+)
+"""Text in OpenSSL's error, what it means, what to do."""
 _TIMEOUT_S = 5.0
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "ALL_PROXY")
 
 
 def connect(url: str, timeout_s: float = _TIMEOUT_S) -> redis.Redis:
-    """A client whose server has answered a PING. Raises RedisUnreachable."""
+    """A client whose server has answered a PING. Raises RedisUnreachable; RedisUnusable for a cluster too."""
+    client = sync_redis_client(url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s)
     try:
-        client = sync_redis_client(url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s)
         client.ping()
+        with contextlib.suppress(NoPermissionError):
+            if client.info("cluster").get("cluster_enabled"):
+                raise RedisUnusable(f"{without_password(url)} is a node of a Redis Cluster{_NO_CLUSTER}")
     except (redis.RedisError, OSError, ValueError) as error:
         raise unreachable(url, error) from None
     return client
@@ -30,12 +59,24 @@ def connect(url: str, timeout_s: float = _TIMEOUT_S) -> redis.Redis:
 def unreachable(url: str, error: Exception) -> RedisUnreachable:
     """The error to raise when a command failed with ``error``; its text holds no password."""
     said = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-    secret = urlsplit(url).password if url.count("//") == 1 else None
-    if secret:
-        said = said.replace(secret, "***")
-    return RedisUnreachable(
-        f"no Redis at {without_password(url)}: {said}; check BRIMFUL_REDIS_URL, and that the server runs"
-    )
+    address = parse_redis_url(url)
+    if address.password:
+        said = said.replace(address.password, "***")
+    place = without_password(url)
+    if isinstance(error, redis.AuthenticationError):
+        remedy = "correct them in BRIMFUL_REDIS_URL"
+        return RedisUnusable(f"Redis at {place} refuses this user or password ({said}); {remedy}")
+    if isinstance(error, NoPermissionError):
+        remedy = "docs/redis.md lists the rights that its user needs"
+        return RedisUnusable(f"Redis at {place} refuses this user a command ({said}); {remedy}")
+    if isinstance(error, MasterNotFoundError):
+        remedy = "check ?master= in BRIMFUL_REDIS_URL, and that a primary runs"
+        return RedisUnreachable(f"the Sentinels at {place} name no primary ({said}); {remedy}")
+    for mark, why, remedy in _TLS_FAULTS:
+        if mark in said:
+            return RedisUnusable(f"Redis at {place}: {why} ({said}); {remedy}")
+    what = "speaks TLS there" if address.tls and isinstance(error, redis.TimeoutError) else "runs"
+    return RedisUnreachable(f"no Redis at {place}: {said}; check BRIMFUL_REDIS_URL, and that the server {what}")
 
 
 def check_provider(settings: Settings) -> None:
@@ -74,7 +115,7 @@ def worker_queues(
     """
     from celery import Celery
 
-    with Celery("brimful-probe", broker=broker_url(redis_url), set_as_current=False) as app:
-        app.conf.broker_transport_options = broker_options(redis_url, visibility_timeout_s)
+    with Celery("brimful-probe", set_as_current=False) as app:
+        app.conf.update(celery_settings(redis_url, visibility_timeout_s))
         answers = app.control.inspect(timeout=timeout_s, limit=limit).active_queues() or {}
     return {node: [str(queue["name"]) for queue in queues] for node, queues in answers.items()}

@@ -17,6 +17,7 @@ from redis.exceptions import (
     AuthenticationError,
     AuthorizationError,
     ClusterDownError,
+    MovedError,
     NoPermissionError,
     OutOfMemoryError,
     ReadOnlyError,
@@ -40,12 +41,14 @@ _PREFIXES: dict[type[RedisError], str] = {
     OutOfMemoryError: "OOM",
     ReadOnlyError: "READONLY",
     NoPermissionError: "NOPERM",
+    MovedError: "MOVED",
 }
 """Error codes that redis-py removes from the reply's text."""
 _REMEDIES = {
     "MISCONF": "Free space on the disk where Redis keeps its data",
     "OOM": "Give Redis more memory (maxmemory)",
     "READONLY": "Let BRIMFUL_REDIS_URL name the primary",
+    "MOVED": "Let BRIMFUL_REDIS_URL name a server without cluster mode",
 }
 
 

@@ -1,19 +1,19 @@
-"""``BRIMFUL_REDIS_URL`` in the forms that Celery and redis-py take, and clients for it.
+"""A Redis URL in the forms that Celery and redis-py take, and clients for it.
 
-``redis://``, ``rediss://``, ``unix:///path?db=0`` and ``sentinel://host:26379;sentinel://other:26379/0?master=mymaster``.
+:mod:`brimful.redis_address` parses it; neither library sees the URL as it was written.
 """
 
 from __future__ import annotations
 
-import re
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import quote
 
 import redis
 from redis.asyncio import Redis
 from redis.asyncio.sentinel import Sentinel
 
 from brimful.errors import SettingError
+from brimful.redis_address import RedisAddress, parse_redis_url
 
 NOT_SET = "BRIMFUL_REDIS_URL is not set: it names the fleet's Redis (`brimful up` prints it)"
 PRIORITY_STEPS = (0, 3, 6, 9)
@@ -27,22 +27,35 @@ def required(url: str | None) -> str:
     return url
 
 
+def celery_settings(url: str, visibility_timeout_s: int) -> dict[str, Any]:
+    """Celery's settings of broker and result backend. Raises SettingError for an invalid URL."""
+    address = parse_redis_url(url)
+    options = broker_options(visibility_timeout_s)
+    if address.scheme == "sentinel":
+        options["master_name"] = address.master
+        options["sentinel_kwargs"] = _sentinel_options(address)
+    tls = None if address.tls is None else dict(address.tls)
+    return {
+        "broker_url": broker_url(url),
+        "result_backend": broker_url(url),
+        "broker_use_ssl": tls,
+        "redis_backend_use_ssl": tls,
+        "broker_transport_options": options,
+        "result_backend_transport_options": options,
+    }
+
+
 def broker_url(url: str | None) -> str:
-    """The URL for Celery's broker and result backend. Raises SettingError if there is none."""
-    url = required(url)
-    if url.startswith("unix://"):
-        parts = urlsplit(url)
-        db = parse_qs(parts.query).get("db", ["0"])[0]
-        auth = parts.netloc.rpartition("@")[0]
-        return f"redis+socket://{auth + '@' if auth else ''}{parts.path}?virtual_host={db}"
-    if url.startswith("sentinel://"):
-        return url.partition("?")[0]
-    return url
+    """The URL in Celery's form, without TLS parameters. Raises SettingError if there is none, or it is invalid."""
+    address = parse_redis_url(required(url))
+    if address.scheme == "unix":
+        return f"redis+socket://{address.login}{quote(address.path)}?virtual_host={address.db}"
+    return ";".join(f"{address.scheme}://{address.login}{host}/{address.db}" for host in address.hosts)
 
 
-def broker_options(url: str | None, visibility_timeout_s: int) -> dict[str, Any]:
+def broker_options(visibility_timeout_s: int) -> dict[str, Any]:
     """kombu's transport options. Publishers, workers and Flower must agree on steps and visibility timeout."""
-    options: dict[str, Any] = {
+    return {
         "visibility_timeout": visibility_timeout_s,
         "unacked_restore_interval": max(1, visibility_timeout_s // 3),
         "unacked_restore_throttle": 1,
@@ -54,15 +67,12 @@ def broker_options(url: str | None, visibility_timeout_s: int) -> dict[str, Any]
         "socket_connect_timeout": 5,
         "socket_keepalive": True,
     }
-    if url and url.startswith("sentinel://"):
-        options["master_name"] = _master_name(url)
-    return options
 
 
 def redis_client(url: str, **options: Any) -> Redis:
     """An asyncio client that answers with str and connects at its first command; ``options`` are redis-py's.
 
-    Close it with :func:`close_redis_client`.
+    Close it with :func:`close_redis_client`. Raises SettingError for an invalid URL.
     """
     client: Redis = _client(Redis, Sentinel, url, options)
     return client
@@ -83,12 +93,11 @@ async def close_redis_client(client: Redis) -> None:
 
 
 def without_password(url: str) -> str:
-    """The URL without user and password, for messages."""
-    places = []
-    for place in url.split(";"):
-        scheme, slashes, rest = place.rpartition("//")
-        places.append(f"{scheme}{slashes}{rest.rpartition('@')[2]}")
-    return re.sub(r"(password=)[^&]*", r"\1***", ";".join(places))
+    """The URL without user, password and TLS parameters, for messages."""
+    try:
+        return parse_redis_url(url).shown
+    except SettingError:
+        return f"{url.partition('://')[0]}://…"
 
 
 _CLIENT: dict[str, Any] = {
@@ -101,19 +110,21 @@ _CLIENT: dict[str, Any] = {
 
 
 def _client(client_class: Any, sentinel_class: Any, url: str, options: dict[str, Any]) -> Any:
-    settings = {**_CLIENT, **options}
-    if url.startswith("unix://"):
+    address = parse_redis_url(url)
+    login = {"username": address.username, "password": address.password}
+    settings = {**_CLIENT, **options, **{name: value for name, value in login.items() if value is not None}}
+    settings["db"] = address.db
+    if address.scheme == "unix":
         del settings["socket_keepalive"]  # redis-py's unix connections do not take it
-    if not url.startswith("sentinel://"):
-        return client_class.from_url(url, **settings)
-    places = [urlsplit(place if "//" in place else f"//{place}") for place in url.partition("?")[0].split(";")]
-    if password := next((place.password for place in places if place.password), None):
-        settings["password"] = password
-    sentinel = sentinel_class(
-        [(place.hostname or "127.0.0.1", place.port or 26379) for place in places], socket_timeout=5
-    )
-    return sentinel.master_for(_master_name(url), db=int(places[-1].path.strip("/") or 0), **settings)
+        return client_class.from_url(f"unix://{quote(address.path)}", **settings)
+    settings |= address.tls or {}
+    if address.scheme != "sentinel":
+        return client_class.from_url(f"{address.scheme}://{address.hosts[0]}", **settings)
+    sentinel = sentinel_class(list(address.places), sentinel_kwargs=_sentinel_options(address))
+    return sentinel.master_for(address.master, ssl=address.tls is not None, **settings)
 
 
-def _master_name(url: str) -> str:
-    return parse_qs(urlsplit(url).query).get("master", ["mymaster"])[0]
+def _sentinel_options(address: RedisAddress) -> dict[str, Any]:
+    """redis-py's options of a client of one Sentinel."""
+    options = {"socket_timeout": 5, "socket_connect_timeout": 5, **address.sentinel_login}
+    return options if address.tls is None else {**options, "ssl": True, **address.tls}
