@@ -39,6 +39,7 @@ check: $(VENV)/.dev
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 bench: $(VENV)/.dev
 	$(BIN)/python ops/bench

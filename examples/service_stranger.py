@@ -4,16 +4,16 @@ BRIMFUL_REDIS_URL=redis://… python examples/service_stranger.py
 """
 
 import os
+from typing import Any
 
 from celery import Celery
-from celery.result import AsyncResult
 
 URL = os.environ["BRIMFUL_REDIS_URL"]
 app = Celery("somebody-else", broker=URL, backend=URL)
 
 
-def ask(prompt: str, **fields: object) -> AsyncResult:
-    """``fields`` are the provider's: max_tokens, n, temperature, stop, model …
+def ask(prompt: str, **fields: object) -> Any:
+    """Celery's handle of the task. ``fields`` are the provider's: max_tokens, n, temperature, stop, model …
 
     The queue "interactive" is served before "batch". Celery's default queue is served too.
     """

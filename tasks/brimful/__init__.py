@@ -15,12 +15,13 @@ if TYPE_CHECKING:
     from brimful.errors import BrimfulError
     from brimful.outcome import Outcome, Rollout
     from brimful.request import Request
-    from brimful.tasks import sample, shard
+    from brimful.tasks import Handle, sample, shard
 
 __all__ = [
     "AsyncFleet",
     "BrimfulError",
     "Fleet",
+    "Handle",
     "Outcome",
     "Request",
     "Rollout",
@@ -35,6 +36,7 @@ _HOMES = {
     "AsyncFleet": "client.fleet_async",
     "BrimfulError": "errors",
     "Fleet": "client.fleet",
+    "Handle": "tasks",
     "Outcome": "outcome",
     "Request": "request",
     "Rollout": "outcome",

@@ -2,14 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 from celery import Task
 
 from brimful.celery import app
 from brimful.errors import BadRequest, SampleError
+from brimful.fields import warn_of_unknown
 from brimful.names import TASK_SAMPLE, TASK_SHARD
 from brimful.runtime.port import port
+
+if TYPE_CHECKING:
+    from celery.canvas import Signature
+
+
+class Handle(Protocol):
+    """An enqueued request: Celery's AsyncResult, as type checkers see it."""
+
+    id: str
+    backend: Any
+
+    @property
+    def state(self) -> str: ...
+
+    @property
+    def result(self) -> Any: ...
+
+    def get(self, timeout: float | None = None, propagate: bool = True) -> dict[str, Any]: ...
+
+    def ready(self) -> bool: ...
+
+    def successful(self) -> bool: ...
+
+    def failed(self) -> bool: ...
+
+    def forget(self) -> None: ...
+
+    def revoke(self, connection: Any = None, terminate: bool = False) -> None: ...
 
 
 class CoroutineTask(Task):  # type: ignore[misc]  # celery ships no types
@@ -21,8 +51,33 @@ class CoroutineTask(Task):  # type: ignore[misc]  # celery ships no types
         return port().run(self, self.run(*args, **kwargs))
 
 
-@app.task(base=CoroutineTask, name=TASK_SAMPLE, shared=False, throws=(SampleError, BadRequest))  # type: ignore[untyped-decorator]
-async def sample(request: Any = None, **fields: Any) -> dict[str, Any]:
+class SampleTask(CoroutineTask):
+    """The type of :data:`sample`. It warns of fields that may be misspelt."""
+
+    abstract = True
+
+    def delay(self, request: Any = None, **fields: Any) -> Handle:
+        """As documented at :data:`sample`."""
+        return self.apply_async((request,), fields)
+
+    def apply_async(
+        self, args: tuple[Any, ...] | list[Any] | None = None, kwargs: Mapping[str, Any] | None = None, **options: Any
+    ) -> Handle:
+        """``options`` are Celery's: ``queue``, ``task_id``, ``countdown``, ``expires``, ``priority``, ``link``, …"""
+        fields = dict(kwargs or {})
+        request = args[0] if args else fields.get("request")
+        warn_of_unknown({*fields, *(request if isinstance(request, Mapping) else ())})
+        handle: Handle = super().apply_async(args, fields, **options)
+        return handle
+
+    if TYPE_CHECKING:
+
+        def s(self, request: Any = None, **fields: Any) -> Signature: ...
+
+        def si(self, request: Any = None, **fields: Any) -> Signature: ...
+
+
+async def _sample(request: Any = None, **fields: Any) -> dict[str, Any]:
     """Sample one request. The result is the provider's completion.
 
     ::
@@ -45,6 +100,11 @@ async def sample(request: Any = None, **fields: Any) -> dict[str, Any]:
     assert outcome.completion is not None
     took = {"attempts": outcome.attempts, "waited_s": outcome.waited_s, "provider_s": outcome.provider_s}
     return {**outcome.completion, "brimful": took}
+
+
+sample: SampleTask = app.task(base=SampleTask, name=TASK_SAMPLE, shared=False, throws=(SampleError, BadRequest))(
+    _sample
+)
 
 
 @app.task(base=CoroutineTask, name=TASK_SHARD, shared=False, ignore_result=True)  # type: ignore[untyped-decorator]

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from brimful.errors import BadRequest, InputError
+from brimful.fields import likely
 from brimful.request import Request
 from brimful.run.input.reader import ReadOptions
 from brimful.run.input.sources import Source
-from brimful.run.input.unknown_fields import UnknownFields, likely
+from brimful.run.input.unknown_fields import UnknownFields
 from brimful.run.prepare import prepare
 from brimful.run.validate import Validation, validate
 from support.runs import PROFILE, options, write_lines

@@ -15,6 +15,7 @@ from brimful.celery import app_for
 from brimful.client.mapping import Asked, MapRun
 from brimful.config import Settings
 from brimful.errors import RedisUnreachable, SampleTimeout
+from brimful.fields import warn_of_unknown
 from brimful.names import IDEMPOTENCY_KEY, TASK_SAMPLE, Workload
 from brimful.packing.units import PackOption
 from brimful.request import Request
@@ -22,6 +23,7 @@ from brimful.runtime import fork
 from brimful.runtime.port import in_process
 from brimful.state.probes import connect, unreachable
 from brimful.state.redis_url import required
+from brimful.tasks import Handle
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +69,7 @@ class Client(Generic[Results]):
         RedisUnreachable if Redis does not answer at the start, RedisRefused if it refuses commands, and what
         ``requests`` raises.
         """
+        warn_of_unknown(fields)
         return self._results(MapRun(requests, self._settings, pack, workload, fields, ordered=True))
 
     def as_completed(
@@ -78,6 +81,7 @@ class Client(Generic[Results]):
         **fields: Any,
     ) -> Results:
         """As :meth:`map`, but each result as soon as it is there; ``index`` is its request's place."""
+        warn_of_unknown(fields)
         return self._results(MapRun(requests, self._settings, pack, workload, fields, ordered=False))
 
     def _results(self, run: MapRun) -> Results:
@@ -90,7 +94,7 @@ class Client(Generic[Results]):
         fields: Mapping[str, Any],
         task_id: str | None,
         idempotency_key: str | None,
-    ) -> AsyncResult[Any]:
+    ) -> Handle:
         """Raises RedisUnreachable."""
         raw = request.as_message() if isinstance(request, Request) else request
         queue = Workload(workload or Workload.INTERACTIVE).value
@@ -98,12 +102,14 @@ class Client(Generic[Results]):
         if idempotency_key is not None:
             arguments[IDEMPOTENCY_KEY] = idempotency_key
         if (backend := in_process()) is not None:
-            return backend.submit(raw, arguments, task_id)
+            answered: Handle = backend.submit(raw, arguments, task_id)
+            return answered
         with self._reporting():
             if not self._reached:
                 connect(self._url).close()  # with a wrong URL, Celery's result backend would retry for long
                 self._reached = True
-            return self._app.send_task(TASK_SAMPLE, args=[raw], kwargs=arguments, queue=queue, task_id=task_id)
+            sent: Handle = self._app.send_task(TASK_SAMPLE, args=[raw], kwargs=arguments, queue=queue, task_id=task_id)
+            return sent
 
     @contextlib.contextmanager
     def _reporting(self) -> Iterator[None]:
@@ -123,7 +129,7 @@ class Client(Generic[Results]):
         with contextlib.suppress(Exception):
             self._app.close()
 
-    def _revoke(self, handles: Iterable[AsyncResult[Any] | str]) -> None:
+    def _revoke(self, handles: Iterable[Handle | AsyncResult[Any] | str]) -> None:
         """Raises RedisUnreachable."""
         ids = [handle if isinstance(handle, str) else handle.id for handle in handles]
         if (backend := in_process()) is not None:
@@ -138,6 +144,12 @@ class Client(Generic[Results]):
             self._revoke([id])
         except RedisUnreachable as error:
             log.warning("brimful: request %s was abandoned and could not be cancelled: %s", id, error)
+
+
+def check_names(request: Asked, fields: Mapping[str, Any]) -> None:
+    """Warn of fields that may be misspelt."""
+    own = request.fields if isinstance(request, Request) else request
+    warn_of_unknown({*fields, *(own if isinstance(own, Mapping) else ())})
 
 
 def timed_out(timeout: float | None) -> SampleTimeout:

@@ -13,12 +13,13 @@ from celery.exceptions import TimeoutError as CeleryTimeout
 from celery.result import AsyncResult
 from celery.utils import uuid
 
-from brimful.client.base import Client, timed_out
+from brimful.client.base import Client, check_names, timed_out
 from brimful.client.mapping import Asked, MapRun, Sampled
 from brimful.errors import BrimfulError, Cancelled
 from brimful.names import Workload
 from brimful.runtime import fork
 from brimful.runtime.aio import OwnedAsyncGenerator, cancel_and_wait
+from brimful.tasks import Handle
 
 _T = TypeVar("_T")
 
@@ -65,6 +66,7 @@ class Fleet(Client[Generator[Sampled, None, None]]):
         Raises brimful.errors.BadRequest for a request that the provider would refuse, SampleTimeout (a TimeoutError),
         another SampleError for one that failed (Cancelled if it was revoked), and RedisUnreachable.
         """
+        check_names(request, fields)
         id = uuid()
         try:
             handle = self._send(request, workload, fields, id, idempotency_key)
@@ -93,16 +95,17 @@ class Fleet(Client[Generator[Sampled, None, None]]):
         task_id: str | None = None,
         idempotency_key: str | None = None,
         **fields: Any,
-    ) -> AsyncResult[Any]:
+    ) -> Handle:
         """Enqueue one request, as :meth:`sample` does, and return its Celery handle without waiting.
 
         ``handle.get(timeout=…)`` waits for the completion, and raises what :meth:`sample` raises, but celery's
         TaskRevokedError if it was revoked, and celery's TimeoutError, which leaves it running. ``task_id`` is the
         handle's id; a second request with the id of one that succeeded is not sampled. Raises RedisUnreachable.
         """
+        check_names(request, fields)
         return self._send(request, workload, fields, task_id, idempotency_key)
 
-    def cancel(self, *handles: AsyncResult[Any] | str) -> None:
+    def cancel(self, *handles: Handle | AsyncResult[Any] | str) -> None:
         """Revoke submitted requests (handles or task ids). A call in progress is closed within about a second.
 
         What waits is never sampled, even if no worker is up now: a revocation is kept for a week. Raises

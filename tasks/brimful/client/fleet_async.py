@@ -13,7 +13,7 @@ from typing import Any
 from celery.result import AsyncResult
 from celery.utils import uuid
 
-from brimful.client.base import Client, timed_out
+from brimful.client.base import Client, check_names, timed_out
 from brimful.client.mapping import Asked, MapRun, Sampled
 from brimful.errors import Cancelled
 from brimful.names import Workload
@@ -22,6 +22,7 @@ from brimful.runtime.aio import OwnedAsyncGenerator, cancel_and_wait
 from brimful.runtime.port import in_process
 from brimful.state.redis_retry import REDIS_ERRORS
 from brimful.state.redis_url import close_redis_client, redis_client
+from brimful.tasks import Handle
 
 _POLL_S = (0.02, 0.25)
 """First and longest pause between polls. One poll asks for all awaited results."""
@@ -77,6 +78,7 @@ class AsyncFleet(Client[AsyncGenerator[Sampled, None]]):
         **fields: Any,
     ) -> dict[str, Any]:
         """As :meth:`Fleet.sample`. If it is cancelled, so is the request."""
+        check_names(request, fields)
         id = uuid()
         try:
             async with asyncio.timeout(timeout):
@@ -97,11 +99,13 @@ class AsyncFleet(Client[AsyncGenerator[Sampled, None]]):
         task_id: str | None = None,
         idempotency_key: str | None = None,
         **fields: Any,
-    ) -> AsyncResult[Any]:
+    ) -> Handle:
         """As :meth:`Fleet.submit`; :meth:`result` waits for the completion."""
-        return await self._in_thread(self._send, request, workload, fields, task_id, idempotency_key)
+        check_names(request, fields)
+        sent: Handle = await self._in_thread(self._send, request, workload, fields, task_id, idempotency_key)
+        return sent
 
-    async def result(self, handle: AsyncResult[Any] | str) -> dict[str, Any]:
+    async def result(self, handle: Handle | AsyncResult[Any] | str) -> dict[str, Any]:
         """Wait for the completion of a submitted request (its handle or task id). Any number may be awaited at once.
 
         Raises brimful.errors.BadRequest and SampleError, as :meth:`Fleet.sample`.
@@ -127,7 +131,7 @@ class AsyncFleet(Client[AsyncGenerator[Sampled, None]]):
         completion: dict[str, Any] = meta["result"]
         return completion
 
-    async def cancel(self, *handles: AsyncResult[Any] | str) -> None:
+    async def cancel(self, *handles: Handle | AsyncResult[Any] | str) -> None:
         """As :meth:`Fleet.cancel`."""
         await self._in_thread(self._revoke, handles)
 

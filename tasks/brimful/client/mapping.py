@@ -6,6 +6,7 @@ Requests go to the workers as a run's do: packed, in shards, bounded, each exact
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sized
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,8 @@ from brimful.config import Settings
 from brimful.dispatch.driver import Driver
 from brimful.dispatch.in_process import InProcessDriver
 from brimful.errors import BadRequest
-from brimful.names import Workload
+from brimful.fields import KNOWN, unknown_field
+from brimful.names import IDEMPOTENCY_KEY, Workload
 from brimful.outcome import Cause, Failure, Outcome, Rollout
 from brimful.packing.request_size import line_profile
 from brimful.packing.units import Delivered, Failed, PackOption, Unit, parse_pack
@@ -32,6 +34,8 @@ from brimful.state.redis_url import close_redis_client, redis_client, required
 
 Asked = Request | Mapping[str, Any] | str | list[Any]
 """A Request, a mapping of its fields, or a prompt: ``str``, ``list[str]``, ``list[int]`` or ``list[list[int]]``."""
+
+log = logging.getLogger(__name__)
 
 REACH_S = 15.0
 """How long a map waits for Redis at its start; a Redis that was reached once is waited for without end."""
@@ -104,11 +108,14 @@ class MapRun:
         self._settings = settings
         self._pack = parse_pack(pack)
         self._ordered = ordered
+        _refuse_key(fields)
         self._fields = {**fields, "workload": Workload(workload).value}
         self._open: dict[int, tuple[Sampled, int]] = {}
         """By index: what came of a request so far, and how many of its rollouts are missing."""
         self._ended: dict[int, Sampled] = {}
         """By index, in the order in which they ended."""
+        self._unknown = set(self._fields)
+        """Fields that were pointed out."""
         self._next = 0
         self._moved = asyncio.Event()
 
@@ -170,6 +177,10 @@ class MapRun:
         if isinstance(one, Request):
             one = one.as_message()
         raw = one if isinstance(one, Mapping) else {"prompt": one}
+        for name in raw.keys() - KNOWN - self._unknown:
+            _refuse_key(raw)
+            self._unknown.add(name)
+            log.warning("brimful: %s", unknown_field(name))
         return Request.parse({**self._fields, **raw}, profile)
 
     def _take(self, item: Delivered | Failed) -> None:
@@ -211,6 +222,11 @@ class MapRun:
         failure = Failure(Cause.CANCELLED, f"not sent: the map stopped ({stopping})")
         rest = [replace(one, failure=failure) for one, _ in self._open.values()] + list(self._ended.values())
         return sorted(rest, key=lambda one: one.index)
+
+
+def _refuse_key(fields: Mapping[str, Any]) -> None:
+    if fields.get(IDEMPOTENCY_KEY) is not None:
+        raise BadRequest(f"{IDEMPOTENCY_KEY}: only single requests take it (Fleet.sample, submit), not maps")
 
 
 async def _reach(url: str) -> None:

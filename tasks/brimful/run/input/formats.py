@@ -12,9 +12,9 @@ from enum import StrEnum
 from typing import Any, NoReturn
 
 from brimful.errors import InputError
+from brimful.fields import likely
 from brimful.names import Mode
 from brimful.run.input.sources import Source
-from brimful.run.input.unknown_fields import likely
 
 _LIKELY_PROMPTS = ("text", "input", "question", "instruction", "query", "content", "user", "message")
 _URLS = {"/completions": Mode.COMPLETION, "/chat/completions": Mode.CHAT, "/completion-jobs": Mode.JOB}

@@ -5,26 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 from zlib import crc32
 
-_OPENAI = """
-model prompt messages n max_tokens max_completion_tokens temperature top_p stop seed logprobs top_logprobs echo suffix
-best_of logit_bias presence_penalty frequency_penalty user stream stream_options response_format tools tool_choice
-parallel_tool_calls functions function_call reasoning_effort metadata store service_tier
-"""
-_OTHERS = """
-steering top_k min_p min_tokens repetition_penalty length_penalty stop_token_ids ignore_eos skip_special_tokens
-add_special_tokens spaces_between_special_tokens include_stop_str_in_output prompt_logprobs truncate_prompt_tokens
-chat_template chat_template_kwargs add_generation_prompt continue_final_message guided_json guided_regex guided_choice
-guided_grammar structured_outputs priority
-"""
-_OURS = "id mode workload system"
-KNOWN = frozenset(f"{_OPENAI} {_OTHERS} {_OURS}".split())
-"""Fields of OpenAI's completions and chat completions, and of common servers with the same protocol."""
+from brimful.fields import KNOWN, likely
+
 _NAMES = 50  # counted by name
-_CUTOFF = 0.8
 _NAME_SHOWN = 60  # characters
 _encode = json.JSONEncoder(sort_keys=True).encode
 
@@ -80,12 +66,6 @@ class UnknownFields:
         if (rest := len(notes) - most) > 0:
             notes[most:] = [f"and {rest:,}{' or more' if self._more else ''} other unknown fields"]
         return notes
-
-
-def likely(name: str) -> str | None:
-    """The known field that ``name`` probably misspells."""
-    close = get_close_matches(name.lower().replace("-", "_"), KNOWN, 1, _CUTOFF)
-    return close[0] if close else None
 
 
 def _digest(value: Any) -> int:
