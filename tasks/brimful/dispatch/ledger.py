@@ -26,7 +26,7 @@ from redis.asyncio import Redis
 from brimful.outcome import Outcome
 from brimful.packing.units import Manifest, manifest_from, manifest_message
 from brimful.runtime.json_bytes import encode
-from brimful.state.keys import run_key
+from brimful.state.keys import revoked_key, run_key
 
 TTL_S = 7 * 24 * 3600
 CLAIM_TTL_S = 10.0
@@ -124,6 +124,16 @@ class RunLedger:
                 answers = map(bool, await pipe.execute())
             states |= {shard: ShardState(next(answers), next(answers), next(answers)) for shard in chunk}
         return states
+
+    async def revoked(self, shards: Sequence[str]) -> dict[str, str]:
+        """Those whose task was revoked: ``skip`` or ``terminate`` (:mod:`brimful.state.revocations`)."""
+        found: dict[str, str] = {}
+        for chunk in _chunks(shards):
+            async with self.client.pipeline(transaction=False) as pipe:
+                for shard in chunk:
+                    pipe.get(revoked_key(shard))
+                found |= {shard: value for shard, value in zip(chunk, await pipe.execute(), strict=True) if value}
+        return found
 
     async def results(self, after: str, count: int, block_ms: int | None) -> list[Result]:
         """Outcomes after the entry ``after`` ("0" = from the first). If there are none, waits up to ``block_ms``."""

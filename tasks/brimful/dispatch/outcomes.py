@@ -56,6 +56,14 @@ class Outcomes:
                 return list(delivered)
         if self._send_again(packed, failure):
             return []
+        return self._failed(packed, outcome, adopted)
+
+    def revoked(self, packed: PackedRequest, shard: str, *, adopted: bool = False) -> list[Delivered | Failed]:
+        """Records for a request that got no outcome, since its shard's task was revoked."""
+        message = f"its task {shard} was revoked before it ended; --retry-errors asks for it again"
+        return self._failed(packed, Outcome(packed.id, failure=Failure(Cause.CANCELLED, message)), adopted)
+
+    def _failed(self, packed: PackedRequest, outcome: Outcome, adopted: bool) -> list[Delivered | Failed]:
         records = failed_lines(packed, outcome)
         self._status.failures += len(records)
         return [replace(record, request=None) if adopted else record for record in records]

@@ -1,4 +1,4 @@
-"""Compares what is in flight with Redis: finds lost shards, and replans packs that would time out.
+"""Compares what is in flight with Redis: finds lost and revoked shards, and replans packs that would time out.
 
 A message is lost when a worker dies between taking it and recording that it has it, or when Redis loses its last
 second. Celery redelivers a dead worker's shard too, but later. A shard that was enqueued again without need does no
@@ -20,6 +20,7 @@ from brimful.dispatch.results import ResultsReader
 from brimful.dispatch.stop import Stop
 from brimful.state.broker_queues import find_shards
 from brimful.state.redis_retry import retry_until_available
+from brimful.state.revocations import TERMINATE
 
 log = logging.getLogger(__name__)
 
@@ -45,12 +46,30 @@ class Reconciler:
         """Never returns. Raises FleetError when Redis refuses."""
         while True:
             await asyncio.sleep(self.sweep_s / 5)
+            await self._end_revoked()
             if lost := await self._find_lost():
                 await self._enqueue_again(lost)
             if self.in_flight.status.stopping is None and (slow := self.intake.slow_shards()):
                 log.info("%d shards would time out; sent again in smaller requests", len(slow))
                 await retry_until_available(lambda: self.ledger.withdraw([shard.id for shard in slow]))
                 self.intake.plan_again(slow)
+
+    async def _end_revoked(self) -> None:
+        """Fail the lines of revoked shards. Every worker would discard such a shard if it were enqueued again.
+
+        Revoking without ``terminate`` leaves a shard alone that runs.
+        """
+        shards = {shard.id: shard for shard in self.in_flight.shards.values() if shard.enqueued_at}
+        revoked = await retry_until_available(lambda: self.ledger.revoked(list(shards))) if shards else {}
+        if not revoked:
+            return
+        states = await retry_until_available(lambda: self.ledger.look(list(revoked)))
+        ended = [id for id, how in revoked.items() if how == TERMINATE or not states[id].claimed]
+        if ended:
+            log.warning("%d shards were revoked; their lines are recorded as cancelled", len(ended))
+            await retry_until_available(lambda: self.ledger.withdraw(ended))
+            await self.results.read_again()  # what ended before
+            self.results.end_revoked([shards[id] for id in ended])
 
     async def _find_lost(self) -> list[Shard]:
         """Shards that two looks in a row found neither queued, nor unacknowledged, nor claimed."""

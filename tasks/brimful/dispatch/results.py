@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from brimful.dispatch.deliveries import Deliveries
-from brimful.dispatch.inflight import InFlight
+from brimful.dispatch.inflight import InFlight, Shard
 from brimful.dispatch.intake import Intake
 from brimful.dispatch.ledger import Result, RunLedger
 from brimful.dispatch.outcomes import STOPS, Outcomes
@@ -55,6 +55,16 @@ class ResultsReader:
         while results := await retry_until_available(lambda: self.ledger.results(entry, 64, None)):  # noqa: B023
             entry = results[-1].entry
             self.deliveries.put(self._records(results))
+
+    def end_revoked(self, shards: list[Shard]) -> None:
+        """Deliver failures for the requests of revoked shards. Outcomes that come all the same are dropped."""
+        for shard in shards:
+            for id in list(shard.requests):
+                if (packed := self.in_flight.end(id)) is not None:
+                    adopted = id in self.in_flight.adopted
+                    self.deliveries.put(self.outcomes.revoked(packed, shard.id, adopted=adopted))
+        self.intake.plan()
+        self.stop.end_if_done()
 
     def _records(self, results: list[Result]) -> list[Delivered | Failed]:
         records: list[Delivered | Failed] = []

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from celery import Celery
 from celery.app.control import Control
 
 from brimful.state.keys import revoked_key
@@ -26,10 +27,16 @@ class RecordingControl(Control):  # type: ignore[misc]  # celery ships no types
         self, task_id: str | Iterable[str], destination: Any = None, terminate: bool = False, **more: Any
     ) -> Any:
         ids = [task_id] if isinstance(task_id, str) else list(task_id)
-        client = getattr(self.app.backend, "client", None)
-        if client is not None and ids:  # a result backend other than Redis has no such client
-            with client.pipeline(transaction=False) as pipe:
-                for id in ids:
-                    pipe.set(revoked_key(id), TERMINATE if terminate else SKIP, ex=REVOCATION_S)
-                pipe.execute()
+        record_revoked(self.app, ids, TERMINATE if terminate else SKIP)
         return super().revoke(ids, destination, terminate, **more)
+
+
+def record_revoked(app: Celery, ids: Iterable[str], value: str) -> None:
+    """Raises redis.RedisError. Does nothing where the result backend is no Redis."""
+    client = getattr(app.backend, "client", None)
+    if client is None:
+        return
+    with client.pipeline(transaction=False) as pipe:
+        for id in ids:
+            pipe.set(revoked_key(id), value, ex=REVOCATION_S)
+        pipe.execute()

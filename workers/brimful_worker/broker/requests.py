@@ -6,18 +6,24 @@ Private parts of celery 5.7.0:
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import Any
 
 from billiard.einfo import ExceptionInfo
 from celery.app.task import Task
+from celery.signals import task_revoked
 from celery.worker.request import Request
 
 from brimful.names import TASK_SAMPLE, TASK_SHARD
 from brimful.outcome import Cause, Failure
 from brimful.runtime.redaction import describe
+from brimful.state.redis_retry import REDIS_ERRORS
+from brimful.state.revocations import TERMINATE, record_revoked
 from brimful_worker.broker.transport import LOST_HEADER
 from brimful_worker.broker.unacked import unacked
+
+log = logging.getLogger(__name__)
 
 MAX_LOST = 5
 """Deliveries after which a task whose worker died is failed as poison instead of redelivered."""
@@ -26,6 +32,17 @@ MAX_LOST = 5
 def install() -> None:
     """For this process: Celery makes a WorkerRequest of every message. Idempotent."""
     Task.Request = WorkerRequest
+    task_revoked.connect(_record_revoked_shard)
+
+
+def _record_revoked_shard(sender: Any, request: Any, expired: bool = False, **_: Any) -> None:
+    """Let the run's submitter know, whoever revoked the shard: without it, it would enqueue the shard again."""
+    if sender.name != TASK_SHARD or expired:
+        return
+    try:
+        record_revoked(sender.app, [request.id], TERMINATE)
+    except REDIS_ERRORS as error:
+        log.warning("cannot record that shard %s was revoked: %s", request.id, type(error).__name__)
 
 
 def poison_failure(headers: Any) -> Failure | None:

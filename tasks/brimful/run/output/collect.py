@@ -92,8 +92,6 @@ class Collector:
         cause, message = failed.failure.cause, failed.failure.message
         if cause in (Cause.KEY_REFUSED, Cause.BUDGET):
             self.on_end(cause.value, message)  # not the request's fault: the next try asks again
-        elif cause is Cause.CANCELLED:
-            pass
         elif self.errors is not None:
             self.errors.write_failed(failed)
         else:
