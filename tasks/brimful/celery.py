@@ -16,7 +16,6 @@ from celery.app.utils import Settings as CelerySettings
 from celery.signals import celeryd_init, worker_init
 from kombu import Queue, pools  # type: ignore[attr-defined]
 
-from brimful.config import Settings
 from brimful.errors import ExitCode, RedisUnreachable, RedisUnusable
 from brimful.names import APP, QUEUES, TASK_SAMPLE, TASK_SHARD, Workload
 from brimful.runtime import fork
@@ -96,6 +95,8 @@ app = App(APP, set_as_current=False, include=["brimful.tasks"], amqp="brimful.ru
 
 def configuration(redis_url: str | None = None) -> dict[str, Any]:
     """Celery's settings, from brimful's. ``redis_url`` None: the environment's. Raises SettingError."""
+    from brimful.config import Settings  # pydantic: a service pays for it at its first request, not at its import
+
     settings = Settings.load(redis_url=redis_url)
     visibility_s = settings.visibility_timeout_s
     return {
@@ -155,6 +156,8 @@ def require_parts(instance: Any, **_: Any) -> None:
         return
     if absent := missing():
         _refuse(needs("a worker", absent))
+    from brimful.config import Settings
+
     if not (url := Settings.load().redis_url):
         _refuse(NOT_SET)
     for name in _CELERYS_URLS:

@@ -36,6 +36,12 @@ def test_the_command_and_the_package_import_little() -> None:
     assert not heavy & set(_run("import brimful, brimful.cli, sys; print(*sys.modules)").split())
 
 
+def test_the_tasks_import_little_beside_celery() -> None:
+    """What is left takes hundredths of a second; pydantic alone takes longer, and comes with the first request."""
+    code = "from brimful import sample, app; import sys; print(*sys.modules)"
+    assert not {"pydantic", "dotenv", "typer", "aiohttp", "brimful.config"} & set(_run(code).split())
+
+
 def test_celery_finds_the_app_with_its_tasks() -> None:
     code = "from celery.app.utils import find_app; print(*sorted(find_app('brimful').tasks))"
     assert {"brimful.sample", "brimful.shard"} <= set(_run(code).split())

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from brimful.config import Settings
 from brimful.errors import UsageError
+
+if TYPE_CHECKING:
+    from brimful.config import Settings
 
 WORKER = ("aiohttp", "uvloop", "orjson", "hiredis", "prometheus_client")
 """Modules that a worker process imports and a plain install lacks."""

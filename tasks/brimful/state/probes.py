@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+from typing import TYPE_CHECKING
 from urllib.error import URLError
 from urllib.parse import urlsplit
 
@@ -12,10 +13,12 @@ import redis
 from redis.exceptions import NoPermissionError
 from redis.sentinel import MasterNotFoundError
 
-from brimful.config import Settings
 from brimful.errors import RedisUnreachable, RedisUnusable, SettingError
 from brimful.redis_address import parse_redis_url
 from brimful.state.redis_url import celery_settings, sync_redis_client, without_password
+
+if TYPE_CHECKING:
+    from brimful.config import Settings
 
 _NO_CLUSTER = (
     ", on which Celery's broker does not work; set BRIMFUL_REDIS_URL to a server without cluster mode, or to Sentinels "
