@@ -22,6 +22,7 @@ from brimful.runtime import fork
 from brimful.runtime.extras import missing, needs
 from brimful.state.probes import connect
 from brimful.state.redis_url import NOT_SET, broker_options, broker_url, celery_settings, required
+from brimful.state.result_consumer import keep_waiting
 
 _CELERYS_URLS = ("CELERY_BROKER_URL", "CELERY_BROKER_READ_URL", "CELERY_BROKER_WRITE_URL", "CELERY_RESULT_BACKEND")
 POOL = "brimful_worker.pool:TaskPool"
@@ -53,7 +54,7 @@ class App(Celery):  # type: ignore[misc]  # celery ships no types
     """A Celery app without a default broker: connecting raises SettingError if none is set. Safe to fork after use.
 
     Private parts of celery 5.7.0 and kombu 5.7.0:
-        celery.app.base.Celery: _backend_cache, _conf, _pool
+        celery.app.base.Celery: _backend_cache, _conf, _get_backend, _pool
         celery.app.amqp.AMQP: _producer_pool
         celery.backends.redis.ResultConsumer: _pubsub, _reset_sync, subscribed_to
         kombu.pools: connections, producers
@@ -66,6 +67,9 @@ class App(Celery):  # type: ignore[misc]  # celery ships no types
         # Celery fills this very object when a setting is first used. Its own __setattr__ would make this a setting.
         object.__setattr__(self._conf, "__class__", Configuration)
         fork.register(self)
+
+    def _get_backend(self) -> Any:
+        return keep_waiting(super()._get_backend())
 
     def after_fork(self) -> None:
         """Celery's own hook runs in children of multiprocessing only, and closes what the parent still uses."""
@@ -126,6 +130,9 @@ def configuration(redis_url: str | None = None) -> dict[str, Any]:
         "broker_connection_max_retries": None,
         "broker_channel_error_retry": True,
         "result_expires": settings.result_expires_s,
+        # Callers that wait for a result meet their own timeout, a few seconds late at most.
+        "redis_socket_timeout": 5.0,
+        "redis_socket_connect_timeout": 5.0,
         "result_backend_always_retry": True,
         "result_backend_base_sleep_between_retries_ms": 200,
         "result_backend_max_sleep_between_retries_ms": 2000,

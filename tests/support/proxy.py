@@ -23,6 +23,7 @@ class Proxy:
         self.frozen = asyncio.Event()
         self.frozen.set()
         self.dropped = 0
+        self.refused = 0
         self._pairs: set[tuple[asyncio.StreamWriter, asyncio.StreamWriter]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._subscribed: set[asyncio.StreamWriter] = set()
@@ -63,6 +64,7 @@ class Proxy:
         self._tasks.add(task)
         try:
             if self.refuse:
+                self.refused += 1
                 return
             try:
                 from_server, to_server = await asyncio.open_connection("127.0.0.1", self.target)

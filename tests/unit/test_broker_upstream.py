@@ -19,6 +19,10 @@ import pytest
 from support import house, upstream
 
 SIGNATURES = {
+    "celery.backends.asynchronous.BaseResultConsumer.reconnect_on_error": "(self)",
+    "celery.backends.base.KeyValueStoreBackend._get_task_meta_for": "(self, task_id)",
+    "celery.backends.redis.ResultConsumer._locked": "(self)",
+    "celery.backends.redis.ResultConsumer._reconnect": "(self)",
     "celery.app.trace.saferepr": "(o, maxlen=None, maxlevels=3, seen=None)",
     "celery.concurrency.base.BasePool._get_info": "(self)",
     "celery.concurrency.base.BasePool.flush": "(self)",

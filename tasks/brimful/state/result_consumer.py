@@ -1,0 +1,125 @@
+"""Waits for Celery results in Redis through outages of any length: ``.get()`` ends with the result or its own timeout.
+
+Celery's own consumer gives up after about 25 seconds without Redis, and then never sees a result that was stored
+meanwhile. This one tries again as long as somebody waits. It also reads the awaited results now and then, since a
+message that was published while a connection was broken does not come again.
+
+Private parts of celery 5.7.0:
+    celery.backends.asynchronous.BaseResultConsumer: _connection_errors, reconnect_on_error
+    celery.backends.base.BaseBackend: _pending_messages, _pending_results
+    celery.backends.base.KeyValueStoreBackend: _get_task_meta_for
+    celery.backends.redis.ResultConsumer: _decode_result, _get_key_for_task, _locked, _pending_unsubscribe, _pubsub,
+        _reconnect, subscribed_to
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from celery import states
+from celery.backends.redis import RedisBackend, ResultConsumer
+from redis.exceptions import AuthenticationError
+
+from brimful.state.probes import unreachable
+
+log = logging.getLogger(__name__)
+
+_READ_AGAIN_S = 10.0
+_LOG_AGAIN_S = 60.0
+_CHUNK = 500
+
+
+def keep_waiting(backend: Any) -> Any:
+    """The backend; if it is Celery's for Redis, waits for its results outlive outages."""
+    if isinstance(backend, RedisBackend):
+        backend.result_consumer = PatientConsumer(
+            backend, backend.app, backend.accept, backend._pending_results, backend._pending_messages
+        )
+    return backend
+
+
+class PatientConsumer(ResultConsumer):  # type: ignore[misc]  # celery ships no types
+    """A ResultConsumer that may be without a connection: ``_pubsub`` is None then, ``subscribed_to`` what is awaited.
+
+    Each call of ``drain_events``, about one a second, tries to connect once. Only a wrong password is raised.
+    """
+
+    _pubsub: Any
+    _read_at = 0.0
+    _logged_at = 0.0
+
+    @contextmanager
+    def reconnect_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except TimeoutError:  # a poll without a message; redis-py's TimeoutError is another class
+            raise
+        except AuthenticationError as error:
+            raise unreachable(str(self.backend.url), error) from None
+        except self._connection_errors as error:
+            with self._locked():
+                pubsub, self._pubsub = self._pubsub, None
+                if pubsub is not None:
+                    pubsub.close()
+            now = time.monotonic()
+            if now - self._logged_at >= _LOG_AGAIN_S:
+                self._logged_at = now
+                log.warning("brimful: Redis does not answer (%s); still waiting for results", type(error).__name__)
+
+    def _reconnect(self) -> None:
+        """Subscribe to what is awaited, then read what came before."""
+        with self._locked(), self.reconnect_on_error():
+            self.subscribed_to -= self._pending_unsubscribe
+            self._pending_unsubscribe.clear()
+            if not self.subscribed_to:
+                return
+            self._pubsub = self.backend.client.pubsub(ignore_subscribe_messages=True)
+            self._pubsub.subscribe(*self.subscribed_to)
+            self._read(self.subscribed_to)
+
+    def _read(self, keys: Iterable[Any]) -> None:
+        self._read_at = time.monotonic()
+        keys = list(keys)
+        for begin in range(0, len(keys), _CHUNK):
+            for stored in self.backend.client.mget(keys[begin : begin + _CHUNK]):
+                if stored:
+                    self._take(self._decode_result(stored))
+
+    def _take(self, meta: dict[str, Any]) -> None:
+        """As Celery's ``on_wait_for_pending``, which drops the message of a result that was read instead."""
+        self.on_state_change(meta, None)
+        if meta["status"] in (states.SUCCESS, states.FAILURE):
+            buffered = self.backend._pending_messages
+            if (messages := buffered.pop(meta["task_id"], None)) is not None:
+                buffered.total -= len(messages)
+
+    def consume_from(self, task_id: str) -> None:
+        with self._locked():
+            if self._pubsub is not None or not self.subscribed_to:
+                super().consume_from(task_id)
+                return
+            key = self._get_key_for_task(task_id)
+            self._pending_unsubscribe.discard(key)
+            self.subscribed_to.add(key)
+            self._reconnect()
+
+    def on_wait_for_pending(self, result: Any, **_: Any) -> None:
+        """A failed read is left to ``drain_events``. Celery's would repeat it without regard to a timeout."""
+        members = getattr(result, "results", None)
+        with self.reconnect_on_error():
+            if members is None:
+                self._take(self.backend._get_task_meta_for(result.id))
+            else:
+                self._read({self._get_key_for_task(one.id) for one in members})
+
+    def drain_events(self, timeout: float | None = None) -> None:
+        if self._pubsub is None:
+            self._reconnect()
+        elif time.monotonic() - self._read_at >= _READ_AGAIN_S:
+            with self._locked(), self.reconnect_on_error():
+                self._read(self.subscribed_to)
+        super().drain_events(timeout)
