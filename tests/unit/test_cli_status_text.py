@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
 
 from brimful.cli.status import render
 from brimful.state.broker_queues import Queues
+from brimful.state.provider_health import ProviderHealth
 from brimful.state.status import Status, WorkerStatus
 
 _QUEUES = Queues({"interactive": 1, "batch": 22, "celery": 0}, unacked=7)
@@ -36,6 +38,12 @@ _STATUS = Status(
 )
 
 
+def _health(state: str, ago: float) -> ProviderHealth:
+    now = time.time()
+    last = {"ok": now - 500, state: now}
+    return ProviderHealth(state, since=now - ago, at=now, status=5, message="HTTP 5: no", last=last)
+
+
 def test_slots_starts_queues_and_workers_are_shown() -> None:
     text = render(_STATUS, _QUEUES)
     assert "12/16, of which 2 cool down" in text
@@ -54,6 +62,14 @@ def test_slots_starts_queues_and_workers_are_shown() -> None:
         ({"pause_s": 12.34, "pause_reason": "Retry-After of the provider"}, "paused for 12.3 s: Retry-After"),
         ({"rebuilding": True}, "Redis lost its memory"),
         ({"circuit_breaker": "open", "failures": 20}, "circuit breaker open after 20 failures in a row"),
+        ({"next_start_s": 4.25}, "600/600 in 60 s; next start in 4.2 s"),
+        ({"provider": _health("ok", 0.0)}, "provider   ok, "),
+        (
+            {"provider": _health("failing", 400.0)},
+            "provider   failing since 7 min ago, last ",
+        ),
+        ({"provider": _health("key_refused", 9.0)}, "key refused: every request fails until the key is replaced"),
+        ({"provider": _health("quota", 9.0)}, "quota at its end: every request fails"),
         ({"epoch": None}, "no worker has used it here yet"),
         ({"starts": None, "starts_used": 0}, "0 (no limit)"),
         ({"tokens": 1000, "tokens_used": 10}, "10/1000"),

@@ -68,7 +68,8 @@ class WorkerPort:
                     stack.callback(asyncio.create_task(updating).cancel)
             stack.push_async_callback(self._admission.aclose)
             await self._admission.start(timeout_s=None)
-            stack.callback(asyncio.create_task(self._publish()).cancel)
+            for publishing in (self._publish(), self._publish_health()):
+                stack.callback(asyncio.create_task(publishing).cancel)
             await stack.enter_async_context(self._shards)
             await stack.enter_async_context(self._once)
             self._stack = stack.pop_all()
@@ -132,6 +133,13 @@ class WorkerPort:
             while True:
                 await retry_until_available(lambda: publish(client, self._settings))
                 await asyncio.sleep(PUBLISH_S)
+        finally:
+            await close_redis_client(client)
+
+    async def _publish_health(self) -> None:
+        client = redis_client(required(self._settings.redis_url))
+        try:
+            await self._sampler.health.publish(client, self._settings.key_tag)
         finally:
             await close_redis_client(client)
 

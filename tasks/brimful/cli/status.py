@@ -17,12 +17,17 @@ from brimful.names import QUEUES
 from brimful.runtime.interrupt import unwinding
 from brimful.state.broker_queues import Queues, read_queues
 from brimful.state.probes import connect, unreachable
+from brimful.state.provider_health import ProviderHealth, ProviderState
 from brimful.state.status import Status, known_tags, read_status
 from brimful.state.target import RedisTarget, find_redis, find_tag
 
 _EVERY_S = 1.0
 _SILENT_S = 5.0
 _BAR = 30
+_STOPPED = {
+    ProviderState.KEY_REFUSED.value: "key refused: every request fails until the key is replaced",
+    ProviderState.QUOTA.value: "quota at its end: every request fails until it is raised",
+}
 
 
 def status(
@@ -84,11 +89,14 @@ def render(status: Status, queues: Queues) -> str:
     else:
         cooling = f", of which {status.cooling} cool down" if status.cooling else ""
         lines.append(_bar("slots", status.slots_used, status.slots, cooling))
-        lines.append(_bar("starts", status.starts_used, status.starts, f" in {status.window_s:g} s"))
+        next_start = f"; next start in {status.next_start_s:.1f} s" if status.next_start_s > 0 else ""
+        lines.append(_bar("starts", status.starts_used, status.starts, f" in {status.window_s:g} s{next_start}"))
     if status.tokens:
         lines.append(_bar("tokens", status.tokens_used, status.tokens, f" in {status.window_s:g} s"))
     if status.budget:
         lines.append(_bar("budget", status.budget_spent, status.budget, " tokens spent"))
+    if status.provider is not None:
+        lines.append(f"provider   {_provider(status.provider)}")
     lines.append("waiting    " + ", ".join(f"{name} {count}" for name, count in status.waiting.items()))
     lengths = ", ".join(f"{name} {queues.lengths[name]}" for name in QUEUES)
     lines.append(f"queues     {lengths}; delivered to workers {queues.unacked}")
@@ -104,6 +112,27 @@ def render(status: Status, queues: Queues) -> str:
     return "\n".join(lines)
 
 
+def _provider(health: ProviderHealth) -> str:
+    """Its state, since when, and what it said last, if that was no success."""
+    now = time.time()
+    if health.state == ProviderState.OK:
+        return f"ok, {_ago(now - health.at)}"
+    colour = "red" if health.state in (ProviderState.KEY_REFUSED, ProviderState.QUOTA) else "yellow"
+    ok = health.last.get(ProviderState.OK)
+    before = f"; last success {_ago(now - ok)}" if ok is not None else ""
+    state = paint(health.state.replace("_", " "), colour)
+    return f"{state} since {_ago(now - health.since)}, last {_ago(now - health.at)}: {health.message}{before}"
+
+
+def _ago(seconds: float) -> str:
+    if seconds < 1:
+        return "now"
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit} ago"
+    return f"{seconds:.0f} s ago"
+
+
 def _headline(status: Status) -> str:
     key = f"key {status.tag}"
     if status.epoch is None:
@@ -111,6 +140,8 @@ def _headline(status: Status) -> str:
     if status.rebuilding:
         state = paint("rebuilding", "yellow")
         return f"{key}  {state}: Redis lost its memory; nothing starts until all workers have reported"
+    if status.provider is not None and (why := _STOPPED.get(status.provider.state)):
+        return f"{key}  {paint(why, 'red')}"
     if status.pause_s > 0:
         reason = status.pause_reason or "no reason was given"
         return f"{key}  {paint('paused', 'yellow')} for {status.pause_s:.1f} s: {reason}"

@@ -40,6 +40,11 @@ def provider_key(tag: str) -> str:
     return f"brimful:{{{tag}}}:provider"
 
 
+def health_key(tag: str) -> str:
+    """HASH: how the provider answered last (:mod:`brimful.state.provider_health`)."""
+    return f"brimful:{{{tag}}}:health"
+
+
 def everyone_channel(tag: str) -> str:
     """Channel of all of a key's processes: a new epoch, changed limits."""
     return f"brimful:{{{tag}}}:everyone"

@@ -18,7 +18,8 @@ from redis.exceptions import ResponseError
 
 from brimful.errors import UsageError
 from brimful.packing.slot_model import Limits
-from brimful.state.keys import TAGS, admission_keys, everyone_channel
+from brimful.state.keys import TAGS, admission_keys, everyone_channel, health_key
+from brimful.state.provider_health import ProviderHealth, parse_health
 
 SETTABLE = {
     "slots": "slots",
@@ -96,6 +97,8 @@ class Status:
     workers: tuple[WorkerStatus, ...] = field(default=())
     next_start_s: float = 0.0
     """Seconds until a full window takes another start; 0 = at once."""
+    provider: ProviderHealth | None = None
+    """How it answered last; None: it was not asked lately."""
     brought: dict[str, float] = field(default_factory=dict)
     """The limits of the workers' own settings, in force where none is overridden; empty before the first worker."""
 
@@ -200,10 +203,12 @@ def _read(pipe: Any, tag: str) -> None:
         pipe.hgetall(keys[name])
     for name in ("slots", "starts", "heard", "interactive", "batch"):
         pipe.zrange(keys[name], 0, -1, withscores=True)
+    pipe.hgetall(health_key(tag))
 
 
 def _status(tag: str, answers: list[Any]) -> Status:
-    (seconds, micros), state, defaults, overrides, described, slots, starts, heard, interactive, batch = answers
+    (seconds, micros), state, defaults, overrides, described, *queues, health = answers
+    slots, starts, heard, interactive, batch = queues
     now = int(seconds) * 1000 + int(micros) // 1000 + int(state.get("skew", 0))
     limits = limits_from_redis({**defaults, **overrides})
     span = round(1000 * (limits.get("window_s", 0) + limits.get("guard_s", 0)))
@@ -246,6 +251,7 @@ def _status(tag: str, answers: list[Any]) -> Status:
         overridden=tuple(name for name, key in SETTABLE.items() if key in overrides),
         workers=tuple(sorted(workers, key=lambda worker: worker.name)),
         next_start_s=_next_start_ms([at + span - now for _, at in starts], most_starts) / 1000,
+        provider=parse_health(health),
         brought=limits_from_redis(defaults),
     )
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from brimful.errors import SettingError
+from brimful.state.provider_health import ProviderState
 from brimful_worker.metrics.server import listen
 
 if TYPE_CHECKING:
@@ -155,6 +156,9 @@ WAITING = Gauge(
     "brimful_waiting_requests", "Requests of the whole fleet that wait for a grant.", "requests", ("workload",)
 )
 PAUSED = Gauge("brimful_pause_seconds", "Time left of the fleet-wide pause.", "seconds")
+PROVIDER_STATE = Gauge(
+    "brimful_provider_state", "1 for the state of the provider's last answer to the fleet.", "boolean", ("state",)
+)
 BREAKER_OPEN = Gauge("brimful_breaker_open", "1 while the circuit breaker holds back new starts.", "boolean")
 REBUILDING = Gauge("brimful_rebuilding", "1 while admission is rebuilt after Redis lost its memory.", "boolean")
 REBUILDS = Counter("brimful_rebuilds_total", "Rebuilds of admission after Redis lost its memory.", "rebuilds")
@@ -185,6 +189,8 @@ def fleet_status(status: Status, name: str = "") -> None:
     for workload, waiting in status.waiting.items():
         WAITING.set(waiting, workload)
     PAUSED.set(status.pause_s)
+    for state in ProviderState:
+        PROVIDER_STATE.set(float(status.provider is not None and status.provider.state == state), state)
     BREAKER_OPEN.set(float(status.circuit_breaker != "closed"))
     REBUILDING.set(float(status.rebuilding))
     REBUILDS.inc(by=float(None not in (_epoch, status.epoch) and _epoch != status.epoch))

@@ -28,6 +28,7 @@ from brimful_worker.provider.jobs import JobKey
 from brimful_worker.provider.session import Provider
 from brimful_worker.sampling import retry
 from brimful_worker.sampling.budget import BudgetGate
+from brimful_worker.sampling.health import HealthReporter
 from brimful_worker.sampling.job_hooks import job_hooks
 from brimful_worker.sampling.stats import RequestStats
 
@@ -59,6 +60,7 @@ class Sampler:
         self.uniform = uniform
         self.stopping = stopping
         self.budget = BudgetGate(uniform=uniform)
+        self.health = HealthReporter()
         self.worker = f"{socket.gethostname()}:{os.getpid()}"
         profile = settings.profile
         self._share = asyncio.Semaphore(profile.per_process) if profile.slots > profile.per_process else None
@@ -222,13 +224,14 @@ class _Sampling:
             self.stats.attempted(answer, elapsed_s)
             rest_s = max(rest_s, release_delay(sampler.settings.release_delay_s, elapsed_s))
         lease.report(ok=retry.provider_health(answer), tokens_used=answer.tokens_used, cooldown_s=rest_s)
-        if answer.kind is Kind.BUDGET:
-            if await sampler.in_flight_elsewhere() <= 0:
+        if answer.kind is Kind.BUDGET and await sampler.in_flight_elsewhere() > 0:
+            sampler.budget.refused()
+        else:
+            sampler.health.observe(answer)
+            if answer.kind is Kind.BUDGET:
                 sampler.budget.end(hold)
-            else:
-                sampler.budget.refused()
-        elif answer.completion is not None:
-            sampler.budget.fitted()
+            elif answer.completion is not None:
+                sampler.budget.fitted()
         if answer.retry_after_s:
             await self._pause_fleet(answer)
         return answer
@@ -267,7 +270,9 @@ class _Sampling:
         """The provider named a time: no worker of the fleet starts anything until then."""
         assert answer.retry_after_s is not None
         seconds = min(answer.retry_after_s, self.sampler.settings.retry_after_cap_s)
-        await self.sampler.admission.pause(seconds, f"{answer.cause}: the provider said Retry-After {seconds:g} s")
+        reason = f"{answer.cause}: the provider said Retry-After {seconds:g} s"
+        self.sampler.health.paused(seconds, reason)
+        await self.sampler.admission.pause(seconds, reason)
 
     def _note(self, answer: Classification) -> None:
         self.last = answer

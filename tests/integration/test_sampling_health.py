@@ -1,0 +1,97 @@
+"""How the provider answers, as an operator sees it: in the log, in ``brimful status`` and in the metrics."""
+
+from __future__ import annotations
+
+import json
+import logging
+import urllib.request
+
+import pytest
+
+from brimful.state.provider_health import parse_health
+from brimful_worker.local.server.valkey import Valkey, free_port
+from brimful_worker.provider.answers.answer import Classification, Kind
+from brimful_worker.sampling.health import HealthReporter
+from support.commands import brimful, command, environment
+from support.gateways import gateway_process
+from support.pool_worker import Background, client
+from support.waiting import wait_until
+
+KEY = "sk-health-7d1f"
+
+
+def test_a_refused_key_is_seen_at_once(valkey: Valkey) -> None:
+    port = free_port()
+    with gateway_process("--latency", "0", "--per-token", "0") as gateway, client(valkey.url) as service:
+        env = environment(
+            ACS_API_BASE=gateway.url,
+            ACS_API_KEY=KEY,
+            BRIMFUL_REDIS_URL=valkey.url,
+            BRIMFUL_METRICS_PORT=str(port),
+        )
+
+        def gauge(state: str) -> bool:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
+                lines = page.read().decode().splitlines()
+            return any(line.endswith(f'state="{state}"}} 1.0') for line in lines if "provider_state" in line)
+
+        with Background(command("worker", "--name", "one@test"), env).ready() as worker:
+            service.send_task("brimful.sample", ("hi",), {"max_tokens": 2}).get(timeout=60)
+            wait_until(lambda: gauge("ok"), "the gauge of a good answer")
+            gateway.set_faults("401")
+            asked = [service.send_task("brimful.sample", ("hi",), {"max_tokens": 2}) for _ in range(20)]
+            for one in asked:
+                one.get(timeout=60, propagate=False)
+            wait_until(lambda: gauge("key_refused"), "the gauge of the refused key")
+            assert not gauge("ok")
+            status = brimful("status", BRIMFUL_REDIS_URL=valkey.url)
+            assert "key refused: every request fails until the key is replaced" in status.stdout.splitlines()[0]
+            assert "provider   key refused since" in status.stdout
+            assert "HTTP 401" in status.stdout
+            seen = json.loads(brimful("status", "--json", BRIMFUL_REDIS_URL=valkey.url).stdout)["provider"]
+            assert (seen["state"], seen["status"]) == ("key_refused", 401)
+            errors = [line for line in worker.output.splitlines() if "ERROR" in line]
+            assert len(errors) == 1
+            assert "the provider refuses the API key (HTTP 401" in errors[0]
+            gateway.set_faults("")
+            service.send_task("brimful.sample", ("hi",), {"max_tokens": 2}).get(timeout=60)
+            wait_until(lambda: gauge("ok"), "the gauge of a good answer")
+            assert "the provider takes requests again" in worker.output
+            assert worker.stop() == 0
+            assert KEY not in worker.output + status.stdout
+
+
+@pytest.mark.parametrize(
+    ("kinds", "said"),
+    [
+        ((Kind.THROTTLED, Kind.THROTTLED, Kind.SUCCESS, Kind.THROTTLED), ["the provider answers 429 (m)"]),
+        ((Kind.TRANSIENT, Kind.PERMANENT, Kind.TRANSIENT), ["the provider fails (m)"]),
+        ((Kind.BUDGET, Kind.BUDGET), ["the key's quota is at its end (m): requests fail until it is raised"]),
+        ((Kind.SUCCESS, Kind.FILTERED, Kind.PERMANENT), []),
+    ],
+)
+def test_each_change_is_logged_once(kinds: tuple[Kind, ...], said: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    reporter = HealthReporter(clock=lambda: 1000.0)
+    with caplog.at_level(logging.WARNING):
+        for kind in kinds:
+            reporter.observe(Classification(kind, message="m", status=400))
+    assert caplog.messages == said
+
+
+def test_a_pause_is_logged_once_until_it_is_longer(caplog: pytest.LogCaptureFixture) -> None:
+    now = [0.0]
+    reporter = HealthReporter(clock=lambda: now[0])
+    with caplog.at_level(logging.WARNING):
+        for _ in range(16):
+            reporter.paused(5.0, "rate_limited")
+        now[0] = 4.0
+        reporter.paused(5.0, "rate_limited")
+    assert caplog.messages == ["the fleet pauses for 5 s: rate_limited"] * 2
+
+
+def test_the_newest_answer_of_all_workers_counts() -> None:
+    said = {"ok": '{"at": 90, "since": 10}', "failing": '{"at": 100, "since": 50, "message": "m", "of": "newer"}'}
+    health = parse_health(said)
+    assert health is not None
+    assert (health.state, health.since, health.at, health.last["ok"]) == ("failing", 90, 100, 90)
+    assert parse_health({}) is None
