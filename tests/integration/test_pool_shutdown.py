@@ -11,8 +11,8 @@ import pytest
 import redis
 from celery import Celery
 
+from brimful_worker.broker.qos import LOST_HEADER
 from brimful_worker.broker.requests import MAX_LOST
-from brimful_worker.broker.transport import LOST_HEADER
 from brimful_worker.local.server.valkey import Valkey
 from support.chaos import long_only
 from support.pool_worker import PoolWorker, client, settled

@@ -36,10 +36,16 @@ SIGNATURES = {
     "celery.utils.threads._LocalStack.pop": "(self)",
     "celery.utils.threads._LocalStack.push": "(self, obj)",
     "celery.worker.consumer.mingle.Mingle.send_hello": "(self, c)",
+    "celery.worker.consumer.consumer.Consumer.create_task_handler": "(self, promise=<class 'vine.promises.promise'>)",
+    "celery.worker.consumer.consumer.Consumer.on_decode_error": "(self, message, exc)",
+    "celery.worker.consumer.consumer.Consumer.on_invalid_task": "(self, body, message, exc)",
+    "celery.worker.consumer.consumer.Consumer.on_unknown_message": "(self, body, message)",
+    "celery.worker.consumer.consumer.Consumer.on_unknown_task": "(self, body, message, exc)",
     "celery.worker.consumer.consumer.dump_body": "(m, body)",
     "celery.worker.request.Request.cancel": "(self, pool, signal=None, emit_retry=True)",
     "celery.worker.request.Request.info": "(self, safe=False)",
     "celery.worker.request.Request.on_failure": "(self, exc_info, send_failed_event=True, return_ok=False)",
+    "celery.worker.request.Request.on_success": "(self, failed__retval__runtime, **kwargs)",
     "celery.worker.request.Request.revoked": "(self)",
     "celery.worker.state.maybe_shutdown": "()",
     "kombu.asynchronous.hub.Hub._pop_ready": "(self)",
@@ -52,7 +58,9 @@ SIGNATURES = {
     "kombu.transport.redis.Channel._close_clients": "(self)",
     "kombu.transport.redis.Channel._connparams": "(self, asynchronous=False)",
     "kombu.transport.redis.Channel._create_client": "(self, asynchronous=False)",
+    "kombu.transport.redis.Channel._deliver_fanout_message": "(self, message, exchange)",
     "kombu.transport.redis.Channel._disconnect_pools": "(self)",
+    "kombu.transport.redis.Channel._flush_brpop_reauth": "(self)",
     "kombu.transport.redis.Channel._get_message_priority": "(self, message, reverse=False)",
     "kombu.transport.redis.Channel._lookup": "(self, exchange, routing_key, default=None)",
     "kombu.transport.redis.Channel._q_for_pri": "(self, queue, pri)",
@@ -69,6 +77,7 @@ SIGNATURES = {
     "kombu.transport.redis.QoS.restore_unacked_once": "(self, stderr=None)",
     "kombu.transport.redis.QoS.restore_visible": "(self, start=0, num=10, interval=10)",
     "kombu.transport.virtual.base.Channel.close": "(self)",
+    "kombu.transport.virtual.base.Transport._deliver": "(self, message, queue)",
     "kombu.transport.virtual.base.QoS.ack": "(self, delivery_tag)",
     "kombu.transport.virtual.base.QoS.append": "(self, message, delivery_tag)",
     "redis.asyncio.connection.Connection.pack_command": "(self, *args)",
@@ -174,13 +183,16 @@ def test_a_replaced_method_does_what_it_did(name: str, digest: str) -> None:
     upstream.check(name, digest, read_in=f"{part.package} {part.read_in}", used_by=part.module)
 
 
-def test_each_is_imported_in_one_module_only() -> None:
-    homes = {place: part.module for part in PARTS for place in _places(part.name)}
+def test_each_is_imported_only_where_it_is_listed() -> None:
+    homes: dict[str, set[str]] = {}
+    for part in PARTS:
+        for place in _places(part.name):
+            homes.setdefault(place, set()).add(part.module)
     wrong = [
-        f"{module}:{line} imports {name}, which only {homes[name]} may"
+        f"{module}:{line} imports {name}, which only {', '.join(sorted(homes[name]))} may"
         for module, file in house.modules().items()
         for line, name in _imports(ast.parse(file.read_text("utf-8")))
-        if homes.get(name, module) != module
+        if module not in homes.get(name, {module})
     ]
     assert not wrong, "\n".join(wrong)
 

@@ -14,7 +14,7 @@ from kombu.exceptions import OperationalError
 from brimful.cli.style import paint
 from brimful.config import Settings
 from brimful.doctor import Check, Level
-from brimful.doctor.fleet import limit_checks, worker_checks
+from brimful.doctor.fleet import dead_letter_checks, limit_checks, worker_checks
 from brimful.doctor.machine import machine_checks
 from brimful.doctor.provider import provider_checks
 from brimful.doctor.server import server_checks
@@ -75,6 +75,7 @@ def _checks() -> Iterator[Check]:
             if profile is not None:
                 yield from limit_checks(target, client, settings)
             yield from worker_checks(target, client, settings)
+            yield from dead_letter_checks(client)
     except RedisUnreachable as error:
         found, _, remedy = str(error).rpartition("; ")
         yield Check("Redis", Level.FAIL, found, remedy)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import redis
@@ -11,6 +12,8 @@ from brimful.doctor import Check, Level
 from brimful.errors import UsageError
 from brimful.names import QUEUES
 from brimful.state.broker_queues import read_queues
+from brimful.state.dead_letters import read
+from brimful.state.keys import DEAD_LETTERS
 from brimful.state.probes import worker_queues
 from brimful.state.status import Status, read_status
 from brimful.state.target import RedisTarget, find_tag
@@ -88,6 +91,30 @@ def worker_checks(target: RedisTarget, client: redis.Redis, settings: Settings) 
     else:
         lengths = ", ".join(f"{name} {waiting.lengths[name]}" for name in QUEUES)
         yield Check("queues", Level.OK, f"waiting: {lengths}; delivered to workers: {waiting.unacked}")
+
+
+def dead_letter_checks(client: redis.Redis) -> Iterator[Check]:
+    """Messages that workers set aside. Raises redis.RedisError."""
+    total, letters = read(client, 3)
+    if not letters:
+        return
+    shown = "; ".join(f"{_ago(letter.at)} ago, queue {letter.queue}: {letter.why}" for letter in letters)
+    yield Check(
+        "dead letters",
+        Level.WARN,
+        f"{total} messages could not be run; the last: {shown}",
+        f"correct what sends them; `redis-cli lrange {DEAD_LETTERS} 0 9` shows their headers, "
+        f"`redis-cli del {DEAD_LETTERS}` forgets them",
+    )
+
+
+def _ago(at: float) -> str:
+    """The time since ``at`` (Unix seconds) in its largest unit."""
+    seconds = max(0.0, time.time() - at)
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def _starts(starts: int | None, window_s: float) -> str:

@@ -9,6 +9,9 @@ from __future__ import annotations
 TAGS = "brimful:tags"
 """ZSET: key tag → when a process of it last started (seconds, Unix)."""
 
+DEAD_LETTERS = "brimful:dead_letters"
+"""LIST: JSON of messages that no worker could run, the newest first; bounded. They belong to a queue, not to a key."""
+
 
 ADMISSION = (
     "state",  # HASH: epoch, server, clock, pause, slow start, circuit breaker

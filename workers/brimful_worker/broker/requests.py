@@ -1,13 +1,15 @@
 """Celery's Request with redacted arguments, unacked-message renewal and poison-message detection.
 
 Private parts of celery 5.7.0:
-    celery.worker.request.Request: _already_revoked, _argsrepr, _kwargsrepr, cancel, info, on_failure, revoked
+    celery.worker.request.Request: _already_revoked, _argsrepr, _kwargsrepr, cancel, _eventer, info, on_failure,
+        on_success, revoked
 """
 
 from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from typing import Any
 
 from billiard.einfo import ExceptionInfo
@@ -20,7 +22,8 @@ from brimful.outcome import Cause, Failure
 from brimful.runtime.redaction import describe
 from brimful.state.redis_retry import REDIS_ERRORS
 from brimful.state.revocations import TERMINATE, record_revoked
-from brimful_worker.broker.transport import LOST_HEADER
+from brimful_worker.broker.consumer import is_the_message_s, set_aside
+from brimful_worker.broker.qos import lost_count
 from brimful_worker.broker.unacked import unacked
 
 log = logging.getLogger(__name__)
@@ -47,8 +50,8 @@ def _record_revoked_shard(sender: Any, request: Any, expired: bool = False, **_:
 
 def poison_failure(headers: Any) -> Failure | None:
     """The failure of a task with which :data:`MAX_LOST` workers have died; None for any other."""
-    lost = headers.get(LOST_HEADER)
-    if not isinstance(lost, int) or lost < MAX_LOST:
+    lost = lost_count(headers)
+    if lost < MAX_LOST:
         return None
     return Failure(Cause.WORKER_LOST, f"{lost} workers died while they had this task; it is not given to another")
 
@@ -79,6 +82,22 @@ class WorkerRequest(Request):  # type: ignore[misc]  # celery ships no types
         """
         pool.announce_shutdown()
         super().cancel(pool, signal, emit_retry)
+
+    def on_success(self, failed__retval__runtime: Any, **options: Any) -> Any:
+        return self._guarded(super().on_success, failed__retval__runtime, **options)
+
+    def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:
+        return self._guarded(super().on_failure, exc_info, send_failed_event, return_ok)
+
+    def _guarded(self, end: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """Celery reads headers and linked tasks when a task ends. If they break that, its message is set aside."""
+        try:
+            return end(*args, **options)
+        except Exception as error:
+            if self.acknowledged or not is_the_message_s(error):
+                raise
+            why = f"{type(error).__name__} when its task ended"
+            set_aside(self.message, why, self._eventer)
 
     def revoked(self) -> bool:
         """Celery asks this last before a task goes to the pool. A poison message is failed here."""

@@ -3,32 +3,27 @@
 What is changed, each found by experiment:
 
 - Closing a channel whose connection is gone neither raises, which ended the worker, nor forgets half of the work.
-- A lost connection requeues only messages that do not run here. Running tasks go on and are acknowledged later.
-- An acknowledgement that cannot be sent is deferred; :mod:`brimful_worker.broker.renewal` sends it later.
+- What is delivered and not acknowledged is kept by :mod:`brimful_worker.broker.qos`.
 - A message popped by a BRPOP under way when consuming ends is requeued at once instead of waiting in the socket.
 - No queue may fill the whole worker (:mod:`brimful_worker.broker.fairness`).
-- Renewal times are the server's. Abandoned messages are looked for only while Redis is stable, and each death of a
-  worker is counted in the message.
+- A queue item that is no message is set aside (:mod:`brimful_worker.broker.dead_letters`) instead of ending the worker.
 
 Private parts of kombu 5.7.0:
-    kombu.transport.redis.Channel: QoS, _basic_cancel, _brpop_read, _brpop_start, _close_clients,
-        _connparams, _create_client, _disconnect_pools, _get_message_priority, _in_poll, _lookup, _pool, _q_for_pri,
-        _queue_cycle, close, conn_or_acquire
-    kombu.transport.redis.QoS: _delivered, _flush, ack, append, pipe_or_acquire, reject, restore_by_tag,
-        restore_unacked, restore_unacked_once, restore_visible
-    kombu.transport.redis: Mutex, MutexHeld, SentinelChannel
+    kombu.transport.redis.Channel: _basic_cancel, _brpop_read, _brpop_start, _close_clients, _connparams,
+        _create_client, _deliver_fanout_message, _disconnect_pools, _flush_brpop_reauth, _in_poll, _pool, _queue_cycle,
+        close, codecs
+    kombu.transport.redis: SentinelChannel
     kombu.transport.redis.Transport: Channel
     kombu.transport.redis.SentinelTransport: Channel
     kombu.transport.virtual.base.Channel: close
-    kombu.transport.virtual.base.Message: _raw
-    kombu.transport.virtual.base.QoS: ack, append
+    kombu.transport.virtual.base.Transport: _deliver
 """
 
 # mypy: disallow-untyped-calls=False
 from __future__ import annotations
 
+import json
 import logging
-from importlib import resources
 from queue import Empty
 from typing import Any
 
@@ -37,124 +32,18 @@ from kombu import connection
 from kombu.asynchronous import get_event_loop
 from kombu.transport import redis as transport
 from kombu.transport import virtual
-from kombu.transport.redis import Mutex, MutexHeld
 from kombu.utils.encoding import bytes_to_str
-from kombu.utils.json import dumps, loads
+from kombu.utils.json import loads
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from brimful_worker.broker.consumer import is_the_message_s
+from brimful_worker.broker.dead_letters import dead_letters
 from brimful_worker.broker.fairness import fairness
-from brimful_worker.broker.unacked import unacked
+from brimful_worker.broker.message_check import check_item
+from brimful_worker.broker.qos import QoS
 
 log = logging.getLogger(__name__)
-
-_TIMER_S = 0.001
-"""Added to a pause, so that its timer does not fire just before the pause has ended."""
-
-LOST_HEADER = "brimful_lost"
-"""Message header: how many workers have died with this task."""
-
-_REQUEUE = resources.files("brimful_worker.broker").joinpath("requeue.lua").read_text("utf-8")
-
-
-class QoS(transport.QoS):
-    """The messages that this channel delivered and that are not acknowledged."""
-
-    def append(self, message: Any, delivery_tag: str) -> None:
-        delivery = message.delivery_info
-        raw = dumps([message._raw, delivery["exchange"], delivery["routing_key"]])
-        with self.pipe_or_acquire() as pipe:
-            pipe.zadd(self.unacked_index_key, {delivery_tag: unacked.server_time()})
-            pipe.hset(self.unacked_key, delivery_tag, raw).execute()
-        if pause := fairness.received(delivery["routing_key"], len(raw)):
-            _wake_after(pause)
-        virtual.QoS.append(self, message, delivery_tag)
-
-    def ack(self, delivery_tag: str) -> None:
-        try:
-            super().ack(delivery_tag)
-        except self.channel.connection_errors as error:
-            unacked.defer_ack(delivery_tag)
-            log.warning("cannot acknowledge a task (%s); done when Redis is back", type(error).__name__)
-            virtual.QoS.ack(self, delivery_tag)
-
-    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
-        try:
-            super().reject(delivery_tag, requeue=requeue)
-        except self.channel.connection_errors as error:
-            if not requeue:
-                unacked.defer_ack(delivery_tag)
-            log.warning("cannot requeue a task (%s); another worker does it", type(error).__name__)
-            virtual.QoS.ack(self, delivery_tag)
-
-    def restore_unacked_once(self, stderr: Any = None) -> None:
-        for tag in unacked.kept():
-            self._delivered.pop(tag, None)
-        super().restore_unacked_once(stderr)
-
-    def restore_unacked(self, client: Any = None) -> None:
-        """Requeue what neither runs here nor has a deferred acknowledgement."""
-        self._flush()
-        kept = unacked.kept()
-        tags = [tag for tag in self._delivered if tag not in kept]
-        for tag in tags:
-            unacked.remove(tag)
-        try:
-            for tag in tags:
-                self.restore_by_tag(tag, client)
-        except self.channel.connection_errors as error:
-            # They are renewed no longer, so another worker requeues them soon.
-            log.warning("cannot requeue unstarted tasks (%s)", type(error).__name__)
-        self._delivered.clear()
-
-    def restore_by_tag(self, tag: str, client: Any = None, leftmost: bool = False) -> None:
-        with self.channel.conn_or_acquire(client) as connection:
-            self._requeue(connection, tag, "tail" if leftmost else "head", None)
-
-    def restore_visible(self, start: int = 0, num: int = 10, interval: int = 10) -> None:
-        """Requeue what dead workers left. Every worker does this every few seconds."""
-        if not unacked.stable():
-            return  # after an outage the others must renew first, or their running tasks would count as abandoned
-        abandoned = unacked.server_time() - self.visibility_timeout
-        try:
-            with (
-                self.channel.conn_or_acquire() as client,
-                Mutex(client, self.unacked_mutex_key, self.unacked_mutex_expire),
-            ):
-                kept = unacked.kept()
-                for tag in client.zrange(self.unacked_index_key, "-inf", abandoned, byscore=True):
-                    if bytes_to_str(tag) not in kept and self._requeue(client, tag, "head", abandoned):
-                        log.warning("requeued a task whose worker died")
-        except MutexHeld:
-            pass
-
-    def _requeue(self, client: Any, tag: Any, place: str, abandoned: float | None) -> bool:
-        read = client.hget(self.unacked_key, tag)
-        if read is None:
-            if abandoned is not None:
-                client.zrem(self.unacked_index_key, tag)
-            return False
-        message, exchange, routing_key = loads(bytes_to_str(read))
-        headers = message.setdefault("headers", {})
-        headers["redelivered"] = True
-        message.get("properties", {}).get("delivery_info", {})["redelivered"] = True
-        if abandoned is not None:
-            headers[LOST_HEADER] = int(headers.get(LOST_HEADER) or 0) + 1
-        priority = self.channel._get_message_priority(message, reverse=False)
-        done = False
-        for queue in self.channel._lookup(exchange, routing_key):
-            key = self.channel._q_for_pri(queue, priority)
-            keys = [self.unacked_key, self.unacked_index_key, key]
-            latest = "" if abandoned is None else repr(abandoned)
-            done |= bool(client.eval(_REQUEUE, len(keys), *keys, tag, read, dumps(message), place, latest))
-        return done
-
-
-def _wake_after(seconds: float) -> None:
-    # The hub polls its channels after each wake-up. It computes how long to sleep before it calls them, so a timer
-    # that they set then would come too late.
-    if (hub := get_event_loop()) is not None:
-        hub.call_later(seconds + _TIMER_S, lambda: None)
 
 
 class Channel(transport.Channel):
@@ -200,6 +89,49 @@ class Channel(transport.Channel):
             return  # other workers go first
         super()._brpop_start(timeout)
 
+    def _brpop_read(self, **options: Any) -> Any:
+        client = self.client
+        try:
+            try:
+                reply = client.parse_response(client.connection, "BRPOP", **options)
+            except self.connection_errors:
+                client.connection.disconnect()  # the next poll connects again
+                raise
+            if not reply:
+                raise Empty
+            queue = bytes_to_str(reply[0]).rsplit(self.sep, 1)[0]
+            self._queue_cycle.rotate(queue)
+            self._deliver(queue, reply[1])
+        finally:
+            self._in_poll = False
+            self._flush_brpop_reauth()
+        return True
+
+    def _deliver(self, queue: str, raw: bytes) -> None:
+        item: Any = None
+        try:
+            item = loads(bytes_to_str(raw))
+            why = check_item(item, self.codecs)
+            if why is None:
+                self.connection._deliver(item, queue)
+                return
+        except Exception as error:
+            if item is not None and not is_the_message_s(error):
+                raise
+            # Only what comes before the message is recorded as unacknowledged raises this: the consumer guards itself.
+            why = f"the item is no message ({type(error).__name__})"
+        headers, id = _headers_and_id(raw)
+        dead_letters.set_aside(why, content=raw, headers=headers, queue=queue, id=id)
+
+    def _deliver_fanout_message(self, message: Any, exchange: str) -> bool:
+        try:
+            return bool(super()._deliver_fanout_message(message, exchange))
+        except Exception as error:
+            if not is_the_message_s(error):
+                raise
+            log.warning("ignored a malformed message of %r (%s)", exchange, type(error).__name__)
+            return False
+
     def _basic_cancel(self, consumer_tag: str) -> Any:
         result = super()._basic_cancel(consumer_tag)
         if not self.active_queues:
@@ -214,6 +146,18 @@ class Channel(transport.Channel):
             self._brpop_read()
         except (Empty, *self.connection_errors):
             self._in_poll = False
+
+
+def _headers_and_id(raw: bytes) -> tuple[Any, Any]:
+    """Of an item that is no message, as far as it has them. kombu's own types in it, if any, are left as they are."""
+    try:
+        item = json.loads(raw)
+    except (ValueError, RecursionError):
+        item = None
+    if not isinstance(item, dict):
+        return None, None
+    properties = item.get("properties")
+    return item.get("headers"), properties.get("correlation_id") if isinstance(properties, dict) else None
 
 
 class SentinelChannel(Channel, transport.SentinelChannel):

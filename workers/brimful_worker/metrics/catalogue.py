@@ -172,6 +172,9 @@ LOOP_LAG_SECONDS = Histogram(
 RENEWALS_FAILED = Counter(
     "brimful_message_renewals_failed_total", "Rounds in which task messages could not be renewed in Redis.", "rounds"
 )
+DEAD_LETTERS = Counter(
+    "brimful_dead_letters_total", "Messages that this worker set aside, since no worker could run them.", "messages"
+)
 
 CATALOGUE: tuple[Metric, ...] = tuple(entry for entry in list(globals().values()) if isinstance(entry, Metric))
 """In the order above."""

@@ -18,7 +18,8 @@ from brimful.errors import BrimfulError
 from brimful.names import TASK_SAMPLE
 from brimful.runtime.port import Port, bind
 from brimful_worker import logs
-from brimful_worker.broker import mingle, requests, transport
+from brimful_worker.broker import consumer, mingle, requests, transport
+from brimful_worker.broker.dead_letters import dead_letters
 from brimful_worker.broker.fairness import fairness
 from brimful_worker.broker.renewal import Renewal
 from brimful_worker.broker.worker_state import raise_if_shutting_down
@@ -35,6 +36,8 @@ _YOUNG, _MIDDLE, _OLD = 200_000, 20, 50
 
 Python's default, 700, walks the heap again and again: with a few thousand requests in flight that was half of a
 worker's CPU time (300 µs a request against 150). Almost everything here dies by reference counting."""
+_LETTERS_S = 2.0
+"""How long dead letters may take to be written when the worker stops. The rest goes to another worker."""
 
 
 class WorkerPort(Port, Protocol):
@@ -52,10 +55,11 @@ class WorkerPort(Port, Protocol):
 class Process:
     """Main thread only."""
 
-    def __init__(self, app: Celery, port: WorkerPort | None) -> None:
-        """``port`` is None for an app that has none of brimful's tasks."""
+    def __init__(self, app: Celery, node: str, port: WorkerPort | None) -> None:
+        """``node`` is the worker's name. ``port`` is None for an app that has none of brimful's tasks."""
         self.loop = LoopThread()
         self._app = app
+        self._node = node
         self._port = port
         self._renewal = Renewal(app)
 
@@ -71,6 +75,7 @@ class Process:
                 raise _exit(error) from None
         bind(self._port)
         self._renewal.start()
+        dead_letters.start(self._app, self._node)
         tune_gc()
 
     def resize(self, tasks: int) -> None:
@@ -93,6 +98,7 @@ class Process:
             except Exception as error:
                 log.warning("closing the worker's connections: %s", error)
         bind(None)
+        dead_letters.stop(_LETTERS_S)
         self._renewal.stop()
         self.loop.stop(tasks_s)
 
@@ -100,14 +106,15 @@ class Process:
 def prepare(app: Celery, node: str) -> Process:
     """Called before anything of the worker has started. Exits with a message when a setting is missing or wrong."""
     transport.install(app)
+    consumer.install()
     logs.install()
     mingle.install()
     requests.install()
     if TASK_SAMPLE not in app.tasks:
-        return Process(app, None)
+        return Process(app, node, None)
     assemble: Callable[[str], WorkerPort] = symbol_by_name(_ASSEMBLE)  # type: ignore[no-untyped-call]
     try:
-        return Process(app, assemble(node))
+        return Process(app, node, assemble(node))
     except BrimfulError as error:
         raise _exit(error) from None
 

@@ -1,0 +1,179 @@
+"""Messages that a channel delivered and nobody has acknowledged: kombu's bookkeeping, fit for outages of Redis.
+
+What is changed, each found by experiment:
+
+- A lost connection requeues only messages that do not run here. Running tasks go on and are acknowledged later.
+- An acknowledgement that cannot be sent is deferred; :mod:`brimful_worker.broker.renewal` sends it later.
+- Renewal times are the server's. Abandoned messages are looked for only while Redis is stable, and each death of a
+  worker is counted in the message.
+- An unacknowledged message that cannot be put back is set aside instead of ending every sweep.
+
+Private parts of kombu 5.7.0:
+    kombu.transport.redis.Channel: QoS, _get_message_priority, _lookup, _q_for_pri, active_queues, conn_or_acquire
+    kombu.transport.redis.QoS: _delivered, _flush, ack, append, pipe_or_acquire, reject, restore_by_tag,
+        restore_unacked, restore_unacked_once, restore_visible
+    kombu.transport.redis: Mutex, MutexHeld
+    kombu.transport.virtual.base.Message: _raw
+    kombu.transport.virtual.base.QoS: ack, append
+"""
+
+# mypy: disallow-untyped-calls=False
+from __future__ import annotations
+
+import contextlib
+import logging
+from importlib import resources
+from typing import Any
+
+import redis
+from kombu.asynchronous import get_event_loop
+from kombu.exceptions import InconsistencyError
+from kombu.transport import redis as transport
+from kombu.transport import virtual
+from kombu.transport.redis import Mutex, MutexHeld
+from kombu.utils.encoding import bytes_to_str
+from kombu.utils.json import dumps, loads
+
+from brimful_worker.broker.dead_letters import dead_letters
+from brimful_worker.broker.fairness import fairness
+from brimful_worker.broker.unacked import unacked
+
+log = logging.getLogger(__name__)
+
+_TIMER_S = 0.001
+"""Added to a pause, so that its timer does not fire just before the pause has ended."""
+
+LOST_HEADER = "brimful_lost"
+"""Message header: how many workers have died with this task."""
+
+_REQUEUE = resources.files("brimful_worker.broker").joinpath("requeue.lua").read_text("utf-8")
+
+
+class QoS(transport.QoS):
+    """The messages that this channel delivered and that are not acknowledged."""
+
+    def append(self, message: Any, delivery_tag: str) -> None:
+        delivery = message.delivery_info
+        raw = dumps([message._raw, delivery["exchange"], delivery["routing_key"]])
+        with self.pipe_or_acquire() as pipe:
+            pipe.zadd(self.unacked_index_key, {delivery_tag: unacked.server_time()})
+            pipe.hset(self.unacked_key, delivery_tag, raw).execute()
+        if pause := fairness.received(delivery["routing_key"], len(raw)):
+            _wake_after(pause)
+        virtual.QoS.append(self, message, delivery_tag)
+
+    def ack(self, delivery_tag: str) -> None:
+        try:
+            super().ack(delivery_tag)
+        except self.channel.connection_errors as error:
+            unacked.defer_ack(delivery_tag)
+            log.warning("cannot acknowledge a task (%s); done when Redis is back", type(error).__name__)
+            virtual.QoS.ack(self, delivery_tag)
+
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        try:
+            super().reject(delivery_tag, requeue=requeue)
+        except self.channel.connection_errors as error:
+            if not requeue:
+                unacked.defer_ack(delivery_tag)
+            log.warning("cannot requeue a task (%s); another worker does it", type(error).__name__)
+            virtual.QoS.ack(self, delivery_tag)
+
+    def restore_unacked_once(self, stderr: Any = None) -> None:
+        for tag in unacked.kept():
+            self._delivered.pop(tag, None)
+        super().restore_unacked_once(stderr)
+
+    def restore_unacked(self, client: Any = None) -> None:
+        """Requeue what neither runs here nor has a deferred acknowledgement."""
+        self._flush()
+        kept = unacked.kept()
+        tags = [tag for tag in self._delivered if tag not in kept]
+        for tag in tags:
+            unacked.remove(tag)
+        try:
+            for tag in tags:
+                self.restore_by_tag(tag, client)
+        except self.channel.connection_errors as error:
+            # They are renewed no longer, so another worker requeues them soon.
+            log.warning("cannot requeue unstarted tasks (%s)", type(error).__name__)
+        self._delivered.clear()
+
+    def restore_by_tag(self, tag: str, client: Any = None, leftmost: bool = False) -> None:
+        with self.channel.conn_or_acquire(client) as connection:
+            self._requeue(connection, tag, "tail" if leftmost else "head", None)
+
+    def restore_visible(self, start: int = 0, num: int = 10, interval: int = 10) -> None:
+        """Requeue what dead workers left. Every worker does this every few seconds."""
+        if not unacked.stable():
+            return  # after an outage the others must renew first, or their running tasks would count as abandoned
+        abandoned = unacked.server_time() - self.visibility_timeout
+        try:
+            with (
+                self.channel.conn_or_acquire() as client,
+                Mutex(client, self.unacked_mutex_key, self.unacked_mutex_expire),
+            ):
+                kept = unacked.kept()
+                for tag in client.zrange(self.unacked_index_key, "-inf", abandoned, byscore=True):
+                    if bytes_to_str(tag) not in kept and self._requeue(client, tag, "head", abandoned):
+                        log.warning("requeued a task whose worker died")
+        except MutexHeld:
+            pass
+
+    def _requeue(self, client: Any, tag: Any, place: str, abandoned: float | None) -> bool:
+        read = client.hget(self.unacked_key, tag)
+        if read is None:
+            if abandoned is not None:
+                client.zrem(self.unacked_index_key, tag)
+            return False
+        try:
+            message, exchange, routing_key = loads(bytes_to_str(read))
+            headers = message["headers"] = message.get("headers") or {}
+            headers["redelivered"] = message["properties"]["delivery_info"]["redelivered"] = True
+            if abandoned is not None:
+                headers[LOST_HEADER] = lost_count(headers) + 1
+            priority = self.channel._get_message_priority(message, reverse=False)
+            queues = self._queues(exchange, routing_key)
+        except redis.RedisError:
+            raise
+        except Exception as error:
+            why = f"it cannot be put back into its queue ({type(error).__name__})"
+            dead_letters.set_aside(why, content=read, headers=None, queue="unacked")
+            client.hdel(self.unacked_key, tag)
+            client.zrem(self.unacked_index_key, tag)
+            return False
+        done = False
+        for queue in queues:
+            key = self.channel._q_for_pri(queue, priority)
+            keys = [self.unacked_key, self.unacked_index_key, key]
+            latest = "" if abandoned is None else repr(abandoned)
+            done |= bool(client.eval(_REQUEUE, len(keys), *keys, tag, read, dumps(message), place, latest))
+        return done
+
+    def _queues(self, exchange: str, routing_key: str) -> list[str]:
+        """Raises KeyError if neither the exchange nor this channel knows one."""
+        queues: list[str] = []
+        with contextlib.suppress(InconsistencyError):  # an exchange whose bindings are gone
+            queues = self.channel._lookup(exchange, routing_key)
+        if not queues and routing_key in self.channel.active_queues:
+            queues = [routing_key]
+        if not queues:
+            raise KeyError(exchange)
+        return queues
+
+    def leave_to_another(self, delivery_tag: str) -> None:
+        """Another thread acknowledges this message. It no longer counts here, nor is it requeued by this channel."""
+        virtual.QoS.ack(self, delivery_tag)
+
+
+def lost_count(headers: Any) -> int:
+    """How many workers have died with the task of these message headers."""
+    lost = headers.get(LOST_HEADER)
+    return lost if type(lost) is int and lost > 0 else 0
+
+
+def _wake_after(seconds: float) -> None:
+    # The hub polls its channels after each wake-up. It computes how long to sleep before it calls them, so a timer
+    # that they set then would come too late.
+    if (hub := get_event_loop()) is not None:
+        hub.call_later(seconds + _TIMER_S, lambda: None)
