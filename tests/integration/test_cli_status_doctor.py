@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,12 +14,14 @@ import redis
 
 from brimful.config import Settings
 from brimful.doctor import Check, Level
+from brimful.doctor.fleet import dead_letter_checks
 from brimful.doctor.provider import provider_checks
 from brimful.doctor.server import server_checks
 from brimful.errors import ExitCode, RedisUnreachable, SettingError, UsageError
 from brimful.names import QUEUES
 from brimful.state.broker_queues import read_queues
-from brimful.state.keys import TAGS
+from brimful.state.dead_letters import MOST, TTL_S, DeadLetter, add
+from brimful.state.keys import DEAD_LETTERS, TAGS
 from brimful.state.probes import check_provider, connect
 from brimful.state.redis_url import celery_settings, without_password
 from brimful.state.target import RedisTarget, find_redis, find_tag
@@ -214,3 +217,18 @@ def test_a_provider_that_does_not_listen_is_named_with_its_variable(monkeypatch:
         check_provider(Settings.load())
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
     check_provider(Settings.load())  # only the proxy knows
+
+
+def test_doctor_reports_dead_letters(valkey: Valkey) -> None:
+    with connect(valkey.url) as client:
+        assert not list(dead_letter_checks(client))
+        for number in range(MOST + 2):
+            letter = DeadLetter(f"reason {number}", "batch", time.time() - 7200, "w1", headers={"origin": "'gen1@h'"})
+            add(client, letter)
+        (check,) = dead_letter_checks(client)
+        assert 0 < client.ttl(DEAD_LETTERS) <= TTL_S
+    assert check.level is Level.WARN
+    assert check.said.startswith(
+        f"{MOST} messages could not be run; the last: 2 h ago, queue batch: reason {MOST + 1}; "
+    )
+    assert DEAD_LETTERS in check.todo

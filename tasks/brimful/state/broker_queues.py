@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import redis
 from redis.asyncio import Redis
+from redis.client import NEVER_DECODE
 
 from brimful.names import QUEUES, TASK_SHARD
 from brimful.state.redis_url import PRIORITY_STEPS
@@ -24,6 +25,8 @@ UNACKED = "unacked"
 """HASH: delivery tag → JSON of ``[message, exchange, routing key]``."""
 _PAGE = 50
 """Messages read at once: each may hold a megabyte of prompts."""
+_AS_BYTES: dict[str, Any] = {NEVER_DECODE: []}
+"""Option of redis-py: anybody may have put an item there that is no text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +71,17 @@ async def _messages(client: Redis) -> AsyncIterator[Any]:
     for queue in QUEUES:
         for name in _list_names(queue):
             start = 0
-            while page := await client.lrange(name, start, start + _PAGE - 1):
+            while page := await client.execute_command("LRANGE", name, start, start + _PAGE - 1, **_AS_BYTES):
                 for raw in page:
                     yield raw
                 start += len(page)
-    async for _, raw in client.hscan_iter(UNACKED, count=_PAGE):
-        yield raw
+    cursor = 0
+    while True:
+        cursor, entries = await client.execute_command("HSCAN", UNACKED, cursor, "COUNT", _PAGE, **_AS_BYTES)
+        for raw in entries.values():
+            yield raw
+        if not cursor:
+            return
 
 
 class ShardMessage(NamedTuple):
@@ -100,7 +108,7 @@ def parse_message(raw: Any) -> ShardMessage | None:
         args, kwargs, _ = json.loads(body)
         given = dict(zip(("run", "shard", "requests"), args, strict=False)) | kwargs
         return ShardMessage(str(given["run"]), str(given["shard"]), list(given["requests"]))
-    except (ValueError, TypeError, KeyError, IndexError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         log.debug("skipped a message that is not a shard's: %s", type(error).__name__)
         return None
 
