@@ -11,6 +11,7 @@ from kombu import Consumer, Exchange, Queue
 from kombu.asynchronous import Hub, set_event_loop
 
 from brimful.names import QUEUES
+from brimful_worker.broker import qos
 from brimful_worker.broker import transport as broker
 from brimful_worker.broker.fairness import Fairness
 from brimful_worker.broker.unacked import UnackedMessages
@@ -35,7 +36,8 @@ def test_only_a_large_shard_lets_other_workers_go_first(
 ) -> None:
     fairness = Fairness(UnackedMessages())
     fairness.set_concurrency(100)
-    monkeypatch.setattr(broker, "fairness", fairness)
+    for module in (broker, qos):
+        monkeypatch.setattr(module, "fairness", fairness)
     later: list[float] = []
     call_later: Callable[..., Any] = hub.call_later
 

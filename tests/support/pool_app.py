@@ -68,6 +68,14 @@ async def fail(message: str) -> None:
     raise ValueError(message)
 
 
+@app.task(name="t.fail_late", bind=True)
+async def fail_late(self: Any, message: str, seconds: float) -> None:
+    note(f"starts:{self.request.id}", os.getpid())
+    await asyncio.sleep(seconds)
+    note(f"ends:{self.request.id}", os.getpid())
+    raise ValueError(message)
+
+
 @app.task(name="t.plain")
 def plain(a: int, b: int) -> int:
     return a + b

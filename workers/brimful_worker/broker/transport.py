@@ -10,8 +10,8 @@ What is changed, each found by experiment:
 
 Private parts of kombu 5.7.0:
     kombu.transport.redis.Channel: _basic_cancel, _brpop_read, _brpop_start, _close_clients, _connparams,
-        _create_client, _deliver_fanout_message, _disconnect_pools, _flush_brpop_reauth, _in_poll, _pool, _queue_cycle,
-        close, codecs
+        _create_client, _disconnect_pools, _flush_brpop_reauth, _in_poll, _pool, _queue_cycle, _receive_one, close,
+        codecs
     kombu.transport.redis: SentinelChannel
     kombu.transport.redis.Transport: Channel
     kombu.transport.redis.SentinelTransport: Channel
@@ -123,14 +123,14 @@ class Channel(transport.Channel):
         headers, id = _headers_and_id(raw)
         dead_letters.set_aside(why, content=raw, headers=headers, queue=queue, id=id)
 
-    def _deliver_fanout_message(self, message: Any, exchange: str) -> bool:
+    def _receive_one(self, client: Any) -> Any:
         try:
-            return bool(super()._deliver_fanout_message(message, exchange))
+            return super()._receive_one(client)
         except Exception as error:
             if not is_the_message_s(error):
                 raise
-            log.warning("ignored a malformed message of %r (%s)", exchange, type(error).__name__)
-            return False
+            log.warning("ignored a malformed broadcast (%s)", type(error).__name__)
+            return None
 
     def _basic_cancel(self, consumer_tag: str) -> Any:
         result = super()._basic_cancel(consumer_tag)
