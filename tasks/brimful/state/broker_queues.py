@@ -68,16 +68,17 @@ async def find_shards(client: Redis, shards: Collection[str]) -> dict[str, list[
 
 
 async def _messages(client: Redis) -> AsyncIterator[Any]:
+    command: Any = client.execute_command
     for queue in QUEUES:
         for name in _list_names(queue):
             start = 0
-            while page := await client.execute_command("LRANGE", name, start, start + _PAGE - 1, **_AS_BYTES):
+            while page := await command("LRANGE", name, start, start + _PAGE - 1, **_AS_BYTES):
                 for raw in page:
                     yield raw
                 start += len(page)
     cursor = 0
     while True:
-        cursor, entries = await client.execute_command("HSCAN", UNACKED, cursor, "COUNT", _PAGE, **_AS_BYTES)
+        cursor, entries = await command("HSCAN", UNACKED, cursor, "COUNT", _PAGE, **_AS_BYTES)
         for raw in entries.values():
             yield raw
         if not cursor:
