@@ -29,7 +29,10 @@ from brimful.state.redis_url import close_redis_client, redis_client
 from brimful.state.revocations import TERMINATE
 from brimful_worker.singles.pipeline import SharedPipeline
 
-_RELEASE = resources.files("brimful_worker.singles").joinpath("release.lua").read_text("utf-8")
+_CLAIM, _RELEASE = (
+    resources.files("brimful_worker.singles").joinpath(f"{name}.lua").read_text("utf-8")
+    for name in ("claim", "release")
+)
 _TTL_MS = 12_000
 """Below the visibility timeout: a dead worker's claim has expired when its message is delivered again."""
 _RENEW_S = 3.0
@@ -101,7 +104,7 @@ class Once:
                 self._release(claim, claim.token)
         if sampled and idempotency_key is not None:
             with contextlib.suppress(*REDIS_ERRORS):
-                await self._pipeline.ask(("SET", claim.key, f"{_DONE}{id}", "EX", task.backend.expires))
+                await self._pipeline.ask("SET", claim.key, f"{_DONE}{id}", "EX", task.backend.expires)
         return outcome  # a plain claim expires after Celery has stored the result
 
     async def _claim(self, claim: _Claim, task: Task) -> Outcome | None:
@@ -109,30 +112,25 @@ class Once:
         result_key = task.backend.get_key_for_task(claim.task_id)
         while not self._stopping.is_set():
             with contextlib.suppress(*REDIS_ERRORS):
-                revoked, begins, holder, took = await self._pipeline.ask(
-                    ("GET", revoked_key(claim.task_id)),
-                    ("GETRANGE", result_key, 0, len(_STORED) - 1),
-                    ("GET", claim.key),
-                    ("SET", claim.key, claim.token, "NX", "PX", _TTL_MS),
+                state = await self._pipeline.ask(
+                    "EVAL", _CLAIM, 3, claim.key, revoked_key(claim.task_id), result_key, claim.token, _TTL_MS, _STORED
                 )
-                if revoked or begins == _STORED:
-                    if took:
-                        self._release(claim, claim.token)
-                    if revoked:
-                        raise Revoked
-                    raise Ignore("its result is stored")
-                if took:
+                if state == claim.token:
                     return None
-                if holder is not None and holder.startswith(_DONE):
-                    if (stored := await self._stored(task, holder.removeprefix(_DONE))) is not None:
+                if state == "revoked":
+                    raise Revoked
+                if state == "stored":
+                    raise Ignore("its result is stored")
+                if state.startswith(_DONE):
+                    if (stored := await self._stored(task, state.removeprefix(_DONE))) is not None:
                         return stored
-                    self._release(claim, holder)  # its result has expired or was deleted
+                    self._release(claim, state)  # its result has expired or was deleted
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), _WAIT_S)
         raise Reject("the worker stops", requeue=True)
 
     async def _stored(self, task: Task, id: str) -> Outcome | None:
-        [raw] = await self._pipeline.ask(("GET", task.backend.get_key_for_task(id)))
+        raw = await self._pipeline.ask("GET", task.backend.get_key_for_task(id))
         meta = task.backend.decode_result(raw) if raw else {}
         if meta.get("status") != "SUCCESS":
             return None
@@ -142,22 +140,20 @@ class Once:
 
     def _release(self, claim: _Claim, value: str) -> None:
         """Without waiting: if it fails, the claim expires."""
-        self._pipeline.ask(("EVAL", _RELEASE, 1, claim.key, value))
+        self._pipeline.ask("EVAL", _RELEASE, 1, claim.key, value)
 
     async def _renew(self) -> None:
         """Also ends what was revoked without this worker hearing of it: Celery's broadcasts are not kept for a worker
         that is reconnecting."""
         while True:
             await asyncio.sleep(_RENEW_S)
-            held = list(self._held)
-            asked = [
-                self._pipeline.ask(("PEXPIRE", claim.key, _TTL_MS), ("GET", revoked_key(claim.task_id)))
-                for claim in held
-            ]
-            for claim, answered in zip(held, asked, strict=True):
+            asked = []
+            for claim in self._held:
+                self._pipeline.ask("PEXPIRE", claim.key, _TTL_MS)
+                asked.append((claim, self._pipeline.ask("GET", revoked_key(claim.task_id))))
+            for claim, answered in asked:
                 with contextlib.suppress(*REDIS_ERRORS):
-                    _, revoked = await answered
-                    if revoked == TERMINATE and claim in self._held:
+                    if await answered == TERMINATE and claim in self._held:
                         claim.revoked = True
                         claim.sampling.cancel()
 

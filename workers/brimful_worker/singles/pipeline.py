@@ -10,15 +10,13 @@ from redis.asyncio import Redis
 from brimful.runtime.aio import cancel_and_wait
 from brimful.state.redis_retry import REDIS_ERRORS
 
-Command = tuple[Any, ...]
-
 
 class SharedPipeline:
-    """Sends what was asked while the previous pipeline was on its way."""
+    """Sends what was asked while the previous pipeline was on its way. One connection for all."""
 
     def __init__(self, client: Redis) -> None:
         self._client = client
-        self._waiting: list[tuple[tuple[Command, ...], asyncio.Future[list[Any]]]] = []
+        self._waiting: list[tuple[tuple[Any, ...], asyncio.Future[Any]]] = []
         self._some = asyncio.Event()
         self._sender: asyncio.Task[None] | None = None
 
@@ -31,11 +29,11 @@ class SharedPipeline:
         for _, answered in self._waiting:
             answered.cancel()
 
-    def ask(self, *commands: Command) -> asyncio.Future[list[Any]]:
-        """One answer per command. Fails with redis.RedisError or OSError; nobody needs to await it."""
-        answered: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+    def ask(self, *command: Any) -> asyncio.Future[Any]:
+        """The command's answer. Fails with redis.RedisError or OSError; nobody needs to await it."""
+        answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         answered.add_done_callback(lambda done: done.cancelled() or done.exception())
-        self._waiting.append((commands, answered))
+        self._waiting.append((command, answered))
         self._some.set()
         return answered
 
@@ -45,17 +43,20 @@ class SharedPipeline:
             self._some.clear()
             waiting, self._waiting = self._waiting, []
             try:
-                async with self._client.pipeline(transaction=False) as pipe:
-                    for commands, _ in waiting:
-                        for command in commands:
-                            pipe.execute_command(*command)
-                    answers = iter(await pipe.execute())
+                answers = await self._execute([command for command, _ in waiting])
             except REDIS_ERRORS as error:
                 for _, answered in waiting:
                     if not answered.done():
                         answered.set_exception(error)
             else:
-                for commands, answered in waiting:
-                    mine = [next(answers) for _ in commands]
+                for (_, answered), answer in zip(waiting, answers, strict=True):
                     if not answered.done():
-                        answered.set_result(mine)
+                        answered.set_result(answer)
+
+    async def _execute(self, commands: list[tuple[Any, ...]]) -> list[Any]:
+        if len(commands) == 1:  # half the cost of a pipeline
+            return [await self._client.execute_command(*commands[0])]  # type: ignore[no-untyped-call]
+        async with self._client.pipeline(transaction=False) as pipe:
+            for command in commands:
+                pipe.execute_command(*command)
+            return await pipe.execute()
