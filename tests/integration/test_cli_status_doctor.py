@@ -8,21 +8,24 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import redis
 
 from brimful.config import Settings
 from brimful.doctor import Check, Level
-from brimful.doctor.fleet import dead_letter_checks
+from brimful.doctor.fleet import dead_letter_checks, limit_checks
 from brimful.doctor.provider import provider_checks
 from brimful.doctor.server import server_checks
+from brimful.doctor.watching import watching_checks
 from brimful.errors import ExitCode, RedisUnreachable, SettingError, UsageError
 from brimful.names import QUEUES
 from brimful.state.broker_queues import read_queues
 from brimful.state.dead_letters import MOST, TTL_S, DeadLetter, add
-from brimful.state.keys import DEAD_LETTERS, TAGS
+from brimful.state.keys import DEAD_LETTERS, TAGS, admission_keys, health_key
 from brimful.state.probes import check_provider, connect
+from brimful.state.provider_health import LastAnswer, ProviderState, health_fields
 from brimful.state.redis_url import celery_settings, without_password
 from brimful.state.target import RedisTarget, find_redis, find_tag
 from brimful_worker.local.server.valkey import Valkey, free_port
@@ -118,6 +121,123 @@ def test_a_server_without_persistence_that_evicts_is_reported(valkey: Valkey) ->
         assert found["memory"].level is Level.FAIL
         assert "noeviction" in found["memory"].todo
         assert found["clock"].level is Level.OK
+
+
+def test_a_policy_that_would_evict_is_reported_before_there_is_a_limit(valkey: Valkey) -> None:
+    target = RedisTarget(valkey.url)
+    with connect(target.url) as client:
+        client.config_set("maxmemory-policy", "allkeys-lru")
+        found = {check.name: check for check in server_checks(target, client)}
+    assert (found["memory"].level, "once a maxmemory is set" in found["memory"].said) == (Level.WARN, True)
+
+
+def test_without_the_right_to_use_info_the_other_checks_are_made(valkey: Valkey) -> None:
+    with redis.Redis.from_url(valkey.url) as client:
+        client.execute_command("ACL", "SETUSER", "fleet", "on", ">x", "~*", "&*", "+@all", "-info")
+    done = brimful("doctor", "--json", BRIMFUL_REDIS_URL=valkey.url.replace("redis://", "redis://fleet:x@"))
+    found = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+    assert found["Redis"]["level"] == "fail"
+    assert "may not use INFO" in found["Redis"]["said"]
+    assert {"clock", "limits", "workers"} <= found.keys()
+
+
+def _worker_of(client: redis.Redis, tag: str, **said: str) -> None:
+    """As if a worker of this key ran."""
+    keys, (seconds, _) = admission_keys(tag), client.time()
+    client.zadd(TAGS, {tag: seconds})
+    client.hset(keys["state"], mapping={"epoch": "e"})
+    client.hset(keys["defaults"], mapping={"slots": 16, "starts": 600, "window_ms": 60_000})
+    process = f"p{client.zcard(keys['heard'])}"
+    client.zadd(keys["heard"], {process: seconds * 1000})
+    client.hset(keys["workers"], process, json.dumps({"name": process, **said}))
+
+
+def test_two_keys_in_one_fleet_are_reported(valkey: Valkey) -> None:
+    settings = Settings.load()
+    target = RedisTarget(valkey.url)
+    with connect(valkey.url) as client:
+        _worker_of(client, "aaaa")
+        assert "keys" not in {check.name for check in limit_checks(target, client, settings)}
+        _worker_of(client, "bbbb")
+        found = {check.name: check for check in limit_checks(target, client, settings)}
+    assert found["keys"].level is Level.FAIL
+    assert "aaaa" in found["keys"].said
+    assert "bbbb" in found["keys"].said
+
+
+def test_workers_with_another_key_than_this_process_are_reported(
+    valkey: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACS_API_KEY", KEY)
+    with connect(valkey.url) as client:
+        _worker_of(client, "aaaa")
+        found = {check.name: check for check in limit_checks(RedisTarget(valkey.url), client, Settings.load())}
+    assert found["keys"].level is Level.WARN
+
+
+def test_versions_and_the_providers_last_answer_are_reported(valkey: Valkey) -> None:
+    refused = {ProviderState.KEY_REFUSED: LastAnswer(2.0, 1.0, 401, "HTTP 401: no")}
+    with connect(valkey.url) as client:
+        _worker_of(client, "aaaa", version="0.1.0")
+        _worker_of(client, "aaaa")
+        client.hset(health_key("aaaa"), mapping=health_fields(refused))
+        found = {check.name: check for check in limit_checks(RedisTarget(valkey.url), client, Settings.load())}
+    assert (found["worker versions"].level, found["worker versions"].said[-8:]) == (Level.WARN, "0.1.0, ?")
+    assert (found["provider's answers"].level, "HTTP 401" in found["provider's answers"].said) == (Level.FAIL, True)
+
+
+@contextmanager
+def _pages(pages: dict[str, str]) -> Iterator[str]:
+    """A server with these pages: path → text."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            text = pages.get(self.path.partition("?")[0])
+            self.send_response(404 if text is None else 200)
+            self.end_headers()
+            self.wfile.write((text or "").encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_flower_prometheus_and_metrics_are_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    up = {"labels": {"job": "brimful"}, "health": "up", "lastError": ""}
+    down = {"labels": {"job": "brimful"}, "health": "down", "lastError": "connection refused"}
+    rule = {"name": "BrimfulKeyRefused", "alerts": []}
+
+    def levels(targets: list[Any], rules: list[Any]) -> dict[str, Level]:
+        pages = {
+            "/healthcheck": "OK",
+            "/healthz": "ok",
+            "/api/v1/targets": json.dumps({"data": {"activeTargets": targets}}),
+            "/api/v1/rules": json.dumps({"data": {"groups": [{"rules": rules}]}}),
+        }
+        with _pages(pages) as url:
+            settings = Settings.load(metrics_port=int(url.rpartition(":")[2]))
+            return {check.name: check.level for check in watching_checks(settings, url, url)}
+
+    assert set(levels([up], [rule]).values()) == {Level.OK}
+    assert levels([up, down], [rule])["Prometheus"] is Level.WARN
+    assert levels([], [])["Prometheus"] is levels([], [])["alerts"] is Level.WARN
+    assert levels([up], [{**rule, "alerts": [{}]}])["alerts"] is Level.NOTE
+    nobody = f"http://127.0.0.1:{free_port()}"
+    found = list(watching_checks(Settings.load(flower_port=free_port(), metrics_port=free_port()), None, nobody))
+    assert [(check.name, check.level) for check in found] == [
+        ("metrics", Level.WARN),
+        ("Flower", Level.WARN),
+        ("Prometheus", Level.WARN),
+    ]
+    assert list(watching_checks(Settings.load(), None, None)) == []
 
 
 def test_doctor_names_what_is_missing() -> None:

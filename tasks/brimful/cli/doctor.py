@@ -18,22 +18,26 @@ from brimful.doctor.fleet import dead_letter_checks, limit_checks, worker_checks
 from brimful.doctor.machine import machine_checks
 from brimful.doctor.provider import provider_checks
 from brimful.doctor.server import server_checks
+from brimful.doctor.watching import watching_checks
 from brimful.errors import ExitCode, RedisUnreachable, SettingError, UsageError
+from brimful.profile import Profile
 from brimful.state.probes import connect
-from brimful.state.target import find_redis
+from brimful.state.target import RedisTarget, find_redis
 
 _COLOURS = {Level.OK: "green", Level.NOTE: "blue", Level.WARN: "yellow", Level.FAIL: "red"}
 
 
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of lines.")] = False,
+    flower: Annotated[str | None, typer.Option(help="Flower's URL; default by BRIMFUL_FLOWER_PORT, if set.")] = None,
+    prometheus: Annotated[str | None, typer.Option(help="Prometheus's URL: look at its targets and rules too.")] = None,
 ) -> None:
     """Check everything that a fleet needs, and say what to do about what is wrong. Exits 2 if something will not work.
 
     It asks the provider for its list of models once and samples nothing: no tokens are spent.
     """
     checks = []
-    for check in _checks():
+    for check in _checks(flower, prometheus):
         checks.append(check)
         if not as_json:
             _print(check)
@@ -43,7 +47,7 @@ def doctor(
     raise typer.Exit(ExitCode.USAGE if failed else ExitCode.OK)
 
 
-def _checks() -> Iterator[Check]:
+def _checks(flower: str | None, prometheus: str | None) -> Iterator[Check]:
     for found, remedy in Settings.unknown_variables():
         yield Check("settings", Level.WARN, found, remedy)
     try:
@@ -68,19 +72,28 @@ def _checks() -> Iterator[Check]:
     if target is None:
         todo = "nothing, if you only use `brimful run` and `brimful up`: they start an embedded Valkey"
         yield Check("Redis", Level.NOTE, missing, todo)
-        return
+    else:
+        yield from _redis_checks(target, profile, settings)
+    yield from watching_checks(settings, flower, prometheus)
+
+
+def _redis_checks(target: RedisTarget, profile: Profile | None, settings: Settings) -> Iterator[Check]:
     try:
-        with connect(target.url) as client:
-            yield from server_checks(target, client)
-            if profile is not None:
-                yield from limit_checks(target, client, settings)
-            yield from worker_checks(target, client, settings)
-            yield from dead_letter_checks(client)
+        client = connect(target.url)
     except RedisUnreachable as error:
         found, _, remedy = str(error).rpartition("; ")
         yield Check("Redis", Level.FAIL, found, remedy)
-    except (redis.RedisError, OperationalError, OSError) as error:
-        yield Check("Redis", Level.FAIL, f"{target.shown}: {error}", "check its log and its user's rights (ACL)")
+        return
+    with client:
+        parts = [server_checks(target, client), worker_checks(target, client, settings), dead_letter_checks(client)]
+        if profile is not None:
+            parts.insert(1, limit_checks(target, client, settings))
+        for checks in parts:
+            try:
+                yield from checks
+            except (redis.RedisError, OperationalError, OSError) as error:
+                todo = "check its log, and its user's rights (docs/redis.md)"
+                yield Check("Redis", Level.FAIL, f"{target.shown}: {error}", todo)
 
 
 def _print(check: Check) -> None:

@@ -15,14 +15,16 @@ from brimful.state.broker_queues import read_queues
 from brimful.state.dead_letters import read
 from brimful.state.keys import DEAD_LETTERS
 from brimful.state.probes import worker_queues
-from brimful.state.status import Status, read_status
-from brimful.state.target import RedisTarget, find_tag
+from brimful.state.provider_health import ProviderState
+from brimful.state.status import Status, read_status, tags_in_use
+from brimful.state.target import RedisTarget, find_tag, own_tag
 
 _PING_S = 1.0
 
 
 def limit_checks(target: RedisTarget, client: redis.Redis, settings: Settings) -> Iterator[Check]:
     """Compare the limits in force with those of this process's profile. Raises redis.RedisError."""
+    yield from _key_checks(client, settings)
     try:
         status = read_status(client, find_tag(target, client, settings))
     except UsageError as error:
@@ -50,7 +52,29 @@ def limit_checks(target: RedisTarget, client: redis.Redis, settings: Settings) -
     yield from _admission_checks(status)
 
 
+def _key_checks(client: redis.Redis, settings: Settings) -> Iterator[Check]:
+    tags = tags_in_use(client)
+    if len(tags) > 1:
+        said = f"workers with {len(tags)} different API keys run here ({', '.join(tags)}) and read the same queues"
+        todo = "stop the workers of all keys but one, or give each key a Redis (or a database of it) of its own"
+        yield Check("keys", Level.FAIL, f"{said}: any of them samples a request", todo)
+    elif tags and (own := own_tag(settings)) not in (None, *tags):
+        said = f"the workers use the key {tags[0]}, and this process has another one ({own})"
+        yield Check("keys", Level.WARN, said, "set the same key here and there, or give this one another Redis")
+
+
 def _admission_checks(status: Status) -> Iterator[Check]:
+    health = status.provider
+    if health is not None and health.state in (ProviderState.KEY_REFUSED, ProviderState.QUOTA):
+        todo = "replace the key" if health.state == ProviderState.KEY_REFUSED else "raise the quota, or wait for it"
+        said = f"the last answer to the fleet was {health.state.replace('_', ' ')}: {health.message}"
+        yield Check("provider's answers", Level.FAIL, said, todo)
+    versions = sorted({worker.version for worker in status.workers})
+    if len(versions) > 1:
+        said = f"workers of {len(versions)} versions of brimful run: {', '.join(versions)}"
+        yield Check("worker versions", Level.WARN, said, "finish the update: restart the older workers")
+    elif versions:
+        yield Check("worker versions", Level.OK, versions[0])
     if status.rebuilding:
         yield Check("admission", Level.WARN, "Redis lost its memory; nothing starts until all workers have reported")
     if status.pause_s > 0:

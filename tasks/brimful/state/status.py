@@ -59,6 +59,8 @@ class WorkerStatus:
     batch: int
     heard_s: float
     """Seconds since its last command to Redis."""
+    version: str = "?"
+    """Of brimful; ``?`` = of a version that did not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,11 @@ def known_tags(client: redis_sync.Redis) -> list[str]:
     return list(tags)
 
 
+def tags_in_use(client: redis_sync.Redis) -> list[str]:
+    """The keys that workers use now: their tags."""
+    return [tag for tag in known_tags(client) if _in_use(read_status(client, tag))]
+
+
 async def tag_in_use(client: redis_async.Redis) -> str | None:
     """The key tag that workers use now, or the only tag there is. None if no key's or several keys' workers run.
 
@@ -121,8 +128,12 @@ async def tag_in_use(client: redis_async.Redis) -> str | None:
     tags: Any = await client.zrevrange(TAGS, 0, -1)
     if len(tags) > 1:
         found = [await read_status_async(client, tag) for tag in tags]
-        tags = [status.tag for status in found if any(worker.heard_s < _IN_USE_S for worker in status.workers)]
+        tags = [status.tag for status in found if _in_use(status)]
     return str(tags[0]) if len(tags) == 1 else None
+
+
+def _in_use(status: Status) -> bool:
+    return any(worker.heard_s < _IN_USE_S for worker in status.workers)
 
 
 def read_status(client: redis_sync.Redis, tag: str) -> Status:
@@ -256,7 +267,7 @@ def _status(tag: str, answers: list[Any]) -> Status:
     )
 
 
-_DESCRIBED: dict[str, Any] = {"name": "?", "host": "?", "pid": 0, "interactive": 0, "batch": 0}
+_DESCRIBED: dict[str, Any] = {"name": "?", "host": "?", "pid": 0, "version": "?", "interactive": 0, "batch": 0}
 """The fields of a worker's description, and the defaults of those that it lacks."""
 
 

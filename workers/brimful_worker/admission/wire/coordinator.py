@@ -11,6 +11,7 @@ import logging
 import os
 import secrets
 import socket
+from importlib.metadata import version
 from typing import Any
 
 import orjson
@@ -37,6 +38,7 @@ _LATE_MS = 500
 _TICK_S = 0.001
 """Redis's clock is read in whole milliseconds."""
 _HOST = socket.gethostname()
+_VERSION = version("brimful")
 
 
 class Coordinator:
@@ -217,7 +219,9 @@ class Coordinator:
 
     def _describe(self) -> str:
         behind = {workload.value: self.local_state.waiting.behind(queue) for workload, queue in WORKLOADS.items()}
-        text: bytes = orjson.dumps({"name": self.name, "host": _HOST, "pid": os.getpid(), **behind})
+        text: bytes = orjson.dumps(
+            {"name": self.name, "host": _HOST, "pid": os.getpid(), "version": _VERSION, **behind}
+        )
         return text.decode()
 
     # what Redis sends
