@@ -115,7 +115,8 @@ class InFlight:
     def _rate(self, packed: PackedRequest) -> float:
         """Requests a second, as measured lately or as the limits allow: with smaller shards, the workers' cost for each
         shard would keep the rate from being reached."""
-        measured, seconds = self.slot_model.rate(time.monotonic()), self._predicted_s(packed)
+        measured = self.slot_model.rate(time.monotonic())
+        seconds = self._sizer.seconds(packed.pack_key, len(packed.slices))
         limits = self.slot_model.limits
         return max(measured, min(limits.start_rate, limits.slots / seconds)) if seconds else measured
 

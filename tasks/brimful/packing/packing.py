@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from brimful.names import Mode, Workload
 from brimful.outcome import Cause, Failure, Outcome, Rollout, rollouts
+from brimful.packing.latency import UNKNOWN_TOKENS
 from brimful.packing.request_size import MAX_PACK_BYTES, check_line, most_choices, most_prompts, prompt_bytes
 from brimful.packing.units import Delivered, Failed, Manifest, ManifestEntry, Unit
 from brimful.packing.usage import share_usage
@@ -50,6 +51,11 @@ class PackKey:
     max_tokens: int | None
     limit: int
     """Slices that one request may carry; 1 = they are not packed."""
+
+    @property
+    def tokens_per_prompt(self) -> int:
+        """The most that one prompt's choices may have."""
+        return self.n * (self.max_tokens or UNKNOWN_TOKENS)
 
 
 @dataclass(frozen=True, slots=True)
