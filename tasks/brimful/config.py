@@ -47,89 +47,105 @@ class Settings(BaseSettings):
         frozen=True,
         env_ignore_empty=True,
         hide_input_in_errors=True,
+        use_attribute_docstrings=True,  # the fields' descriptions
     )
 
     # where
     provider: str = "acs"
+    """The provider profile: acs, kios, openai, or one of your own."""
     profiles: Path | None = None
-    """A TOML file with the user's own provider profiles."""
+    """A TOML file with provider profiles of your own."""
     redis_ca_file: Path | None = None
     """Certificate authorities that sign Redis's certificate, besides the system's."""
     redis_cert_file: Path | None = None
     """This process's own certificate for Redis, if the server asks for one."""
     redis_key_file: Path | None = None
-    """Its key, if the certificate's file does not hold it."""
+    """The key of that certificate, if the certificate's file does not hold it."""
     redis_url: str | None = None
-    """A URL in a form of :mod:`brimful.redis_address`; None = an embedded Valkey on this machine."""
+    """Redis's URL: redis://, rediss://, unix:// or sentinel://. Default: an embedded Valkey on this machine."""
 
-    # limits; None = the profile's
+    # limits
     slots: int | None = Field(None, ge=1)
+    """Active requests of the key. Default: the profile's."""
     starts: int | None = Field(None, ge=0)
-    """Starts in a window; 0 = no such limit."""
+    """Requests started in any window; 0 = no limit. Default: the profile's."""
     window_s: float | None = Field(None, gt=0)
+    """The window, in seconds. Default: the profile's."""
     tokens: int | None = Field(None, ge=0)
-    """Tokens in a window; 0 = no such limit."""
+    """Tokens requested in any window; 0 = no limit. Default: the profile's."""
     guard_s: float | None = Field(None, ge=0)
-    """Seconds by which the window is widened; None = 0.2 + 1 % of the window."""
+    """Seconds by which the window is widened. Default: 0.2 s + 1 % of the window."""
     lease_s: float = Field(8.0, gt=0.5, le=60)
+    """Seconds after which the slots of a silent process go to others."""
     cooldown_s: float = Field(1.0, ge=0)
-    """How long a slot stays taken after its request was aborted: the provider may still be working on it."""
+    """Seconds for which a slot stays taken after its request was aborted: the provider may still be working on it."""
     release_delay_s: float = Field(0.02, ge=0, le=1)
-    """Upper bound of the delay before the slot of a finished request is released: the provider may stop counting the
-    request a moment after its answer has arrived. The delay is 1 % of the request's time, at least 5 ms; 0 = none."""
+    """Most seconds between an answer and the release of its slot: the provider may count the request for a moment
+    longer. The delay is 1 % of the request's time, at least 5 ms; 0 = none."""
     guardian: bool = True
-    """A companion process kills a worker that is stopped or frozen before its slots go to others: its requests may
-    still be open."""
+    """Whether a companion process kills a worker that is stopped or frozen before its slots go to others: its requests
+    may still be open."""
     reserve_slots: int = Field(0, ge=0)
-    """Slots that batch leaves to interactive."""
+    """Slots that batch requests leave to interactive ones."""
     reserve_starts: int = Field(0, ge=0)
+    """Starts in a window that batch requests leave to interactive ones."""
     starvation_s: float = Field(30.0, gt=0)
-    """A batch request that has waited this long takes turns with the interactive ones."""
+    """Seconds of waiting after which a batch request takes turns with interactive ones."""
 
     # one request
     model: str | None = None
+    """The model of requests that name none. Default: the profile's."""
     timeout_s: float = Field(120.0, gt=0)
-    """One attempt, from sending to the last byte of the answer."""
+    """Seconds of one attempt, from sending to the last byte of the answer."""
     connect_timeout_s: float = Field(10.0, gt=0)
+    """Seconds to connect to the provider."""
     attempts: int = Field(8, ge=1)
-    """Attempts per request on transient failures; 429s are counted apart."""
+    """Attempts per request on transient failures, answers of 429 aside."""
     throttle_attempts: int = Field(50, ge=1)
-    """429s after which a request fails."""
+    """Answers of 429 after which a request fails."""
     deadline_s: float = Field(3600.0, gt=0)
-    """A request's life from its first start, retries and pauses included."""
+    """Seconds from a request's first start to its failure, retries and pauses included."""
     backoff_base_s: float = Field(0.5, gt=0)
+    """Most seconds before the second attempt; each further one may wait twice as long."""
     backoff_cap_s: float = Field(30.0, gt=0)
+    """Most seconds between two attempts."""
     retry_after_cap_s: float = Field(300.0, gt=0)
+    """Most seconds of a Retry-After that are obeyed."""
     max_answer_mb: float = Field(64.0, gt=0)
+    """Megabytes of an answer at most; a larger one is a failure."""
     job_poll_s: float = Field(1.0, gt=0)
-    """First pause between polls of a Job; it grows to ten times this."""
+    """Seconds before the second poll of a Job; the pauses grow to ten times this."""
     circuit_breaker: int = Field(20, ge=0)
     """Consecutive failures, fleet-wide, that open the circuit breaker; 0 = never."""
 
     # the fleet
     workers: int = Field(4, ge=1)
-    """Worker processes of a local fleet."""
+    """Worker processes of a fleet on this machine."""
     concurrency: int = Field(64, ge=1)
-    """Tasks (shards and single samples) that one worker process runs at once. It exceeds what fills the slots, since a
+    """Tasks (shards and single requests) that one worker process runs at once. More than what fills the slots, since a
     shard counts until its last request has ended."""
     visibility_timeout_s: int = Field(15, ge=3)
-    """A dead worker's task is redelivered when it has not been renewed for this long."""
+    """Seconds without renewal after which a dead worker's task is redelivered."""
     result_expires_s: int = Field(86_400, ge=60)
-    """How long Redis keeps a single request's result, and the memory of its idempotency key. The workers' setting."""
+    """Seconds for which Redis keeps a single request's result and its idempotency key. The workers' setting counts."""
     log_level: str = "INFO"
+    """Level of a worker's log: DEBUG, INFO, WARNING or ERROR."""
     state_dir: Path | None = None
-    """Where the embedded Valkey keeps its data; None = $XDG_STATE_HOME/brimful."""
+    """Where the embedded Valkey keeps its data. Default: $XDG_STATE_HOME/brimful."""
 
     # Flower and metrics
     flower_port: int = Field(0, ge=0, le=65535)
-    """0 = a free one."""
+    """Flower's port; 0 = a free one."""
     flower_address: str = "127.0.0.1"
+    """The address on which Flower listens."""
     flower_user: str = "brimful"
+    """Flower's user."""
     flower_password: SecretStr | None = None
-    """None = one is generated and printed."""
+    """Flower's password. Default: one is generated and printed."""
     metrics_port: int | None = Field(None, ge=0, le=65535)
-    """Prometheus metrics on this port, or the next free one for further workers on the host; None = no metrics."""
+    """Port of the Prometheus metrics, or the next free one for further workers on the host. Default: no metrics."""
     metrics_address: str = "127.0.0.1"
+    """The address on which the metrics are served."""
 
     @field_validator("redis_url")
     @classmethod
@@ -169,15 +185,10 @@ class Settings(BaseSettings):
     @cached_property
     def profile(self) -> Profile:
         """The provider's profile with the limits and the model of these settings."""
-        profile = get_profile(self.provider, self.profiles)
-        changes: dict[str, Any] = {}
-        for name in ("slots", "window_s", "model"):
-            if (value := getattr(self, name)) is not None:
-                changes[name] = value
-        for name in ("starts", "tokens"):
-            if (value := getattr(self, name)) is not None:
-                changes[name] = value or None
-        return profile.model_copy(update=changes)
+        names = ("slots", "starts", "window_s", "tokens", "model")
+        # 0 starts or tokens: no such limit.
+        given = {name: value or None for name in names if (value := getattr(self, name)) is not None}
+        return get_profile(self.provider, self.profiles).model_copy(update=given)
 
     @cached_property
     def api_base(self) -> str:

@@ -1,4 +1,4 @@
-"""Errors for settings that are wrong, unknown or missing."""
+"""Settings: their descriptions, and errors for those that are wrong, unknown or missing."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ def test_a_wrong_value_is_named_with_its_variable(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str, said: str
 ) -> None:
     monkeypatch.setenv(f"BRIMFUL_{name}", value)
-    with pytest.raises(SettingError) as told:
+    with pytest.raises(SettingError) as error:
         Settings.load()
-    assert str(told.value) == said
+    assert str(error.value) == said
 
 
 def test_a_value_that_may_be_secret_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRIMFUL_REDIS_URL", "http://:hush@host")
-    with pytest.raises(SettingError, match="BRIMFUL_REDIS_URL: must begin with") as told:
+    with pytest.raises(SettingError, match="BRIMFUL_REDIS_URL: must begin with") as error:
         Settings.load(flower_password=["hush"])
-    assert "BRIMFUL_FLOWER_PASSWORD" in str(told.value)
-    assert "hush" not in str(told.value)
+    assert "BRIMFUL_FLOWER_PASSWORD" in str(error.value)
+    assert "hush" not in str(error.value)
 
 
 def test_unknown_variables_with_the_nearest_known_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,3 +75,15 @@ def test_a_missing_key_or_url_names_its_variable(name: str) -> None:
 def test_a_redis_url_with_an_unknown_scheme_is_refused() -> None:
     with pytest.raises(SettingError, match=r"^BRIMFUL_REDIS_URL: must begin with redis://.* or sentinel://$"):
         Settings.load(redis_url="http://x")
+
+
+@pytest.mark.parametrize("name", Settings.model_fields)
+def test_every_setting_has_a_description(name: str) -> None:
+    description = Settings.model_fields[name].description
+    assert description
+    assert description.endswith(".")
+
+
+def test_settings_beat_the_profile_and_zero_is_no_limit() -> None:
+    profile = Settings.load(slots=3, starts=0, model="m").profile
+    assert (profile.slots, profile.starts, profile.window_s, profile.model) == (3, None, 60.0, "m")
