@@ -106,6 +106,9 @@ class Outcome:
     started_at: float | None = None
     ended_at: float | None = None
     worker: str = ""
+    unmetered_tokens: int = 0
+    """What the provider may have generated for attempts that ended without ``usage`` (cut off, timed out, reset, with
+    their worker): all that each of them had asked for."""
 
     @property
     def ok(self) -> bool:

@@ -93,6 +93,7 @@ class Outcomes:
         status.packed += packed.lines > 1
         status.attempts += attempts_since(outcome, self._began)
         status.rate_limited += outcome.rate_limited
+        status.unmetered_tokens += outcome.unmetered_tokens
         for cause, count in outcome.retries.items():
             status.retries[cause] = status.retries.get(cause, 0) + count
         usage = (outcome.completion or {}).get("usage")

@@ -39,14 +39,18 @@ async def collect(ledger: RunLedger, profile: Profile) -> Left:
     messages = await retry_until_available(lambda: find_shards(ledger.client, alive)) if alive else {}
     delivered: list[Delivered] = []
     ended: set[str] = set()
+    unmetered = 0
     last = "0"
     while results := await retry_until_available(lambda: ledger.results(last, 64, None)):  # noqa: B023
         for result in results:
             last = result.entry
-            if result.id not in ended and result.outcome.ok:
+            if result.id in ended:
+                continue
+            ended.add(result.id)
+            unmetered += result.outcome.unmetered_tokens
+            if result.outcome.ok:
                 with contextlib.suppress(ValueError, KeyError, TypeError):
                     delivered += unpack(result.manifest, result.outcome)
-            ended.add(result.id)
     shards: dict[str, dict[str, PackedRequest]] = {}
     for shard, rows in alive.items():
         rows = {id: manifest for id, manifest in rows.items() if id not in ended}
@@ -63,7 +67,7 @@ async def collect(ledger: RunLedger, profile: Profile) -> Left:
         for entry in packed.manifest
         for choice in entry.choices
     )
-    return Left(Recovered(delivered, outstanding), shards, last)
+    return Left(Recovered(delivered, outstanding, unmetered), shards, last)
 
 
 def _rebuild(id: str, manifest: Manifest, fields: Any, profile: Profile) -> PackedRequest | None:

@@ -122,6 +122,8 @@ class Recovered:
     """Finished by workers and not yet collected."""
     outstanding: frozenset[tuple[int, int, int]]
     """``(line, prompt_index, choice_index)`` still queued or being sampled; :meth:`Driver.deliveries` yields them."""
+    unmetered_tokens: int = 0
+    """Of the outcomes that were not collected, failures included."""
 
 
 @dataclass(slots=True)
@@ -152,6 +154,8 @@ class DriveStatus:
     """Failed attempts by cause."""
     tokens: int = 0
     """``usage.total_tokens``, summed over the requests that succeeded."""
+    unmetered_tokens: int = 0
+    """:attr:`Outcome.unmetered_tokens`, summed over all requests that ended."""
     pack: int = 1
     """Prompts in the latest request."""
     redelivered: int = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from brimful.run.output.paths import Order, OutputFormat, RunPaths
 from brimful.run.output.sidecar import Sidecar
 
 _LARGE = 100 << 20  # bytes of a rollouts file whose conversion takes a while
+_NOTE_S = 5.0
 _BATCH = 1000  # records written at once
 
 
@@ -63,6 +65,7 @@ class RunFiles:
         results = (paths.output, paths.rollouts, paths.kept, paths.errors, paths.failures)
         self.continued = any(path.exists() for path in results)
         """Records of an earlier try stay: the lines that they came from must not have changed."""
+        self._noted_at = -_NOTE_S
         self.discard_failures = False
         """The recorded failures are of other parameters, with which nothing was sampled."""
         try:
@@ -183,6 +186,21 @@ class RunFiles:
         """Where records went instead of the output; None while it is in its place."""
         return ", ".join(str(file.kept) for file in (self.sink, self.errors.file) if file.lost) or None
 
+    @property
+    def unmetered(self) -> int:
+        """Tokens of attempts without ``usage``, of all tries so far."""
+        return max((int(one.get("unmetered_tokens") or 0) for one in self.sidecar.tries), default=0)
+
+    def note_unmetered(self, tokens: int) -> None:
+        """Keep the figure for the next try, every few seconds while it changes: this process may be killed."""
+        current = self.sidecar.tries[-1]
+        now = time.monotonic()
+        if current.get("unmetered_tokens", 0) != tokens and now - self._noted_at >= _NOTE_S:
+            self._noted_at = now
+            current["unmetered_tokens"] = tokens
+            with contextlib.suppress(FleetError):  # a full disk ends the run elsewhere
+                self.sidecar.store(self.paths.sidecar)
+
     def sync(self) -> None:
         """Make the records written so far survive a power loss. Blocks. Raises FleetError."""
         self.sink.sync()
@@ -202,7 +220,8 @@ class RunFiles:
     def end(self, summary: Summary, *, failed: bool) -> None:
         """Write the summary to the sidecar. Raises FleetError, unless the try has ``failed``: of the same full disk."""
         figures = {name: value for name, value in summary.as_json().items() if name not in ("next", "output")}
-        self.sidecar.tries[-1] |= {"ended": round(time.time(), 3), "summary": figures}
+        ended = {"ended": round(time.time(), 3), "summary": figures, "unmetered_tokens": summary.unmetered_tokens}
+        self.sidecar.tries[-1] |= ended
         try:
             self.sidecar.store(self.paths.sidecar)
         except FleetError:

@@ -47,6 +47,7 @@ class Session:
         self._work: asyncio.Task[None] | None = None
         self._stops: set[asyncio.Task[None]] = set()
         self._ended = "done"
+        self._unmetered_before = prepared.files.unmetered if prepared.files is not None else 0
         self._lost: str | None = None
         """What became of an output that was removed or replaced under the run."""
         self.interrupts = 0
@@ -169,6 +170,7 @@ class Session:
         """Show the figures until the work ends; cancel it if the fleet cannot go on."""
         while not work.done():
             await asyncio.wait({work}, timeout=_TICK_S)
+            self._count_unmetered()
             await self._display.show(self._totals.progress(self._snapshot(), stopping=self.interrupts > 0))
             try:
                 self._check_output()
@@ -183,9 +185,11 @@ class Session:
         recovered = await driver.recover()
         self._collector.take(recovered.delivered, self._feed, earlier=True)
         self._totals.resumed = self._prepared.counts.rollouts
+        self._unmetered_before += recovered.unmetered_tokens
         self._feed.expect(recovered.outstanding)
         survey = self._prepared.survey
         async for batch in driver.deliveries(self._feed.units(), total=survey.good if survey else None):
+            self._count_unmetered()
             self._collector.take(batch, self._feed)
             self._check_output()
         if self._ended == "done" and self._feed.budget.reached:
@@ -196,12 +200,19 @@ class Session:
         async for _ in self._feed.units():
             break
 
+    def _count_unmetered(self) -> None:
+        """Attempts whose tokens nobody counted cost all that they asked for."""
+        self._feed.budget.unmetered = self._unmetered_before + self._snapshot().unmetered_tokens
+        if self._prepared.files is not None:
+            self._prepared.files.note_unmetered(self._feed.budget.unmetered)
+
     def _snapshot(self) -> DriveStatus:
         return self._driver.snapshot() if self._driver else DriveStatus()
 
     def _finish(self, error: BrimfulError | None) -> None:
         """Bring the files into their final form, then count."""
         files = self._prepared.files
+        self._count_unmetered()
         if files is not None:
             files.convert(self._prepared.options.order, self._display.say)
         self.summary = self._totals.summary(self._snapshot(), self._ended, error)

@@ -77,6 +77,7 @@ class Totals:
             failure_messages=errors.commonest() if errors else {},
             failed_passing=errors.transient if errors else 0,
             tokens=counts.tokens,
+            unmetered_tokens=self._feed.budget.unmetered,
             prompt_tokens=counts.prompt_tokens,
             completion_tokens=counts.completion_tokens,
             starts=attempts,

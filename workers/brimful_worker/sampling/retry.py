@@ -15,6 +15,19 @@ LEASE_LOST = Classification(
     Kind.TRANSIENT, cause=Cause.LEASE_LOST, message="the slot's lease was lost, and the request ended with it"
 )
 BUDGET_END = Classification(Kind.BUDGET, cause=Cause.BUDGET, message="the key's budget is at its end")
+_UNBILLED = frozenset(
+    {
+        Cause.BAD_REQUEST,
+        Cause.CONTENT_FILTER,
+        Cause.KEY_REFUSED,
+        Cause.BUDGET,
+        Cause.RATE_LIMITED,
+        Cause.QUEUE_FULL,
+        Cause.SERVER_ERROR,
+    }
+)
+"""The provider answered that it does not generate anything."""
+_JOB_ENDS = frozenset({Cause.JOB_FAILED, Cause.JOB_CANCELLED, Cause.JOB_EXPIRED, Cause.BAD_ANSWER})
 PERMANENT = (Kind.PERMANENT, Kind.FILTERED, Kind.KEY_REFUSED)
 """Asking again would bring the same answer."""
 
@@ -46,6 +59,18 @@ def provider_health(answer: Classification) -> bool | None:
     if answer.kind is Kind.TRANSIENT and not answer.stale and answer.cause is not Cause.LEASE_LOST:
         return False
     return None
+
+
+def tokens_cost(answer: Classification, *, sent: bool, job: bool) -> int | None:
+    """Tokens that an attempt cost. None: not known, so it costs all that it asked for.
+
+    ``job``: the next attempt finds the same Job again, unless the Job itself has ended.
+    """
+    if answer.tokens_used is not None:
+        return answer.tokens_used
+    if not sent or answer.cause in _UNBILLED:
+        return 0
+    return 0 if job and answer.cause is not None and answer.cause not in _JOB_ENDS else None
 
 
 def failure(answer: Classification, attempts: int = 0) -> Failure:

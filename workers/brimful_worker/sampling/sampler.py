@@ -198,7 +198,7 @@ class _Sampling:
         def on_sent() -> None:
             nonlocal sent_at
             sent_at = time.monotonic()
-            self.stats.sent()
+            self.stats.sent(hold)
             self._on_wire(True)
 
         if part.request.mode is Mode.JOB:
@@ -223,7 +223,9 @@ class _Sampling:
             elapsed_s = time.monotonic() - sent_at
             self.stats.attempted(answer, elapsed_s)
             rest_s = max(rest_s, release_delay(sampler.settings.release_delay_s, elapsed_s))
-        lease.report(ok=retry.provider_health(answer), tokens_used=answer.tokens_used, cooldown_s=rest_s)
+        tokens = retry.tokens_cost(answer, sent=sent_at is not None, job=part.request.mode is Mode.JOB)
+        self.stats.ended(hold, metered=tokens is not None)
+        lease.report(ok=retry.provider_health(answer), tokens_used=tokens, cooldown_s=rest_s)
         if answer.kind is Kind.BUDGET and await sampler.in_flight_elsewhere() > 0:
             sampler.budget.refused()
         else:

@@ -23,13 +23,19 @@ class RequestStats:
     provider_s: float = 0.0
     retrying_s: float = 0.0
     started_at: float | None = None
+    unmetered_tokens: int = 0
+    """Of attempts that ended without usage, and of the one that is on the wire."""
+    on_wire: bool = False
 
     def granted(self, waited_s: float) -> None:
         self.waited_s += waited_s
+        self.on_wire = False
         metrics.WAIT_SECONDS.observe(waited_s, self.request.workload.value)
 
-    def sent(self) -> None:
-        """An attempt is being written to the wire."""
+    def sent(self, hold: int) -> None:
+        """An attempt that may use ``hold`` tokens is being written to the wire."""
+        if not self.on_wire:
+            self.on_wire, self.unmetered_tokens = True, self.unmetered_tokens + hold
         self.attempts += 1
         if self.started_at is None:
             self.started_at = time.time()
@@ -42,6 +48,12 @@ class RequestStats:
             mode = self.request.mode.value
             metrics.ATTEMPTS.inc(mode, answer.cause.value if answer.cause is not None else "ok")
             metrics.ATTEMPT_SECONDS.observe(seconds, mode)
+
+    def ended(self, hold: int, *, metered: bool) -> None:
+        """The attempt that was on the wire, if one was, has ended; ``metered``: its tokens are known."""
+        if self.on_wire and metered:
+            self.unmetered_tokens -= hold
+        self.on_wire = False
 
     def failed(self, cause: Cause) -> None:
         self.retries[cause.value] = self.retries.get(cause.value, 0) + 1
@@ -71,6 +83,7 @@ class RequestStats:
             started_at=self.started_at,
             ended_at=time.time(),
             worker=worker,
+            unmetered_tokens=self.unmetered_tokens,
         )
 
 

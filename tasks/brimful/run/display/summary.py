@@ -38,6 +38,9 @@ class Summary:
     """Failed requests that may succeed when retried unchanged."""
     tokens: int = 0
     """Prompt and completion tokens of the records in the output."""
+    unmetered_tokens: int = 0
+    """Besides, the most that attempts without the provider's count may have used, over all tries: those that were cut
+    off, timed out, were reset, or ended with their worker."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     starts: int = 0
@@ -90,7 +93,10 @@ class Summary:
         odd = [(self.truncated, "truncated"), (self.filtered, "filtered"), (self.empty, "empty")]
         if any(count for count, _ in odd):
             rows.append(("of these", ", ".join(f"{count:,} {word}" for count, word in odd if count)))
-        rows.append(("tokens", f"{self.tokens:,} ({self.prompt_tokens:,} prompt, {self.completion_tokens:,} sampled)"))
+        tokens = f"{self.tokens:,} ({self.prompt_tokens:,} prompt, {self.completion_tokens:,} sampled)"
+        if self.unmetered_tokens:
+            tokens += f", and up to {self.unmetered_tokens:,} in attempts that the provider reported no usage for"
+        rows.append(("tokens", tokens))
         rows.append(("attempts", self._attempts()))
         if self.attempts:
             rows += [("p50 / p95", self._percentiles()), ("achieved", self._achieved())]

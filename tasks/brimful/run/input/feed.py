@@ -31,6 +31,8 @@ class Budget:
         """``tokens`` None: no limit. ``used``: what the provider has counted so far."""
         self.tokens = tokens
         self.used = used
+        self.unmetered = 0
+        """What attempts without the provider's count may have used besides."""
         self.reached = False
         """A line did not fit though no other one held tokens."""
         self._held: dict[int, int] = {}
@@ -41,7 +43,7 @@ class Budget:
         if self.tokens is None:
             return True
         tokens = -(-request.hold * rollouts // request.choices)
-        if self.used + self._sum + tokens > self.tokens:
+        if self.used + self.unmetered + self._sum + tokens > self.tokens:
             return False
         self._held[line] = tokens
         self._sum += tokens
