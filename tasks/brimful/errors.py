@@ -1,25 +1,25 @@
-"""One error tree.
+"""The exceptions of brimful, and the exit codes of its command.
 
 BrimfulError
-├── UsageError              exit 2   bad input, bad setting, nothing was started
-│   ├── SettingError                 a setting is missing or wrong; names it
-│   ├── InputError                   a line of an input file; names file and line
-│   └── BadRequest                   a request that no provider call can be made of
-│       └── RequestTooLarge          more tokens than one request may ask
+├── UsageError              exit 2   bad input or a bad setting; nothing was started
+│   ├── SettingError                 a setting is missing or wrong
+│   ├── InputError                   a line of an input file is wrong
+│   └── BadRequest                   the fields do not make a request
+│       └── RequestTooLarge          more tokens than one request may have
 ├── SampleError             exit 3   a request ended without a completion; ``cause`` says why
 │   ├── PermanentFailure             the provider refused it; asking again will not help
-│   ├── TransientFailure             attempts or time ran out on failures that come and go
-│   ├── Cancelled                    revoked or abandoned by its caller
+│   ├── TransientFailure             attempts or time ran out on transient failures
+│   ├── Cancelled                    revoked, or its run was stopped
 │   ├── SampleTimeout                its caller's ``timeout`` passed; also a TimeoutError
-│   ├── BudgetExhausted     exit 4   the key's tokens are at their end
-│   └── KeyRefused          exit 5   401 or 403
+│   ├── BudgetExhausted     exit 4   the key's tokens are used up
+│   └── KeyRefused          exit 5   the provider refused the API key (401, 403)
 └── FleetError              exit 1   Redis, the workers or the embedded server
-    ├── RedisUnreachable    exit 2   nothing answers there, or it refuses this user
-    │   └── RedisUnusable            a setting must change: wrong password, untrusted certificate, a cluster
-    ├── RedisRefused                 it answers, and takes nothing: its disk or memory is full, it is read-only
-    └── NoWorker                     a task body was called outside a worker
+    ├── RedisUnreachable    exit 2   Redis does not answer
+    │   └── RedisUnusable            it does, but not with these settings: password, certificate
+    ├── RedisRefused                 it refuses commands: out of memory, read-only, its disk is full
+    └── NoWorker                     a task body ran outside a worker
 
-Every error is built from plain strings, so that it survives Celery's JSON result backend unchanged.
+Every exception is built from JSON values, so that Celery's result backend carries it unchanged.
 """
 
 from __future__ import annotations
@@ -42,33 +42,35 @@ class ExitCode(IntEnum):
 
 
 class BrimfulError(Exception):
-    """The root. ``str(error)`` names the thing, the place and the way out."""
+    """The base class. ``str(error)`` says what is wrong, where, and what to do."""
 
     exit_code = ExitCode.INTERNAL
 
 
 class UsageError(BrimfulError):
+    """Bad input or a bad setting. Raised before anything is started."""
+
     exit_code = ExitCode.USAGE
 
 
 class SettingError(UsageError):
-    """A setting is missing or wrong."""
+    """A setting is missing or wrong. The message names the variable or the option."""
 
 
 class InputError(UsageError):
-    """A line of an input cannot be used; the message begins with ``FILE:LINE:``."""
+    """A line of an input file cannot be used. The message begins with ``FILE:LINE:``."""
 
 
 class BadRequest(UsageError):
-    """The fields do not make a request."""
+    """The fields do not make a request that the provider would take. The message names the field."""
 
 
 class RequestTooLarge(BadRequest):
-    """prompts x n x max_tokens is above what the provider takes in one request."""
+    """prompts x n x max_tokens, the prompts or n exceed what the provider takes in one request."""
 
 
 class SampleError(BrimfulError):
-    """A request ended without a completion. ``cause`` is a :class:`brimful.outcome.Cause` value."""
+    """A request ended without a completion. ``cause`` is a value of :class:`brimful.outcome.Cause`."""
 
     exit_code = ExitCode.FAILURES
 
@@ -93,15 +95,15 @@ class SampleError(BrimfulError):
 
 
 class PermanentFailure(SampleError):
-    """The provider refused the request itself."""
+    """The provider refused the request, and would refuse it again."""
 
 
 class TransientFailure(SampleError):
-    """Attempts or the deadline ran out."""
+    """All attempts failed on transient errors, or the deadline passed."""
 
 
 class Cancelled(SampleError):
-    """Revoked, or its run was stopped."""
+    """The request was revoked, or its run was stopped."""
 
 
 class SampleTimeout(SampleError, TimeoutError):
@@ -109,28 +111,34 @@ class SampleTimeout(SampleError, TimeoutError):
 
 
 class BudgetExhausted(SampleError):
+    """The provider refused the request because the key's tokens are used up, or the run's own budget is."""
+
     exit_code = ExitCode.BUDGET
 
 
 class KeyRefused(SampleError):
+    """The provider answered 401 or 403: the API key is wrong or lacks a permission."""
+
     exit_code = ExitCode.KEY_REFUSED
 
 
 class FleetError(BrimfulError):
-    """The fleet's own parts failed."""
+    """Redis, a worker or the embedded server failed."""
 
 
 class RedisUnreachable(FleetError):
+    """No connection to Redis could be made in the time allowed."""
+
     exit_code = ExitCode.USAGE
 
 
 class RedisUnusable(RedisUnreachable):
-    """It answers, and cannot be used with these settings; waiting does not help."""
+    """Redis cannot be used with these settings (a wrong password, an untrusted certificate); waiting does not help."""
 
 
 class RedisRefused(FleetError):
-    """Redis answers, and refuses what it is asked for; tried on for a while."""
+    """Redis kept answering commands with errors (out of memory, read-only) for as long as they were retried."""
 
 
 class NoWorker(FleetError):
-    """A task's body ran in a process that is no brimful worker."""
+    """A task's body was called in a process that is not a brimful worker."""

@@ -1,4 +1,7 @@
-"""Every task, queue and mode name, in one place. Strangers may rely on the values: they are part of the contract."""
+"""Names of tasks, queues, workloads and modes. Other programs may rely on the values.
+
+A file of its own because it imports nothing, so that every other module may import it.
+"""
 
 from __future__ import annotations
 
@@ -9,29 +12,28 @@ APP = "brimful"
 TASK_SAMPLE = "brimful.sample"
 """One request; its completion is the task's result."""
 TASK_SHARD = "brimful.shard"
-"""Many requests of one run; each outcome goes to the run's ledger as it ends."""
+"""Many requests of one run; each outcome goes to the run's ledger when its request ends."""
 
 IDEMPOTENCY_KEY = "idempotency_key"
 """Field of a single request: requests with the same key are sampled once, and all get the result."""
 
 DEFAULT_QUEUE = "celery"
-"""Where a service lands that sends ``brimful.sample`` by name from a Celery app of its own without naming a queue.
-Workers drain it too."""
+"""Celery's default queue: where tasks land that another Celery app sends by name. Workers consume it too."""
 
 
 class Workload(StrEnum):
-    """The provider's ``X-Acs-Workload`` header, our admission class and our queue, under one name."""
+    """Value of the ``X-Acs-Workload`` header, priority in admission, and name of the queue."""
 
     INTERACTIVE = "interactive"
     BATCH = "batch"
 
 
 QUEUES = (Workload.INTERACTIVE.value, DEFAULT_QUEUE, Workload.BATCH.value)
-"""In the order in which workers ask for them."""
+"""In the order in which workers consume them."""
 
 
 class Mode(StrEnum):
-    """How a request is sent."""
+    """The endpoint of a request."""
 
     COMPLETION = "completion"
     """``POST /completions``"""

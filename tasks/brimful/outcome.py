@@ -1,4 +1,4 @@
-"""What became of a request: a completion or a typed failure, and what it took."""
+"""The outcome of a request: a completion or a failure with its cause, with attempts and times."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Cause(StrEnum):
     """Why a request, or one attempt at it, failed. Users see these words in summaries and error files."""
 
     BAD_REQUEST = "bad_request"
-    """400/404/405/413/422: the provider will never take it as it stands."""
+    """400, 404, 405, 413, 422: the provider will never accept it."""
     CONTENT_FILTER = "content_filter"
     KEY_REFUSED = "key_refused"
-    """401/403"""
+    """401, 403"""
     BUDGET = "budget"
-    """The key's tokens (or the run's own budget) are at their end."""
+    """The key's tokens, or the run's own budget, are used up."""
     RATE_LIMITED = "rate_limited"
     """429 rate_limited"""
     QUEUE_FULL = "queue_full"
@@ -34,13 +34,13 @@ class Cause(StrEnum):
     SERVER_ERROR = "server_error"
     """500, 502, 503, 504 and other 5xx"""
     TIMEOUT = "timeout"
-    """No answer within the request's timeout, counted from the wire."""
+    """No answer within the timeout, counted from sending."""
     CONNECTION = "connection"
-    """Refused, reset, DNS, TLS, closed mid-body."""
+    """Refused, reset, DNS, TLS, or closed in the middle of an answer."""
     BAD_ANSWER = "bad_answer"
-    """An answer that is no completion: not JSON, an error under status 200, choices missing or too many."""
+    """The answer is not a completion: not JSON, an error with status 200, choices missing or too many."""
     LEASE_LOST = "lease_lost"
-    """The slot's lease could not be renewed, so the request was ended."""
+    """The slot's lease could not be renewed, so the request was aborted."""
     JOB_FAILED = "job_failed"
     JOB_CANCELLED = "job_cancelled"
     JOB_EXPIRED = "job_expired"
@@ -48,9 +48,9 @@ class Cause(StrEnum):
     CANCELLED = "cancelled"
     """Revoked, or the run was stopped."""
     WORKER_LOST = "worker_lost"
-    """The request's worker died more often than a request is given to a new one."""
+    """Workers died with the request in flight more often than it is redelivered."""
     INTERNAL = "internal"
-    """A fault of brimful's own; the worker's log has it."""
+    """A fault in brimful; the worker's log has its traceback."""
 
 
 _ERRORS: Mapping[Cause, type[SampleError]] = {
@@ -65,19 +65,21 @@ _ERRORS: Mapping[Cause, type[SampleError]] = {
 
 @dataclass(frozen=True, slots=True)
 class Failure:
+    """Why a request failed."""
+
     cause: Cause
     message: str
-    """Names the status and what the provider said, cut short; never the key, never the prompt."""
+    """The status and the provider's words, cut short; never the key or the prompt."""
     status: int | None = None
     permanent: bool = False
-    """True: asking the same again will not help."""
+    """Whether the same request would fail again."""
     code: str | None = None
     """The provider's error code, such as ``rate_limited``."""
     retry_after_s: float | None = None
     """The ``Retry-After`` of the last answer, in seconds."""
 
     def error(self, attempts: int = 0) -> SampleError:
-        """The exception that says the same. ``attempts``: calls to the provider."""
+        """The exception for it. ``attempts``: calls to the provider."""
         kind = _ERRORS.get(self.cause, PermanentFailure if self.permanent else TransientFailure)
         details = {"status": self.status, "code": self.code, "retry_after_s": self.retry_after_s, "attempts": attempts}
         return kind(self.message, self.cause.value, {name: value for name, value in details.items() if value})
@@ -87,9 +89,9 @@ class Failure:
 class Outcome:
     """Exactly one of ``completion`` and ``failure`` is set.
 
-    Times are seconds: ``waited_s`` from asking to the last grant (waiting for slots and starts), ``provider_s`` on the
-    wire, summed over attempts, ``retrying_s`` backing off. ``started_at``/``ended_at`` are Unix times of the
-    first byte sent and of the end.
+    Times are seconds: ``waited_s`` waiting for slots and starts, ``provider_s`` from sending to the end of the answer,
+    summed over the attempts, ``retrying_s`` backing off. ``started_at`` and ``ended_at`` are Unix times of the first
+    byte sent and of the end.
     """
 
     id: str
@@ -97,7 +99,7 @@ class Outcome:
     """The provider's Completion; ``choices`` complete and in the order of ``index``."""
     failure: Failure | None = None
     attempts: int = 0
-    """Requests that reached the wire, polls of a Job left out."""
+    """Requests sent to the provider, polls of a Job not counted."""
     retries: dict[str, int] = field(default_factory=dict)
     """Failed attempts by :class:`Cause`."""
     waited_s: float = 0.0
@@ -116,11 +118,11 @@ class Outcome:
 
     @property
     def rate_limited(self) -> int:
-        """How many 429s it met."""
+        """Answers of 429."""
         return self.retries.get(Cause.RATE_LIMITED, 0) + self.retries.get(Cause.QUEUE_FULL, 0)
 
     def as_message(self) -> dict[str, Any]:
-        """JSON-ready; :meth:`from_message` is its inverse. The completion is the outcome's own, not a copy."""
+        """JSON-ready; :meth:`from_message` is its inverse. The completion is shared, not copied."""
         message = {name: getattr(self, name) for name in _OUTCOME_FIELDS}
         if self.failure is not None:
             message["failure"] = asdict(self.failure)
@@ -188,7 +190,7 @@ class Rollout:
 
 
 def rollouts(completion: Mapping[str, Any], n: int) -> Iterator[Rollout]:
-    """The rollouts of a checked completion, in the order of their index. ``n`` is choices per prompt."""
+    """The rollouts of a complete completion, in the order of their index. ``n``: choices per prompt."""
     for choice in completion["choices"]:
         prompt_index, choice_index = divmod(int(choice["index"]), n)
         message = choice.get("message")

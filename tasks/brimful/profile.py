@@ -1,7 +1,6 @@
-"""Provider profiles: a provider's limits, sizes, endpoints and environment names, all from TOML.
+"""Provider profiles: a provider's limits, sizes, endpoints and environment variables, read from TOML.
 
-The built-in ones are in ``profiles.toml``; ``BRIMFUL_PROFILES`` names a file of the user's own that adds or
-overrides them.
+The built-in profiles are in ``profiles.toml``; the file that ``BRIMFUL_PROFILES`` names adds others or overrides them.
 """
 
 from __future__ import annotations
@@ -18,39 +17,43 @@ from brimful.names import Mode
 
 
 class Profile(BaseModel):
-    """What one provider promises and asks. A limit that is ``None`` does not exist, and costs nothing."""
+    """The limits and the interface of one provider. A limit of ``None`` does not exist, and costs nothing."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
     base_url: str | None = None
-    """Used when no environment variable names one."""
+    """Used when none of the variables is set."""
     base_env: tuple[str, ...] = Field(("OPENAI_BASE_URL",), min_length=1)
-    """Environment names of the base URL, the first that is set wins."""
+    """Environment variables of the base URL; the first that is set counts."""
     key_env: tuple[str, ...] = Field(("OPENAI_API_KEY",), min_length=1)
+    """Environment variables of the API key; the first that is set counts."""
     model: str | None = None
     """The default model."""
     modes: tuple[Mode, ...] = Field((Mode.COMPLETION, Mode.CHAT), min_length=1)
-    """Endpoints it has, of completion, chat, job; the first is the default for a prompt."""
+    """Its endpoints: completion, chat, job. The first is the default for a prompt."""
     slots: int = Field(16, ge=1)
     """Active requests per key."""
     starts: int | None = Field(None, ge=1)
-    """Request starts per key in any window."""
+    """Requests started per key in any window."""
     window_s: float = Field(60.0, gt=0)
+    """The window, in seconds."""
     tokens: int | None = Field(None, ge=1)
     """Tokens per key in any window."""
     max_request_tokens: int | None = Field(None, ge=1)
-    """prompts x n x max_tokens of one request."""
+    """Most prompts x n x max_tokens of one request."""
     max_prompts: int | None = Field(None, ge=1)
-    """Prompts in one request; 1 where the endpoint takes no list."""
+    """Most prompts of one request; 1 where the endpoint takes no list."""
     max_n: int | None = Field(None, ge=1)
+    """Most choices per prompt."""
     max_tokens_required: bool = False
-    """``max_tokens`` must be explicit when n > 1 or prompts > 1."""
+    """Whether ``max_tokens`` must be given when there is more than one choice or prompt."""
     workload_header: str | None = None
+    """Name of the header that carries the workload; None = it is not sent."""
     job_polls_count: bool = True
     """Whether a poll of a Job counts as a start."""
     per_process: int = Field(5000, ge=1)
-    """Requests one process may hold."""
+    """Most requests in flight of one process."""
 
 
 @lru_cache
@@ -86,6 +89,6 @@ def get_profile(name: str, extra: Path | None = None) -> Profile:
     if name not in profiles:
         known = ", ".join(sorted(profiles))
         raise SettingError(
-            f"unknown provider {name!r}: known are {known}; BRIMFUL_PROFILES can name a TOML file of yours"
+            f"unknown provider {name!r}: known are {known}; BRIMFUL_PROFILES can name a TOML file with others"
         )
     return profiles[name]

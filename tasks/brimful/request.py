@@ -1,10 +1,10 @@
-"""What may be asked: one request, checked once, and carried unchanged.
+"""One request to the provider, checked when it is parsed.
 
-A request is the provider's own JSON object. We read the few fields that matter to us (``prompt``/``messages``, ``n``,
-``max_tokens``, ``model``) and pass every other one through untouched. Four more keys are ours and never reach the
-provider: ``id``, ``mode``, ``workload`` and ``system``.
+A request is the provider's own JSON object. brimful reads ``prompt`` or ``messages``, ``n``, ``max_tokens`` and
+``model``, and passes every other field on unchanged. Four keys are brimful's and never reach the provider: ``id``,
+``mode``, ``workload`` and ``system``.
 
-Strings may hold anything JSON can say, lone surrogates too, so they are checked by hand and not by a schema library.
+Strings may hold anything that JSON can, lone surrogates included, which a schema library would refuse.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from brimful.errors import BadRequest, RequestTooLarge
 from brimful.names import IDEMPOTENCY_KEY, Mode, Workload
@@ -23,33 +23,33 @@ _Kind = TypeVar("_Kind", bound=StrEnum)
 _PROMPTS = ("prompt", "messages")
 CONTROL_FIELDS = frozenset({"id", "mode", "workload", "system"})
 _UNBOUND = {Mode.CHAT: 512}
-"""Tokens of a choice without ``max_tokens``, for estimates: 16 on the completions endpoint, more where models end by
-themselves."""
-_CHARS_PER_TOKEN = 4  # a rough, generous rule for estimating holds; never used for a limit of the provider's
+"""Tokens assumed for a choice without ``max_tokens``: 16 on the completions endpoint, more where the model decides."""
+_CHARS_PER_TOKEN = 4
+"""A rough estimate, never used for a limit of the provider's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One call to the provider. Build it with :meth:`parse`."""
+    """One call to the provider, built by :meth:`parse`."""
 
     fields: Mapping[str, Any]
-    """The provider's fields as asked, without ours. Holds ``prompt`` or ``messages``, never both."""
+    """The provider's fields as given. Holds ``prompt`` or ``messages``, never both."""
     id: str = ""
     mode: Mode = Mode.COMPLETION
     workload: Workload = Workload.BATCH
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any] | str | list[Any], profile: Profile, **more: Any) -> Request:
-        """A request from a prompt or a mapping of fields; ``more`` holds fields that beat ``raw``'s.
+        """A request from a prompt (a string, a list of strings or of token ids) or from a mapping of fields.
 
-        ``mode`` defaults to chat where there are ``messages``, else to the profile's first; a prompt string asked as
-        chat becomes one user message, after ``system`` if that is given. Only one of the two may hold the prompt.
-        Raises BadRequest (RequestTooLarge) naming the field and the way out.
+        ``more`` holds fields that take precedence over ``raw``'s; only one of the two may hold the prompt. ``mode``
+        defaults to chat where there are ``messages``, else to the profile's first mode. In chat mode a prompt string
+        becomes one user message, after ``system`` if that is given. Raises BadRequest or RequestTooLarge.
         """
         merged: dict[str, Any] = dict(raw) if isinstance(raw, Mapping) else {"prompt": raw}
         for name in _PROMPTS if more else ():
             if more.get(name) is not None and any(merged.get(other) is not None for other in _PROMPTS):
-                raise BadRequest(f"{name}: is given twice, by itself and as {name}=…; give one of them")
+                raise BadRequest(f"{name}: given twice, in the request and as {name}=…; give one of them")
         merged.update(more)
         fields = {name: value for name, value in merged.items() if name not in CONTROL_FIELDS and value is not None}
         mode = _mode(merged.get("mode"), fields, profile)
@@ -78,10 +78,7 @@ class Request:
 
     @property
     def prompt_count(self) -> int:
-        if "messages" in self.fields:
-            return 1
-        prompt = self.fields["prompt"]
-        return 1 if isinstance(prompt, str) or (prompt and isinstance(prompt[0], int)) else len(prompt)
+        return len(self.prompts)
 
     @property
     def n(self) -> int:
@@ -94,26 +91,26 @@ class Request:
 
     @property
     def max_tokens(self) -> int | None:
-        """Tokens per choice at most; None where the provider decides."""
+        """Most tokens of one choice; None where the provider decides."""
         value = self.fields.get("max_completion_tokens", self.fields.get("max_tokens"))
         return None if value is None else int(value)
 
     @property
     def tokens_at_most(self) -> int | None:
-        """prompts x n x max_tokens, what the provider bounds; None without ``max_tokens``."""
+        """prompts x n x max_tokens; None without ``max_tokens``."""
         most = self.max_tokens
         return None if most is None else self.choices * most
 
     @property
     def hold(self) -> int:
-        """An estimate of the tokens the provider holds while it runs: the prompts', plus all it may generate."""
+        """Estimated tokens that the provider holds while the request runs: the prompts' and all it may generate."""
         asked = self.tokens_at_most
         if asked is None:
             asked = _UNBOUND.get(self.mode, 16) * self.choices
         return sum(map(_token_estimate, self.prompts)) + asked
 
     def body(self, profile: Profile) -> dict[str, Any]:
-        """What is sent: the fields as asked, and the profile's model where none was named."""
+        """The JSON body to send: the fields as given, and the profile's model where none is named."""
         body = dict(self.fields)
         if "model" not in body and profile.model is not None:
             body = {"model": profile.model, **body}
@@ -124,7 +121,7 @@ class Request:
         return {**self.fields, "id": self.id, "mode": self.mode.value, "workload": self.workload.value}
 
     def check(self, profile: Profile) -> None:
-        """Raises BadRequest where the provider, by its documentation, would refuse or we could not read the answer."""
+        """Raises BadRequest for what the provider refuses by its documentation, or would answer other than in JSON."""
         if "messages" in self.fields:
             if "prompt" in self.fields:
                 raise BadRequest("prompt, messages: a request has one of them, not both")
@@ -140,7 +137,7 @@ class Request:
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise BadRequest(f"{name}: must be a whole number of at least 1, not {value!r}")
         if self.fields.get("stream"):
-            raise BadRequest("stream: answers are taken whole; leave it out")
+            raise BadRequest("stream: streaming is not supported; leave it out")
         if "model" in self.fields:
             model = self.fields["model"]
             if not isinstance(model, str):
@@ -161,9 +158,7 @@ class Request:
             raise RequestTooLarge(f"n: {n}, but {profile.name} takes at most {profile.max_n}")
         if most is None:
             if profile.max_tokens_required and prompts * n > 1:
-                raise BadRequest(
-                    f"max_tokens: {profile.name} wants it explicit for n > 1 or several prompts (--max-tokens)"
-                )
+                raise BadRequest(f"max_tokens: {profile.name} requires it for n > 1 or several prompts (--max-tokens)")
             return
         bound, asked = profile.max_request_tokens, prompts * n * most
         if bound is not None and asked > bound:
@@ -173,18 +168,22 @@ class Request:
             )
 
 
-def take_idempotency_key(raw: Any, fields: dict[str, Any]) -> tuple[Any, dict[str, Any], str | None]:
-    """The request and its fields without ``idempotency_key``, and that. Raises BadRequest if it is not a string."""
-    key = fields.get(IDEMPOTENCY_KEY)
-    if key is None and isinstance(raw, dict):
-        key = raw.get(IDEMPOTENCY_KEY)
-    if key is None:
-        return raw, fields, None
-    if not isinstance(key, str) or not key:
-        raise BadRequest(f"{IDEMPOTENCY_KEY}: must be a string that is not empty, not {key!r}")
-    if isinstance(raw, dict):
-        raw = {name: value for name, value in raw.items() if name != IDEMPOTENCY_KEY}
-    return raw, {name: value for name, value in fields.items() if name != IDEMPOTENCY_KEY}, key
+class SampleArguments(NamedTuple):
+    """The arguments of a ``brimful.sample`` task."""
+
+    request: Request
+    idempotency_key: str | None
+
+    @classmethod
+    def parse(cls, raw: Any, fields: Mapping[str, Any], profile: Profile) -> SampleArguments:
+        """``raw``: a prompt, a mapping, or None where ``fields`` hold everything. Raises BadRequest."""
+        fields = dict(fields)
+        raw = dict(raw) if isinstance(raw, Mapping) else {} if raw is None else raw
+        keys = [given.pop(IDEMPOTENCY_KEY, None) for given in (fields, raw) if isinstance(given, dict)]
+        key = next((key for key in keys if key is not None), None)
+        if key is not None and not (isinstance(key, str) and key):
+            raise BadRequest(f"{IDEMPOTENCY_KEY}: must be a string that is not empty, not {key!r}")
+        return cls(Request.parse(raw, profile, **fields), key)
 
 
 def _mode(raw: Any, fields: Mapping[str, Any], profile: Profile) -> Mode:

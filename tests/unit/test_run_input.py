@@ -160,7 +160,7 @@ BAD_LINES = {
     "max_tokens in words": ('{"prompt": "a", "max_tokens": "ten"}', "max_tokens: must be a whole number"),
     "too large": ('{"prompt": "a", "max_tokens": 32001}', "32,001"),
     "too many": ('{"prompt": "a", "n": 1000000000}', "spread them over lines"),
-    "stream": ('{"prompt": "a", "stream": true}', "stream: answers are taken whole"),
+    "stream": ('{"prompt": "a", "stream": true}', "stream: streaming is not supported"),
     "NaN": ('{"prompt": "a", "temperature": NaN}', "NaN is not a JSON number"),
     "deep": ('{"prompt": ' + "[" * 100_000, "nested too deeply"),
     "huge number": ('{"prompt": "a", "x": ' + "9" * 5000 + "}", "is not JSON"),

@@ -112,7 +112,7 @@ def test_other_bad_lines_are_listed_beside_a_duplicate(tmp_path: Path) -> None:
 
 def test_two_prompts_for_one_request_are_refused() -> None:
     for raw, more in (("x", {"prompt": "other"}), ({"prompt": "x"}, {"prompt": "y"}), ("x", {"messages": [{}]})):
-        with pytest.raises(BadRequest, match="is given twice"):
+        with pytest.raises(BadRequest, match="given twice"):
             Request.parse(raw, PROFILE, **more)
     assert Request.parse({}, PROFILE, prompt="x").prompts == ["x"]
 

@@ -15,7 +15,7 @@ from redis import RedisError
 from brimful.config import Settings
 from brimful.names import Workload
 from brimful.outcome import Outcome
-from brimful.request import Request, take_idempotency_key
+from brimful.request import Request, SampleArguments
 from brimful.state.provider import PUBLISH_S, publish
 from brimful.state.redis_retry import retry_until_available
 from brimful.state.redis_url import close_redis_client, redis_client, required
@@ -89,8 +89,7 @@ class WorkerPort:
         """A request without a ``workload`` has that of the queue it came through, or else interactive."""
         if "workload" not in fields and not (isinstance(raw, dict) and raw.get("workload")):
             fields = {**fields, "workload": _workload_of_queue()}
-        raw, fields, key = take_idempotency_key(raw, fields)
-        request = Request.parse({} if raw is None else raw, self._settings.profile, **fields)
+        request, key = SampleArguments.parse(raw, fields, self._settings.profile)
         task = current_task
         failure = poison_failure(task.request.__dict__)
         if failure is not None:

@@ -22,7 +22,7 @@ from brimful.celery import app
 from brimful.config import Settings
 from brimful.errors import NoWorker, SampleError
 from brimful.outcome import Outcome
-from brimful.request import Request, take_idempotency_key
+from brimful.request import Request, SampleArguments
 from brimful.runtime import port
 from brimful.runtime.aio import cancel_and_wait
 from brimful.runtime.extras import worker_module
@@ -67,8 +67,7 @@ class Backend:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     async def sample(self, raw: Any, fields: dict[str, Any]) -> Outcome:
-        raw, fields, key = take_idempotency_key(raw, fields)
-        request = Request.parse({} if raw is None else raw, self._settings.profile, **fields)
+        request, key = SampleArguments.parse(raw, fields, self._settings.profile)
         if key is None:
             return await self._recorded(request)
         first = self._once.get(key)
