@@ -196,6 +196,8 @@ class Settings(BaseSettings):
         base = _first_set(self.profile.base_env) or self.profile.base_url
         if not base:
             raise SettingError(f"no provider URL: set {self.profile.base_env[0]}, for instance in .env ({_REHEARSE})")
+        scheme, slashes, rest = base.strip().partition("://")
+        base = scheme.lower() + slashes + rest
         if not base.startswith(("http://", "https://")):
             raise SettingError(f"{self.profile.base_env[0]}: {base!r} must begin with http:// or https://")
         try:

@@ -7,7 +7,7 @@ import gc
 import socket
 import ssl
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -19,51 +19,9 @@ from aiohttp import web
 from brimful.errors import SettingError
 from brimful.outcome import Cause
 from support.fake_admission import FakeAdmission
+from support.provider_server import Completions, serving
 from support.sampling import KEY, bench
 from support.tls import certificate_in
-
-Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
-
-
-@asynccontextmanager
-async def serving(
-    handler: Handler, *, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None
-) -> AsyncIterator[str]:
-    """The server's root URL."""
-    server = web.Server(handler)
-    runner = web.ServerRunner(server)
-    await runner.setup()
-    site = web.TCPSite(runner, host, 0, ssl_context=tls)
-    await site.start()
-    try:
-        port = runner.addresses[0][1]
-        name = f"[{host}]" if ":" in host else host
-        yield f"{'https' if tls else 'http'}://{name}:{port}"
-    finally:
-        await runner.cleanup()
-
-
-class Completions:
-    """Answers every request with the choices it asks for, and records it."""
-
-    def __init__(self) -> None:
-        self.requests: list[tuple[str, dict[str, str], Any]] = []
-        self.peers: Counter[Any] = Counter()
-
-    async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
-        body = await request.json()
-        assert request.transport is not None
-        self.peers[request.transport.get_extra_info("peername")] += 1
-        self.requests.append((request.path_qs, dict(request.headers), body))
-        n = body.get("n", 1)
-        if "messages" in body:
-            choices = [
-                {"index": i, "message": {"role": "assistant", "content": "Hi."}, "finish_reason": "stop"}
-                for i in range(n)
-            ]
-        else:
-            choices = [{"index": i, "text": " hi", "finish_reason": "length"} for i in range(n)]
-        return web.json_response({"choices": choices})
 
 
 async def test_paths_headers_and_body_of_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +97,7 @@ async def test_a_redirect_names_its_host_and_is_not_followed(monkeypatch: pytest
         outcome = await it.sample()
     assert outcome.failure is not None
     assert (outcome.failure.permanent, outcome.attempts) == (True, 1)
-    assert "redirects to other.example" in outcome.failure.message
+    assert "redirects to https://other.example" in outcome.failure.message
 
 
 async def test_an_error_that_echoes_key_and_prompt(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import logging
 import os
 import ssl
 import urllib.request
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from brimful.errors import SettingError
 
@@ -19,6 +20,7 @@ except ImportError:  # Windows has no such limit
 log = logging.getLogger(__name__)
 
 CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+_PORTS = {"http": 80, "https": 443}
 _OTHER_OPEN_FILES = 256  # Redis, logs, Celery's pipes, libraries
 
 
@@ -30,17 +32,36 @@ def proxy_for(url: str) -> str | None:
     """
     parts = urlsplit(url)
     proxies = urllib.request.getproxies()
-    if not parts.hostname or urllib.request.proxy_bypass(parts.netloc.rpartition("@")[2]):
-        return None
     proxy = proxies.get(parts.scheme) or proxies.get("all")
-    if not proxy:
+    if not proxy or not parts.hostname or _needs_no_proxy(parts, proxies.get("no", "")):
         return None
-    if "://" not in proxy:
-        proxy = f"http://{proxy}"
-    if not proxy.startswith(("http://", "https://")):
-        scheme = proxy.partition("://")[0]
+    scheme, slashes, address = proxy.partition("://")
+    if not slashes:
+        return f"http://{proxy}"
+    if scheme.lower() not in ("http", "https"):
         raise SettingError(f"{parts.scheme.upper()}_PROXY: a {scheme}:// proxy is not supported, only http:// ones")
-    return proxy
+    return f"{scheme.lower()}://{address}"
+
+
+def _needs_no_proxy(url: SplitResult, no_proxy: str) -> bool:
+    """Entries of NO_PROXY: ``*``, a domain (``.example`` or ``example``), an address, a network (CIDR); the first two
+    with a port at will. IPv6 addresses with or without brackets: urllib knows neither those nor networks."""
+    host = (url.hostname or "").rstrip(".")
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        address = None
+    for entry in no_proxy.lower().split(","):
+        name, _, port = entry.strip().rpartition(":") if entry.count(":") == 1 or "]:" in entry else (entry, "", "")
+        name = name.strip().removeprefix("*.").strip("[].")
+        if not name or (port and port != str(url.port or _PORTS.get(url.scheme))):
+            continue
+        if name == "*" or f".{host}".endswith(f".{name}"):
+            return True
+        with contextlib.suppress(ValueError):
+            if address is not None and address in ipaddress.ip_network(name, strict=False):
+                return True
+    return bool(urllib.request.proxy_bypass(url.netloc.rpartition("@")[2]))
 
 
 def tls_context() -> ssl.SSLContext | bool:

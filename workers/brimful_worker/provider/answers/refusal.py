@@ -98,11 +98,16 @@ def classify_refusal(
 
 def classify_redirect(status: int, headers: Mapping[str, str]) -> Classification:
     """A redirect is permanent: following it would send prompts and the key to a host that no setting names."""
-    host = urlsplit(headers.get("location", "")).netloc.rpartition("@")[2]
+    try:
+        place = urlsplit(headers.get("location", ""))
+    except ValueError:
+        place = urlsplit("")
+    host = place.netloc.rpartition("@")[2]
+    scheme = f"{place.scheme}://" if host and place.scheme else ""
     return Classification(
         Kind.PERMANENT,
         cause=Cause.BAD_REQUEST,
-        message=f"HTTP {status}: the provider redirects to {host or 'another path'}, which is not followed; "
+        message=f"HTTP {status}: the provider redirects to {scheme}{host or 'another path'}, which is not followed; "
         "set the base URL to the provider's own address",
         status=status,
     )
