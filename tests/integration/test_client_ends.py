@@ -15,7 +15,7 @@ from brimful.state.redis_url import sync_redis_client
 from brimful.state.revocations import REVOCATION_S, TERMINATE
 from brimful_worker.local.server.valkey import Valkey
 from support.fleets import Fleet as RealFleet
-from support.fleets import fleet
+from support.fleets import fleet, shared_fleet
 from support.gateways import GatewayProcess, gateway_process
 from support.waiting import wait_until
 
@@ -25,10 +25,10 @@ LONG = 20_000
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealFleet]:
-    with pytest.MonkeyPatch.context() as patch, gateway_process("--latency", "0") as gateway:
-        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
-        with fleet(patch, gateway, workers=1, throttle_attempts=2, retry_after_cap_s=0.01) as real:
-            yield real
+    with shared_fleet(
+        tmp_path_factory.mktemp("state"), latency_s=0.0, workers=1, throttle_attempts=2, retry_after_cap_s=0.01
+    ) as real:
+        yield real
 
 
 def _attempts(gateway: GatewayProcess, *prompts: str) -> list[int]:

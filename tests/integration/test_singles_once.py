@@ -11,17 +11,16 @@ import pytest
 from brimful import AsyncFleet, Fleet, errors
 from brimful.state.redis_url import sync_redis_client
 from support.fleets import Fleet as RealFleet
-from support.fleets import fleet
-from support.gateways import gateway_process
+from support.fleets import shared_fleet
 from support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealFleet]:
-    with pytest.MonkeyPatch.context() as patch, gateway_process("--latency", "0.3") as gateway:
-        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
-        with fleet(patch, gateway, workers=2, attempts=1, result_expires_s=1800) as real:
-            yield real
+    with shared_fleet(
+        tmp_path_factory.mktemp("state"), latency_s=0.3, workers=2, attempts=1, result_expires_s=1800
+    ) as real:
+        yield real
 
 
 def _attempts(real: RealFleet, prompt: str) -> int:

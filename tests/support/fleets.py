@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from celery.result import AsyncResult
 
 from brimful.config import Settings
 from brimful_worker.local.fleet import LocalFleet
-from support.gateways import GatewayProcess
+from support.gateways import GatewayProcess, gateway_process
 from support.waiting import wait_until
 
 _GRACE_S = 5.0
@@ -52,3 +53,12 @@ def fleet(
             app.close()
     finally:
         local.stop(_GRACE_S)
+
+
+@contextmanager
+def shared_fleet(state: Path, *, latency_s: float, workers: int, **settings: Any) -> Iterator[Fleet]:
+    """For a module's tests: a fleet, and a gateway of its own that answers after ``latency_s`` and 0.01 s a token."""
+    with pytest.MonkeyPatch.context() as patch, gateway_process("--latency", str(latency_s)) as gateway:
+        patch.setenv("XDG_STATE_HOME", str(state))
+        with fleet(patch, gateway, workers=workers, **settings) as shared:
+            yield shared
