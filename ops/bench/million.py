@@ -1,11 +1,10 @@
 """A million one-line prompts in constant memory: `brimful run` against a fast gateway, with its memory sampled.
 
-``python ops/bench/million.py [--quick]`` takes a few minutes, with ``--quick`` (a tenth of the lines) less than one.
+``python ops/bench --parts million`` takes a few minutes, with ``--quick`` (a tenth of the lines) less than one.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import tempfile
@@ -101,9 +100,3 @@ def main(quick: bool = False) -> dict[str, Any]:
         raise SystemExit(f"the submitter took {found['most']} MB")
     text = TEXT.format(**found, slots=SLOTS, workers=WORKERS, cores=os.cpu_count())
     return {"markdown": text, "figures": found}
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
-    print(main(parser.parse_args().quick)["markdown"])

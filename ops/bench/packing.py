@@ -1,12 +1,11 @@
 """What packing gains: `brimful run --pack …` on one file, under one key's limits, at gateways of known latency.
 
-``python ops/bench/packing.py [--quick]`` takes about five minutes, with ``--quick`` about three. The figure is rollouts
-a minute between the first request's start and the last one's end, so that starting Python does not count.
+``python ops/bench --parts packing`` takes about five minutes, with ``--quick`` about three. The figure is rollouts a
+minute between the first request's start and the last one's end, so that starting Python does not count.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
 from collections.abc import Iterable
@@ -161,9 +160,3 @@ def main(quick: bool = False) -> dict[str, Any]:
         other_rows="\n".join(other_rows),
     )
     return {"markdown": text, "figures": [asdict(figure) for figure in figures]}
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
-    print(main(parser.parse_args().quick)["markdown"])

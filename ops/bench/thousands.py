@@ -1,6 +1,6 @@
 """Thousands in flight: `brimful run` compared with the Kios page's bare aiohttp script, on the same work.
 
-``python ops/bench/thousands.py [--quick]`` takes about six minutes, with ``--quick`` one.
+``python ops/bench --parts thousands`` takes about six minutes, with ``--quick`` one.
 
 A fleet of three workers keeps 6,000 chat requests (the page's own example: three scripts of 2,000) at the mock gateway,
 which answers each after 20 s; four waves of them last for more than a minute. The two contenders take turns, and the
@@ -9,7 +9,6 @@ figures are means of their rounds: a shared machine is not equally fast in every
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import resource
@@ -17,14 +16,13 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
+from runs import gateway, ledger
 
 HERE = Path(__file__).parent
 LOOK_S = 1.0
@@ -116,28 +114,12 @@ def _holds_connections(command: list[str]) -> bool:
     return "worker" in command or any(word.endswith("bare_chat.py") for word in command)
 
 
-@contextmanager
-def gateway(size: Size) -> Iterator[str]:
-    """Run the gateway; yields its root URL."""
-    command = [sys.executable, "-m", "brimful.cli", "gateway", "--port", "0", "--slots", "0", "--starts", "0"]
-    command += ["--latency", str(size.latency_s), "--per-token", "0", "--models", "*"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    assert process.stdout is not None
-    try:
-        yield process.stdout.readline().strip().removesuffix("/v1")
-    finally:
-        process.terminate()
-        process.wait()
-        process.stdout.close()
+def held_gateway(size: Size) -> AbstractContextManager[str]:
+    """A mock gateway without limits that answers each request after ``size.latency_s``; its URL."""
+    return gateway(slots=None, starts=None, latency_s=size.latency_s, per_token_s=0.0, models=[])
 
 
-def ledger(root: str) -> dict[str, Any]:
-    with urllib.request.urlopen(f"{root}/ledger", timeout=30) as answer:
-        found: dict[str, Any] = json.load(answer)
-    return found
-
-
-def watch(root: str, size: Size, processes: list[subprocess.Popen[Any]]) -> Figures:
+def watch(url: str, size: Size, processes: list[subprocess.Popen[Any]]) -> Figures:
     """Returns when all have ended."""
     meter, begun = Meter(), False
     full: list[
@@ -150,7 +132,7 @@ def watch(root: str, size: Size, processes: list[subprocess.Popen[Any]]) -> Figu
         for process in running:
             meter.read(process.pid)
         running = [process for process in running if not meter.ended(process)]
-        seen = ledger(root)
+        seen = ledger(url)
         if seen["arrivals"] and not begun:
             begun = True
             meter.begin()
@@ -163,7 +145,7 @@ def watch(root: str, size: Size, processes: list[subprocess.Popen[Any]]) -> Figu
         time.sleep(LOOK_S if begun else 0.1)
     if any(process.returncode for process in processes):
         raise SystemExit(f"it ended with {[process.returncode for process in processes]}")
-    seen = ledger(root)
+    seen = ledger(url)
     answered = int(seen["statuses"].get("200", 0))
     first, last = seen["first_arrival_s"], seen["last_arrival_s"]
     steady = [active for at, active in held if first + 0.8 * size.latency_s < at < last]
@@ -186,15 +168,15 @@ def watch(root: str, size: Size, processes: list[subprocess.Popen[Any]]) -> Figu
 
 
 def bare(size: Size, prompts: Path, folder: Path) -> Figures:
-    with gateway(size) as root:
+    with held_gateway(size) as url:
         processes = []
         for place in range(size.processes):
-            command = [sys.executable, str(HERE / "bare_chat.py"), str(prompts), "--url", f"{root}/v1/chat/completions"]
+            command = [sys.executable, str(HERE / "bare_chat.py"), str(prompts), "--url", f"{url}/chat/completions"]
             command += ["--share", f"{place}/{size.processes}", "--max-tokens", str(size.max_tokens)]
             command += ["--concurrency", str(size.in_flight // size.processes)]
             with (folder / f"bare-{place}.txt").open("wb") as out:
                 processes.append(subprocess.Popen(command, stdout=out, env={**os.environ, "KIOS_API_KEY": "sk-bench"}))
-        return watch(root, size, processes)
+        return watch(url, size, processes)
 
 
 def brimful(size: Size, prompts: Path, folder: Path) -> Figures:
@@ -207,13 +189,13 @@ def brimful(size: Size, prompts: Path, folder: Path) -> Figures:
         "XDG_STATE_HOME": str(folder),
     }
     out = Path(tempfile.mkdtemp(dir=folder)) / "rollouts.jsonl"  # a run that finds its output would resume it
-    with gateway(size) as root:
+    with held_gateway(size) as url:
         command = [sys.executable, "-m", "brimful.cli", "run", str(prompts), "-o", str(out), "--chat", "--no-progress"]
         command += ["--workers", str(size.processes), "--max-tokens", str(size.max_tokens)]
         process = subprocess.Popen(
-            command, env={**environment, "KIOS_API_BASE": f"{root}/v1"}, stdout=subprocess.DEVNULL, cwd=folder
+            command, env={**environment, "KIOS_API_BASE": url}, stdout=subprocess.DEVNULL, cwd=folder
         )
-        found = watch(root, size, [process])
+        found = watch(url, size, [process])
     lines = out.read_bytes().count(b"\n")
     if lines != size.requests:
         raise SystemExit(f"{lines} rollouts of {size.requests}")
@@ -275,9 +257,3 @@ def main(quick: bool = False) -> dict[str, Any]:
     }
     text = TEXT.format(**asdict(size), requests=size.requests, **figures, **ratios)
     return {"markdown": text, "figures": {**figures, **ratios}}
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
-    print(main(parser.parse_args().quick)["markdown"])
