@@ -20,6 +20,7 @@ from dotenv import dotenv_values
 from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from brimful.credentials import DOTENV, first_set, key_file, read_key
 from brimful.errors import SettingError
 from brimful.profile import Profile, get_profile
 from brimful.redis_address import with_tls_files
@@ -33,7 +34,6 @@ FORMER_NAMES = {
     "breaker": "circuit_breaker",
 }
 """Former name of a setting → its present name. Variables with a former name are still read, with a note."""
-_DOTENV = ".env"
 _REHEARSE = "--rehearse needs none"
 
 
@@ -42,7 +42,7 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(
         env_prefix="BRIMFUL_",
-        env_file=_DOTENV,
+        env_file=DOTENV,
         extra="ignore",
         frozen=True,
         env_ignore_empty=True,
@@ -173,9 +173,7 @@ class Settings(BaseSettings):
     def unknown_variables(cls) -> list[tuple[str, str]]:
         """(what is wrong, what to do) for each ``BRIMFUL_*`` variable that is no setting, such as a misspelt limit."""
         known = {_variable(name) for name in (*cls.model_fields, *FORMER_NAMES)} | _OTHER_VARIABLES
-        stated = {
-            name.upper() for name in (*os.environ, *dotenv_values(_DOTENV)) if name.upper().startswith("BRIMFUL_")
-        }
+        stated = {name.upper() for name in (*os.environ, *dotenv_values(DOTENV)) if name.upper().startswith("BRIMFUL_")}
         near = {name: difflib.get_close_matches(name, known, 1, 0.8) for name in sorted(stated - known)}
         return [
             (f"{name} is set, but there is no such setting", f"did you mean {found[0]}?" if found else "unset it")
@@ -193,7 +191,7 @@ class Settings(BaseSettings):
     @cached_property
     def api_base(self) -> str:
         """The provider's base URL without a trailing slash. Raises SettingError naming the variables."""
-        base = _first_set(self.profile.base_env) or self.profile.base_url
+        base = first_set(self.profile.base_env) or self.profile.base_url
         if not base:
             raise SettingError(f"no provider URL: set {self.profile.base_env[0]}, for instance in .env ({_REHEARSE})")
         scheme, slashes, rest = base.strip().partition("://")
@@ -212,10 +210,17 @@ class Settings(BaseSettings):
     @cached_property
     def api_key(self) -> SecretStr:
         """The API key. Raises SettingError naming the variables."""
-        key = _first_set(self.profile.key_env)
+        if (path := self.api_key_file) is not None:
+            return read_key(path)
+        key = first_set(self.profile.key_env)
         if not key or not key.strip():
             raise SettingError(f"no API key: set {self.profile.key_env[0]}, for instance in .env ({_REHEARSE})")
         return SecretStr(key.strip())
+
+    @property
+    def api_key_file(self) -> Path | None:
+        """The file that holds the key, as a mounted secret does; None if a variable holds it."""
+        return key_file(self.profile.key_env)
 
     @cached_property
     def key_tag(self) -> str:
@@ -275,7 +280,7 @@ def _fault(fault: Any) -> str:
 
 def _former_values(given: Mapping[str, Any]) -> dict[str, Any]:
     """Settings whose variable has its former name, unless the present one is set too. Logs each such name once."""
-    stated = {**dotenv_values(_DOTENV), **os.environ}
+    stated = {**dotenv_values(DOTENV), **os.environ}
     found: dict[str, Any] = {}
     for former, name in FORMER_NAMES.items():
         value = stated.get(_variable(former))
@@ -289,11 +294,3 @@ def _former_values(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _variable(setting: str) -> str:
     return f"BRIMFUL_{setting.upper()}"
-
-
-def _first_set(names: tuple[str, ...]) -> str | None:
-    dotenv = dotenv_values(_DOTENV)
-    for name in names:
-        if value := os.environ.get(name) or dotenv.get(name):
-            return value
-    return None

@@ -15,7 +15,18 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 ROOTS = {"brimful": ROOT / "tasks" / "brimful", "brimful_worker": ROOT / "workers" / "brimful_worker"}
 PAGE = ROOT / "docs" / "house.md"
-WORKER_MAY_USE = ("errors", "names", "config", "profile", "request", "outcome", "packing", "runtime", "state")
+WORKER_MAY_USE = (
+    "errors",
+    "names",
+    "config",
+    "credentials",
+    "profile",
+    "request",
+    "outcome",
+    "packing",
+    "runtime",
+    "state",
+)
 """What ``brimful_worker`` may import of ``brimful``, beside the run ledger in ``brimful.dispatch``."""
 DISPATCH_MAY_USE = ("brimful.dispatch.ledger", "brimful.dispatch.messages")
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import signal
+import sys
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from typing import Any
 
 from celery import Task, current_task
 from celery.exceptions import Ignore, Reject
+from celery.signals import worker_ready
 from redis import RedisError
 
 from brimful.config import Settings
@@ -19,12 +23,12 @@ from brimful.request import Request, SampleArguments
 from brimful.state.provider import PUBLISH_S, publish
 from brimful.state.redis_retry import retry_until_available
 from brimful.state.redis_url import close_redis_client, redis_client, required
-from brimful_worker.admission import Admission
 from brimful_worker.broker.requests import poison_failure
 from brimful_worker.liveness.pulse import Pulse
 from brimful_worker.metrics import catalogue as metrics
 from brimful_worker.pool.execution import run_coroutine
-from brimful_worker.provider import GIVE_BACK, Provider
+from brimful_worker.provider import GIVE_BACK
+from brimful_worker.sampling.key_in_use import KeyInUse
 from brimful_worker.sampling.sampler import Sampler
 from brimful_worker.shards.shard import ShardRunner
 from brimful_worker.singles.once import Once, Revoked, announce_revoked
@@ -42,9 +46,8 @@ class WorkerPort:
         self._settings = settings
         self._name = name
         self.stopping = asyncio.Event()
-        self._admission = Admission.from_settings(settings, name=name)
-        self._provider = Provider(settings)
-        self._sampler = Sampler(settings, self._admission, self._provider, stopping=self.stopping.is_set)
+        self._key = KeyInUse(settings, name)
+        self._sampler = Sampler(settings, self._key.admission, self._key.provider, stopping=self.stopping.is_set)
         self._shards = ShardRunner(
             self._sampler.sample,
             required(settings.redis_url),
@@ -53,23 +56,26 @@ class WorkerPort:
             lambda fields: Request.parse(fields, settings.profile),
         )
         self._once = Once(required(settings.redis_url), self.stopping)
+        self._republish = asyncio.Event()
         self._stack = AsyncExitStack()
 
     async def start(self) -> None:
         """Returns when Redis has been reached, however long that takes; leaves nothing open when cancelled."""
+        self._loop = asyncio.get_running_loop()
         async with AsyncExitStack() as stack:
-            await stack.enter_async_context(self._provider)
+            await self._key.open()
+            stack.push_async_callback(self._key.close)
             if self._settings.guardian:
-                pulse = Pulse(lambda: self._admission.stall_limit_s)
+                pulse = Pulse(lambda: self._key.stall_limit_s)
                 pulse.start()
                 stack.push_async_callback(asyncio.to_thread, pulse.stop)
             if metrics.serving():  # before Redis is waited for: its absence is no reason to restart a worker
                 for updating in (metrics.heartbeat(), self._update_metrics()):
                     stack.callback(asyncio.create_task(updating).cancel)
-            stack.push_async_callback(self._admission.aclose)
-            await self._admission.start(timeout_s=None)
-            for publishing in (self._publish(), self._publish_health()):
-                stack.callback(asyncio.create_task(publishing).cancel)
+            stack.push_async_callback(self._key.leave)
+            await self._key.admission.start(timeout_s=None)
+            for working in (self._publish(), self._publish_health(), self._key.follow(self._key_replaced)):
+                stack.callback(asyncio.create_task(working).cancel)
             await stack.enter_async_context(self._shards)
             await stack.enter_async_context(self._once)
             self._stack = stack.pop_all()
@@ -125,27 +131,39 @@ class WorkerPort:
     async def shard(self, run: str, shard: str, requests: list[dict[str, Any]]) -> dict[str, Any]:
         return await self._shards.run(run, shard, requests)  # it counts the deaths of a shard's workers itself
 
+    def look_at_key(self) -> None:
+        """Read the API key's file at once. Callable from any thread and from a signal's handler."""
+        self._loop.call_soon_threadsafe(self._key.reread.set)
+
+    def _key_replaced(self) -> None:
+        self._sampler.use(self._key.admission, self._key.provider)
+        self._sampler.health.forget()
+        metrics.rekey(self._key.settings.key_tag)
+        self._republish.set()
+
     async def _publish(self) -> None:
         """Clients read what the provider is; they have no key, and may have other settings."""
         client = redis_client(required(self._settings.redis_url))
         try:
             while True:
-                await retry_until_available(lambda: publish(client, self._settings))
-                await asyncio.sleep(PUBLISH_S)
+                self._republish.clear()
+                await retry_until_available(lambda: publish(client, self._key.settings))
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._republish.wait(), PUBLISH_S)
         finally:
             await close_redis_client(client)
 
     async def _publish_health(self) -> None:
         client = redis_client(required(self._settings.redis_url))
         try:
-            await self._sampler.health.publish(client, self._settings.key_tag)
+            await self._sampler.health.publish(client, lambda: self._key.settings.key_tag)
         finally:
             await close_redis_client(client)
 
     async def _update_metrics(self) -> None:
         while True:
             try:
-                metrics.fleet_status(await self._admission.status(), self._name)
+                metrics.fleet_status(await self._key.admission.status(), self._name)
             except (RedisError, OSError) as error:
                 metrics.redis_away()
                 log.debug("no status for the metrics: %s", type(error).__name__)
@@ -161,6 +179,13 @@ def assemble(node: str) -> WorkerPort:
     port = WorkerPort(settings, node)
     if settings.metrics_port is not None:
         metrics.serve(settings.metrics_port, key_tag=settings.key_tag, address=settings.metrics_address)
+    if settings.api_key_file is not None and not sys.stdout.isatty():
+
+        def on_ready(**_: Any) -> None:
+            """Instead of Celery's handler, which restarts a worker that is not on a terminal."""
+            signal.signal(signal.SIGHUP, lambda *_: port.look_at_key())
+
+        worker_ready.connect(on_ready, weak=False)
     return port
 
 

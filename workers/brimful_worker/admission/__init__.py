@@ -27,7 +27,7 @@ Promises, across all processes, deaths, and restarts or memory loss of Redis:
 
 from brimful_worker.admission.admission import Admission, Slot
 from brimful_worker.admission.clean_start import assume_full, mark_clean
-from brimful_worker.admission.errors import LeaseLost, SchemaMismatch, ScriptFailed, StaleGrant
+from brimful_worker.admission.errors import LeaseLost, Retired, SchemaMismatch, ScriptFailed, StaleGrant
 from brimful_worker.admission.lease import Lease
 from brimful_worker.admission.policy import Limits
 
@@ -36,6 +36,7 @@ __all__ = [
     "Lease",
     "LeaseLost",
     "Limits",
+    "Retired",
     "SchemaMismatch",
     "ScriptFailed",
     "Slot",

@@ -18,7 +18,7 @@ from brimful.names import Workload
 from brimful.state.keys import TAGS
 from brimful.state.redis_url import close_redis_client, redis_client
 from brimful.state.status import Status, read_status_async
-from brimful_worker.admission.errors import LeaseLost
+from brimful_worker.admission.errors import LeaseLost, Retired
 from brimful_worker.admission.lease import Lease
 from brimful_worker.admission.local_state import LocalState
 from brimful_worker.admission.policy import Limits
@@ -125,6 +125,11 @@ class Admission:
         """Let nobody in the fleet start anything for this long, as a provider's Retry-After demands. A longer pause in
         force stays. Afterwards the slots are filled one by one."""
         self._started().pause(seconds, reason)
+
+    def retire(self) -> None:
+        """Grant nothing any more: those that wait, and those that ask later, get :class:`Retired`. Leases that are held
+        are renewed until their requests have ended."""
+        self._started().local_state.stop(Retired("the API key was replaced"), cancel=False)
 
     async def status(self) -> Status:
         """What ``brimful status`` shows; also before :meth:`start`. Raises redis.RedisError or OSError."""

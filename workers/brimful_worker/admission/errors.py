@@ -4,6 +4,7 @@ BrimfulError
 ├── StaleGrant           the grant reached the wire too late; it was given back, ask again
 ├── LeaseLost            the lease could not be renewed; the request was ended
 └── FleetError
+    ├── Retired          this admission grants nothing any more: its API key was replaced
     ├── SchemaMismatch   the fleet on this Redis uses another version of the admission's schema
     └── ScriptFailed     Redis runs the admission's script, and the script fails
 """
@@ -19,6 +20,10 @@ class StaleGrant(BrimfulError):
 
 class LeaseLost(BrimfulError):
     """The lease ended before the request did: Redis could not be reached in time, or forgot it."""
+
+
+class Retired(FleetError):
+    """The admission's API key was replaced; ask the new key's admission."""
 
 
 class SchemaMismatch(FleetError):

@@ -56,15 +56,26 @@ class Metric:
     _series: dict[tuple[str, ...], Any] | None = field(default=None, repr=False)
     """By label values; None while nothing is counted. prometheus_client's own lookup costs three times as much."""
     _make_series: Any = field(default=None, repr=False)
+    _live: Any = field(default=None, repr=False)
+    """prometheus_client's metric."""
 
     def open(self, registry: CollectorRegistry, key: str) -> None:
         import prometheus_client
 
         options = {"buckets": self.buckets} if self.buckets else {}
         kind = getattr(prometheus_client, type(self).__name__)
-        live = kind(self.name, self.description, ("key", *self.labels), registry=registry, **options)
+        self._live = kind(self.name, self.description, ("key", *self.labels), registry=registry, **options)
+        self._begin(key)
+
+    def rekey(self, key: str) -> None:
+        """Expose series of another API key instead of the last one's. Counters begin at 0."""
+        if self._series is not None:
+            self._live.clear()
+            self._begin(key)
+
+    def _begin(self, key: str) -> None:
         self._series = {}
-        self._make_series = lambda labels: live.labels(key, *map(str, labels))
+        self._make_series = lambda labels: self._live.labels(key, *map(str, labels))
         if not self.labels and not isinstance(self, Gauge):
             self._one(())  # a series that first appears at 1 shows Prometheus no increase
 
@@ -198,6 +209,14 @@ def fleet_status(status: Status, name: str = "") -> None:
     REBUILDING.set(float(status.rebuilding))
     REBUILDS.inc(by=float(None not in (_epoch, status.epoch) and _epoch != status.epoch))
     _epoch = status.epoch or _epoch
+
+
+def rekey(key_tag: str) -> None:
+    """The API key was replaced."""
+    global _epoch
+    _epoch = None
+    for metric in CATALOGUE:
+        metric.rekey(key_tag)
 
 
 def redis_away() -> None:

@@ -11,12 +11,16 @@ ask again, so the end is found a little later.
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import time
 from collections import deque
 from collections.abc import Callable
 
+from brimful_worker.admission import Admission
 from brimful_worker.sampling import retry
+
+log = logging.getLogger(__name__)
 
 _END_KNOWN_S = 10.0
 """How long after the end requests as large fail without being sent. Later, somebody may have paid."""
@@ -118,3 +122,14 @@ class BudgetGate:
             if not turn.done():
                 turn.set_result(None)
                 return
+
+
+async def in_flight_elsewhere(admission: Admission, budget: BudgetGate) -> int:
+    """Requests of this key that hold tokens now, except the caller's; only this process's if Redis is away."""
+    local = budget.holding - 1
+    try:
+        status = await admission.status()
+    except Exception as error:
+        log.debug("no status of the fleet: %s", type(error).__name__)
+        return local
+    return max(local, status.slots_used - status.cooling - 1)

@@ -68,19 +68,27 @@ class HealthReporter:
             log.warning("the fleet pauses for %.0f s: %s", seconds, reason)
         self._paused_until = max(until, self._paused_until)
 
-    async def publish(self, client: Redis, tag: str) -> None:
-        """Write to Redis what is new. Never returns."""
+    def forget(self) -> None:
+        """Another API key is used from now on: what the provider said of the last one no longer holds."""
+        self._answers.clear()
+        self._state = None
+        self._news.clear()
+
+    async def publish(self, client: Redis, tag: Callable[[], str]) -> None:
+        """Write to Redis what is new, for the key with this tag. Never returns."""
         while True:
             await self._news.wait()
             self._news.clear()
             self._turned.clear()
-            await retry_until_available(lambda: self._write(client, tag))
+            await retry_until_available(lambda: self._write(client, tag()))
             await asyncio.sleep(_LEAST_S)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_PUBLISH_S - _LEAST_S):
                     await self._turned.wait()
 
     async def _write(self, client: Redis, tag: str) -> None:
+        if not self._answers:
+            return
         async with client.pipeline(transaction=True) as pipe:
             pipe.hset(health_key(tag), mapping=health_fields(self._answers))
             pipe.expire(health_key(tag), KEPT_S)

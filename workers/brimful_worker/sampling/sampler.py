@@ -19,7 +19,7 @@ from brimful.errors import BudgetExhausted
 from brimful.names import Mode, Workload
 from brimful.outcome import Cause, Failure, Outcome
 from brimful.request import Request
-from brimful_worker.admission import Admission, Lease, LeaseLost, StaleGrant
+from brimful_worker.admission import Admission, Lease, LeaseLost, Retired, StaleGrant
 from brimful_worker.admission.policy import release_delay
 from brimful_worker.metrics import catalogue as metrics
 from brimful_worker.provider.answers.answer import Classification, Kind
@@ -27,7 +27,7 @@ from brimful_worker.provider.assembly import Assembly, Part
 from brimful_worker.provider.jobs import JobKey
 from brimful_worker.provider.session import Provider
 from brimful_worker.sampling import retry
-from brimful_worker.sampling.budget import BudgetGate
+from brimful_worker.sampling.budget import BudgetGate, in_flight_elsewhere
 from brimful_worker.sampling.health import HealthReporter
 from brimful_worker.sampling.job_hooks import job_hooks
 from brimful_worker.sampling.stats import RequestStats
@@ -67,6 +67,11 @@ class Sampler:
         longest_s = settings.timeout_s + settings.connect_timeout_s + settings.backoff_cap_s
         self._short_deadline = settings.deadline_s < 2 * longest_s
 
+    def use(self, admission: Admission, provider: Provider) -> None:
+        """Those of another API key, from the next attempts on."""
+        self.admission, self.provider = admission, provider
+        self.budget = BudgetGate(uniform=self.uniform)
+
     async def sample(self, request: Request, *, scope: str = "", on_wire: OnWire | None = None) -> Outcome:
         """Sample one request. Raises only CancelledError; whatever else happens is the outcome's failure.
 
@@ -96,16 +101,6 @@ class Sampler:
         """Bounds this process's batch requests, where the key allows more than a process can carry (Kios: 5,000 per
         process). Interactive requests never wait for it."""
         return nullcontext() if self._share is None or workload is not Workload.BATCH else self._share
-
-    async def in_flight_elsewhere(self) -> int:
-        """Requests of this key that hold tokens now, except the caller's; only this process's if Redis is away."""
-        local = self.budget.holding - 1
-        try:
-            status = await self.admission.status()
-        except Exception as error:
-            log.debug("no status of the fleet: %s", type(error).__name__)
-            return local
-        return max(local, status.slots_used - status.cooling - 1)
 
 
 @dataclass(slots=True, eq=False)
@@ -166,19 +161,19 @@ class _Sampling:
         if budget.at_end(hold):
             return retry.BUDGET_END
         try:
-            async with sampler.share(workload), sampler.admission.slot(workload, tokens=hold) as lease:
-                self.stats.granted(lease.waited_s)
-                if self.deadline is None:
-                    self.deadline = asyncio.get_running_loop().time() + sampler.settings.deadline_s
-                    if self.clock is not None:
-                        self.clock.reschedule(self.deadline)
-                if not budget.enter():
-                    lease.give_back()
-                    return None
-                try:
-                    return await self._send(part, lease, hold)
-                finally:
-                    budget.leave()
+            async with sampler.share(workload):
+                provider = sampler.provider  # of the same key as the admission
+                async with sampler.admission.slot(workload, tokens=hold) as lease:
+                    self._granted(lease)
+                    if not budget.enter():
+                        lease.give_back()
+                        return None
+                    try:
+                        return await self._send(part, lease, hold, provider)
+                    finally:
+                        budget.leave()
+        except Retired:
+            return None
         except StaleGrant:
             self._stale_grant()
             return None
@@ -189,9 +184,16 @@ class _Sampling:
             budget.end(hold)
             return retry.BUDGET_END
 
-    async def _send(self, part: Part, lease: Lease, hold: int) -> Classification:
+    def _granted(self, lease: Lease) -> None:
+        self.stats.granted(lease.waited_s)
+        if self.deadline is None:
+            self.deadline = asyncio.get_running_loop().time() + self.sampler.settings.deadline_s
+            if self.clock is not None:
+                self.clock.reschedule(self.deadline)
+
+    async def _send(self, part: Part, lease: Lease, hold: int, provider: Provider) -> Classification:
         """Send the request and report its answer to the fleet while the slot is still held."""
-        sampler, provider = self.sampler, self.sampler.provider
+        sampler = self.sampler
         body = provider.body(part)
         sent_at: float | None = None
 
@@ -226,7 +228,7 @@ class _Sampling:
         tokens = retry.tokens_cost(answer, sent=sent_at is not None, job=part.request.mode is Mode.JOB)
         self.stats.ended(hold, metered=tokens is not None)
         lease.report(ok=retry.provider_health(answer), tokens_used=tokens, cooldown_s=rest_s)
-        if answer.kind is Kind.BUDGET and await sampler.in_flight_elsewhere() > 0:
+        if answer.kind is Kind.BUDGET and await in_flight_elsewhere(sampler.admission, sampler.budget) > 0:
             sampler.budget.refused()
         else:
             sampler.health.observe(answer)

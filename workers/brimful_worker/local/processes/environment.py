@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from brimful.config import Settings
+from brimful.credentials import read_key
 from brimful.profile import load_profiles
 
 
@@ -16,14 +17,19 @@ def worker_environment(settings: Settings, environ: Mapping[str, str] | None = N
     """The owner's environment with flags, Redis, provider URL and key put in. Raises SettingError without a key."""
     environment = keyless_environment(settings, environ)
     environment[settings.profile.base_env[0]] = settings.api_base
-    environment[settings.profile.key_env[0]] = settings.api_key.get_secret_value()
+    key, file = settings.profile.key_env[0], settings.api_key_file
+    if file is not None and read_key(file) == settings.api_key:
+        environment[f"{key}_FILE"] = str(file.absolute())  # the workers follow it
+    else:
+        environment[key] = settings.api_key.get_secret_value()
     return environment
 
 
 def keyless_environment(settings: Settings, environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """As :func:`worker_environment`, without any provider's key and any other variable that contains the key."""
     environ = os.environ if environ is None else environ
-    names = {name for profile in load_profiles(settings.profiles).values() for name in profile.key_env}
+    keys = {name for profile in load_profiles(settings.profiles).values() for name in profile.key_env}
+    names = keys | {f"{name}_FILE" for name in keys}
     names |= {name for name in environ if name.startswith("FLOWER_")} | {"BRIMFUL_FLOWER_PASSWORD"}
     secret = settings.api_key.get_secret_value()
     kept = {name: value for name, value in environ.items() if name not in names and secret not in value}
