@@ -1,4 +1,4 @@
-"""A gateway and a driver in virtual time: how long a plan takes, without waiting for it."""
+"""A simulation of a driver and a gateway in virtual time: how long a run with ``--pack`` takes."""
 
 from __future__ import annotations
 
@@ -23,10 +23,13 @@ ACS = get_profile("acs")
 
 @dataclass
 class Simulated:
+    """A run that has ended."""
+
     seconds: float
     sizes: list[int] = field(default_factory=list)
     """Prompts of each request, in the order in which they were enqueued."""
     longest: float = 0.0
+    """Seconds of the longest request."""
 
 
 def lines(count: int, **fields: Any) -> list[dict[str, Any]]:
@@ -44,7 +47,7 @@ def simulate(
     timeout_s: float = 120.0,
     total_known: bool = True,
 ) -> Simulated:
-    """``latency(max_tokens, choices)`` in seconds. Starts are an exact sliding window, slots are FIFO."""
+    """``latency(max_tokens, choices)``: a request's seconds. Starts are an exact sliding window, slots are FIFO."""
     limits = Limits(slots, starts, window_s)
     sizer, slot_model = PackSizer(limits, timeout_s), SlotModel(limits, adapting=pack == "auto")
     batcher = Batcher(ACS, pack, sizer, slot_model)
@@ -53,7 +56,7 @@ def simulate(
     left = len(asked)
     now, sent = 0.0, 0
     queue: deque[tuple[str, PackKey, int]] = deque()
-    wire: list[tuple[float, float, str, PackKey, int]] = []
+    running: list[tuple[float, float, str, PackKey, int]] = []
     log: deque[float] = deque()
     result = Simulated(0.0)
     while True:
@@ -61,7 +64,7 @@ def simulate(
             batcher.add(next(source))
             left -= 1
         size = batcher.pack
-        pack_key = queue[-1][1] if queue else wire[-1][3] if wire else None
+        pack_key = queue[-1][1] if queue else running[-1][3] if running else None
         for _ in range(
             slot_model.room(sizer.seconds(pack_key, size) if pack_key and sizer.known(pack_key) else None, now)
         ):
@@ -78,22 +81,22 @@ def simulate(
                 left -= 1
         while log and log[0] + window_s <= now:
             log.popleft()
-        while queue and len(wire) < slots and (starts is None or len(log) < starts):
+        while queue and len(running) < slots and (starts is None or len(log) < starts):
             id, pack_key, size = queue.popleft()
             seconds = latency(pack_key.max_tokens or 16, size * pack_key.n)
             result.longest = max(result.longest, seconds)
-            heapq.heappush(wire, (now + seconds, seconds, id, pack_key, size))
+            heapq.heappush(running, (now + seconds, seconds, id, pack_key, size))
             log.append(now)
-        if not wire and not queue:
+        if not running and not queue:
             assert not batcher.held
             assert not left
             return result
-        waits = [wire[0][0]] if wire else []
-        if queue and len(wire) < slots:
+        waits = [running[0][0]] if running else []
+        if queue and len(running) < slots:
             waits.append(log[0] + window_s)
         now = max(now, min(waits))
-        while wire and wire[0][0] <= now:
-            _, seconds, id, pack_key, size = heapq.heappop(wire)
+        while running and running[0][0] <= now:
+            _, seconds, id, pack_key, size = heapq.heappop(running)
             sizer.latency(pack_key.model).add(pack_key.max_tokens, size * pack_key.n, seconds)
             slot_model.ended(id, now)
             result.seconds = now

@@ -1,4 +1,4 @@
-"""The bench: its arithmetic, its report, and one real client process of ours on a real server."""
+"""The benches: arithmetic, report, and one client process of brimful on a real server."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_most_in_window_is_half_open(bench: dict[str, ModuleType]) -> None:
     assert most([], 1.0) == 0
 
 
-def test_the_report_says_what_was_not_reached(bench: dict[str, ModuleType]) -> None:
+def test_the_report_shows_values_beyond_their_bound(bench: dict[str, ModuleType]) -> None:
     report = bench["report"]
     bound = {"recovery_bound_s": 45.0}
     figures = {
@@ -66,7 +66,7 @@ def test_the_report_says_what_was_not_reached(bench: dict[str, ModuleType]) -> N
     assert "peer &lt;1&gt;" in drawing
 
 
-def test_a_client_of_ours_stays_within_the_limit(bench: dict[str, ModuleType], valkey: Valkey) -> None:
+def test_a_client_of_brimful_keeps_within_the_limit(bench: dict[str, ModuleType], valkey: Valkey) -> None:
     processes, contenders = bench["processes"], bench["contenders"]
     entry = contenders.BY_NAME["brimful"]
     place = processes.Bench(valkey.url, sys.executable, sys.executable, processes.QUICK, [])

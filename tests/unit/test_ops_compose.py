@@ -1,4 +1,4 @@
-"""docker-compose.yml and the image: valid by the real schemas and linters, and what the project promises of them."""
+"""docker-compose.yml and the Dockerfile: schemas, linters, scaling, confinement and secrets."""
 
 from __future__ import annotations
 

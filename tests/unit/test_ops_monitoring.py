@@ -1,4 +1,4 @@
-"""Alerts and dashboard: valid PromQL over names that the metric catalogue really exposes."""
+"""Alerts and dashboard: valid PromQL, on metrics of the catalogue."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_every_metric_is_in_the_dashboard_or_an_alert() -> None:
             assert used_names() & set(exposed(metric)), metric.name
 
 
-def test_labels_in_the_rules_are_the_catalogues() -> None:
+def test_only_labels_of_the_catalogue_are_used() -> None:
     labels = {label for metric in metrics.CATALOGUE for label in metric.labels} | {"key", "le", "instance", "job"}
     for text in expressions():
         for group in re.findall(r"\bby \(([^)]*)\)", text):

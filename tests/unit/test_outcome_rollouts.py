@@ -1,3 +1,5 @@
+"""Outcomes: the text of a choice, and messages between versions."""
+
 from __future__ import annotations
 
 from typing import Any

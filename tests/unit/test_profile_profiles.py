@@ -1,4 +1,4 @@
-"""Profiles: the built-in ones, and those that users write."""
+"""Provider profiles: the built-in ones, and those of a user's own file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from brimful.names import Mode
 from brimful.profile import get_profile
 
 
-def test_what_the_providers_promise() -> None:
+def test_the_built_in_profiles_state_the_documented_limits() -> None:
     acs, kios, openai = (get_profile(name) for name in ("acs", "kios", "openai"))
     assert (acs.slots, acs.starts, acs.window_s, acs.max_request_tokens) == (16, 600, 60.0, 32_000)
     assert (acs.model, acs.workload_header, acs.modes[0]) == ("llama-8b", "X-Acs-Workload", Mode.COMPLETION)

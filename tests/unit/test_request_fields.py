@@ -1,4 +1,4 @@
-"""What the sampler and the provider's side rely on of a request."""
+"""Requests: the estimate of their tokens, and fields that are refused."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ MESSAGES = [{"role": "user", "content": "Hello there"}]
         ({"messages": MESSAGES, "max_completion_tokens": 7}, 3 + 7),
     ],
 )
-def test_the_hold_is_the_prompts_and_all_that_may_come(fields: dict[str, Any], hold: int) -> None:
+def test_the_hold_is_the_prompts_and_all_that_may_be_generated(fields: dict[str, Any], hold: int) -> None:
     assert Request.parse(fields, ACS).hold == hold
 
 
 @pytest.mark.parametrize("mode", ["job", "completion"])
-def test_messages_go_to_the_chat_endpoint_alone(mode: str) -> None:
+def test_messages_are_refused_in_other_modes_than_chat(mode: str) -> None:
     with pytest.raises(BadRequest, match="messages: only the chat endpoint"):
         Request.parse({"messages": MESSAGES, "mode": mode}, ACS)
 

@@ -1,4 +1,4 @@
-"""Packing and unpacking: every rollout asked for once, within the bounds, and back under the line's own indexes."""
+"""Packing and unpacking: every rollout is requested once, within the bounds, and returned under its line's indexes."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ wishes = st.lists(
 
 @given(wishes, st.data())
 @settings(deadline=None, max_examples=150)
-def test_every_wanted_rollout_comes_back_once_and_under_its_own_index(asked: list[dict[str, Any]], data: Any) -> None:
+def test_every_wanted_rollout_is_returned_once_under_its_own_index(asked: list[dict[str, Any]], data: Any) -> None:
     units = []
     expected = set()
     for line, fields in enumerate(asked, 1):
@@ -110,11 +110,11 @@ def test_lines_that_differ_in_any_field_do_not_share(other: dict[str, Any]) -> N
     assert len(pack(unit(1, **same), unit(2, **{**same, **other}))) == 2
 
 
-def test_the_default_model_named_or_not_is_the_same() -> None:
+def test_lines_that_name_the_default_model_share_with_those_that_name_none() -> None:
     assert len(pack(unit(1, prompt="a", max_tokens=1), unit(2, prompt="b", max_tokens=1, model="llama-8b"))) == 1
 
 
-def test_without_max_tokens_nothing_is_packed_where_it_must_be_explicit() -> None:
+def test_without_max_tokens_nothing_is_packed_where_it_is_required() -> None:
     assert [len(packed.slices) for packed in pack(unit(1, prompt="a"), unit(2, prompt="b"))] == [1, 1]
 
 
@@ -125,13 +125,13 @@ def test_chat_is_never_packed() -> None:
     assert packs[0].request.prompts == [[{"role": "user", "content": "hi"}]]
 
 
-def test_choices_beyond_one_request_are_spread_evenly() -> None:
+def test_more_choices_than_one_request_takes_are_split_evenly() -> None:
     packs = pack(unit(1, prompt="a", n=100, max_tokens=500))
     assert [packed.request.n for packed in packs] == [50, 50]
     assert [packed.slices[0].choices[0] for packed in packs] == [0, 50]
 
 
-def test_a_seed_moves_on_with_the_choices_so_that_no_text_is_sampled_twice() -> None:
+def test_a_split_line_gets_another_seed_for_each_request() -> None:
     packs = pack(unit(1, prompt="a", n=100, max_tokens=500, seed=7))
     assert [packed.request.fields["seed"] for packed in packs] == [7, 57]
     [missing] = pack(unit(1, ((0, 2),), prompt="a", n=4, max_tokens=5, seed=7))
@@ -143,20 +143,20 @@ def test_one_choice_too_large_for_any_request_is_refused() -> None:
         pack(unit(1, prompt="a", max_tokens=32001))
 
 
-def test_missing_choices_are_asked_as_fewer_and_mapped_back() -> None:
+def test_missing_choices_are_requested_and_returned_under_their_own_indexes() -> None:
     [packed] = pack(unit(3, ((0, 0), (0, 2)), prompt="a", n=3, max_tokens=5))
     assert packed.request.n == 2
     [share] = unpack(packed.manifest, answer(packed))
     assert [(r.prompt_index, r.choice_index) for r in share.rollouts] == [(0, 0), (0, 2)]
 
 
-def test_bodies_are_bounded_and_a_larger_prompt_goes_alone() -> None:
+def test_request_bodies_are_bounded_and_a_larger_prompt_goes_alone() -> None:
     big, small = "x" * MAX_PACK_BYTES, "y" * (MAX_PACK_BYTES // 3)
     packs = pack(*(unit(i, prompt=p, max_tokens=1) for i, p in enumerate([small, big, small, small, small], 1)))
     assert [len(packed.slices) for packed in packs] == [1, 1, 2, 1]
 
 
-def test_usage_is_whole_for_a_line_alone_and_shared_out_among_others() -> None:
+def test_usage_is_whole_for_one_line_and_shared_among_several() -> None:
     [shared] = pack(unit(1, prompt="a", max_tokens=1), unit(2, prompt="b", max_tokens=1))
     shares = [share.usage["total_tokens"] for share in unpack(shared.manifest, answer(shared)) if share.usage]
     assert sum(shares) == 7
@@ -166,7 +166,7 @@ def test_usage_is_whole_for_a_line_alone_and_shared_out_among_others() -> None:
     assert [rollout.choice["text"] for rollout in share.rollouts] == [rollout.text for rollout in share.rollouts]
 
 
-def test_an_answer_that_does_not_fit_is_an_error() -> None:
+def test_an_answer_that_does_not_fit_the_manifest_raises() -> None:
     [packed] = pack(unit(1, prompt=["a", "b"], max_tokens=1))
     short = {"choices": [{"index": 0, "text": ""}]}
     with pytest.raises(ValueError, match="1 choices for 2"):
@@ -177,7 +177,7 @@ def test_an_answer_that_does_not_fit_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("culprits", [{7}, {0, 99}, set(range(100))])
-def test_a_pack_refused_for_good_is_narrowed_down_to_the_culprits(culprits: set[int]) -> None:
+def test_a_permanently_failed_request_is_split_down_to_the_culprits(culprits: set[int]) -> None:
     [packed] = pack(*(unit(line, prompt=f"p{line}", max_tokens=1) for line in range(100)))
     refused = Failure(Cause.BAD_REQUEST, "400", 400, permanent=True)
     todo, asked, failed, done = [packed.slices], 0, set(), set()
@@ -210,7 +210,7 @@ def test_a_pack_refused_for_good_is_narrowed_down_to_the_culprits(culprits: set[
         (Cause.BUDGET, 402, True, 2),
     ],
 )
-def test_only_failures_that_a_single_prompt_may_cause_part_a_pack(
+def test_only_failures_that_one_prompt_may_cause_split_a_request(
     cause: Cause, status: int | None, permanent: bool, entry: int
 ) -> None:
     [packed] = pack(*(unit(line, prompt="p", max_tokens=1) for line in range(64)))
