@@ -76,6 +76,12 @@ async def fail_late(self: Any, message: str, seconds: float) -> None:
     raise ValueError(message)
 
 
+@app.task(name="t.big", bind=True)
+async def big(self: Any, size: int) -> str:
+    note(f"starts:{self.request.id}", os.getpid())
+    return "x" * size
+
+
 @app.task(name="t.plain")
 def plain(a: int, b: int) -> int:
     return a + b

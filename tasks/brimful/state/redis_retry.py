@@ -37,7 +37,7 @@ REFUSAL_LIMIT_S = 30.0
 _PAUSE_S = 0.5
 _LOG_AGAIN_S = 60.0
 _RECENT_S = 30.0
-_PREFIXES: dict[type[RedisError], str] = {
+_PREFIXES: dict[type[BaseException], str] = {
     OutOfMemoryError: "OOM",
     ReadOnlyError: "READONLY",
     NoPermissionError: "NOPERM",
@@ -50,6 +50,21 @@ _REMEDIES = {
     "READONLY": "Let BRIMFUL_REDIS_URL name the primary",
     "MOVED": "Let BRIMFUL_REDIS_URL name a server without cluster mode",
 }
+
+
+_FOR_NOW = {
+    *("READONLY", "NOREPLICAS", "OOM", "MISCONF", "NOPERM", "NOAUTH", "WRONGPASS"),
+    *("LOADING", "BUSY", "CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN", "UNAVAILABLE"),
+}
+"""Codes of error replies that speak of the server's state or its settings, which change."""
+
+
+def refused_for_now(error: BaseException) -> bool:
+    """Whether a server that answers refused a command because of its own state: the same command may succeed later."""
+    if isinstance(error, (ClusterDownError, TryAgainError)):
+        return True
+    reply = _error_reply(error)
+    return reply is not None and reply_text(reply).lstrip(":' ").partition(" ")[0] in _FOR_NOW
 
 
 class RetryPolicy:
@@ -71,7 +86,7 @@ class RetryPolicy:
             self._refused_at = None
             _log_once(f"Redis does not answer ({type(error).__name__}); retrying")
             return
-        text = _text(reply)
+        text = reply_text(reply)
         if isinstance(reply, (AuthenticationError, AuthorizationError, NoPermissionError)):
             raise RedisUnreachable(
                 f"Redis refuses this user: {text}. Check the user, password and ACL of BRIMFUL_REDIS_URL"
@@ -133,7 +148,7 @@ def _error_reply(error: BaseException | None) -> RedisError | None:
     return None
 
 
-def _text(reply: RedisError) -> str:
+def reply_text(reply: BaseException) -> str:
     """The server's words, without the command that redis-py puts before a pipeline's error."""
     _, pipeline, text = str(reply).rpartition(" caused error: ")
     text = (text.strip("(,')") if pipeline else text).strip().rstrip(".")  # redis-py formats a tuple there

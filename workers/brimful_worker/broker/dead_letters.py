@@ -20,6 +20,7 @@ from celery.app.task import Context
 
 from brimful.errors import BadRequest
 from brimful.state.dead_letters import DeadLetter, add, digest, shown_headers
+from brimful.state.redis_retry import reply_text
 from brimful_worker.broker.message_check import is_name
 from brimful_worker.broker.unacked import UnackedMessages, unacked
 from brimful_worker.metrics import catalogue as metrics
@@ -141,7 +142,7 @@ class DeadLetters:
                 add(self._connect(), letter)
                 return
             except redis.ResponseError as error:
-                log.error("a dead letter could not be kept: %s", error)
+                log.error("a dead letter could not be kept: %s", reply_text(error))
                 return
             except Exception as error:
                 log.debug("a dead letter waits for Redis: %s", type(error).__name__)

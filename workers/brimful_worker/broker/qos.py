@@ -34,6 +34,7 @@ from kombu.transport.redis import Mutex, MutexHeld
 from kombu.utils.encoding import bytes_to_str
 from kombu.utils.json import dumps, loads
 
+from brimful.state.redis_retry import reply_text
 from brimful_worker.broker.dead_letters import dead_letters
 from brimful_worker.broker.fairness import fairness
 from brimful_worker.broker.unacked import unacked
@@ -55,17 +56,22 @@ class QoS(transport.QoS):
     def append(self, message: Any, delivery_tag: str) -> None:
         delivery = message.delivery_info
         raw = dumps([message._raw, delivery["exchange"], delivery["routing_key"]])
-        with self.pipe_or_acquire() as pipe:
-            pipe.zadd(self.unacked_index_key, {delivery_tag: unacked.server_time()})
-            pipe.hset(self.unacked_key, delivery_tag, raw).execute()
+        try:
+            with self.pipe_or_acquire() as pipe:
+                pipe.zadd(self.unacked_index_key, {delivery_tag: unacked.server_time()})
+                pipe.hset(self.unacked_key, delivery_tag, raw).execute()
+        except self._redis_errors as error:  # it is in no queue any more
+            unacked.keep_unrecorded(delivery_tag, raw)
+            log.warning("cannot note a delivery (%s); done when Redis takes it", type(error).__name__)
         if pause := fairness.received(delivery["routing_key"], len(raw)):
-            _wake_after(pause)
+            wake_after(pause)
         virtual.QoS.append(self, message, delivery_tag)
 
     def ack(self, delivery_tag: str) -> None:
+        unacked.acknowledged(delivery_tag)
         try:
             super().ack(delivery_tag)
-        except self.channel.connection_errors as error:
+        except self._redis_errors as error:
             unacked.defer_ack(delivery_tag)
             log.warning("cannot acknowledge a task (%s); done when Redis is back", type(error).__name__)
             virtual.QoS.ack(self, delivery_tag)
@@ -73,7 +79,7 @@ class QoS(transport.QoS):
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         try:
             super().reject(delivery_tag, requeue=requeue)
-        except self.channel.connection_errors as error:
+        except self._redis_errors as error:
             if not requeue:
                 unacked.defer_ack(delivery_tag)
             log.warning("cannot requeue a task (%s); another worker does it", type(error).__name__)
@@ -94,7 +100,7 @@ class QoS(transport.QoS):
         try:
             for tag in tags:
                 self.restore_by_tag(tag, client)
-        except self.channel.connection_errors as error:
+        except self._redis_errors as error:
             # They are renewed no longer, so another worker requeues them soon.
             log.warning("cannot requeue unstarted tasks (%s)", type(error).__name__)
         self._delivered.clear()
@@ -119,8 +125,18 @@ class QoS(transport.QoS):
                         log.warning("requeued a task whose worker died")
         except MutexHeld:
             pass
+        except redis.ResponseError as error:
+            log.warning("cannot look for what dead workers left: %s", reply_text(error))
+
+    @property
+    def _redis_errors(self) -> tuple[type[Exception], ...]:
+        """Redis is away, or refuses a command."""
+        return (*self.channel.connection_errors, redis.ResponseError)
 
     def _requeue(self, client: Any, tag: Any, place: str, abandoned: float | None) -> bool:
+        if (raw := unacked.unrecorded().get(bytes_to_str(tag))) is not None:
+            client.hset(self.unacked_key, tag, raw)
+            unacked.acknowledged(bytes_to_str(tag))
         read = client.hget(self.unacked_key, tag)
         if read is None:
             if abandoned is not None:
@@ -172,8 +188,8 @@ def lost_count(headers: Any) -> int:
     return lost if type(lost) is int and lost > 0 else 0
 
 
-def _wake_after(seconds: float) -> None:
-    # The hub polls its channels after each wake-up. It computes how long to sleep before it calls them, so a timer
-    # that they set then would come too late.
+def wake_after(seconds: float) -> None:
+    """Let the hub poll its channels then, as it does after each wake-up."""
+    # It computes how long to sleep before it calls them, so a timer that they set then would come too late.
     if (hub := get_event_loop()) is not None:
         hub.call_later(seconds + _TIMER_S, lambda: None)

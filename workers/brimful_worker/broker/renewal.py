@@ -13,6 +13,7 @@ from typing import Any
 
 from celery import Celery
 
+from brimful.state.redis_retry import reply_text
 from brimful_worker.broker.unacked import UnackedMessages, unacked
 from brimful_worker.metrics import catalogue as metrics
 
@@ -53,7 +54,7 @@ class Renewal:
                 with self._app.connection_for_read(transport_options=timeouts) as connection:
                     channel = connection.channel()
                     client = channel.blocking_client()
-                    while not self._stop.is_set() or self._messages.deferred_acks():
+                    while not self._stop.is_set() or self._messages.owed():
                         self._renew(channel, client)
                         if away:
                             log.info("Redis is back: task messages are renewed")
@@ -62,18 +63,23 @@ class Renewal:
             except Exception as error:  # whatever it is, the next try makes a new connection
                 metrics.RENEWALS_FAILED.inc()
                 if not away:
-                    log.warning("cannot renew this worker's task messages: %s; retrying until Redis is back", error)
+                    why = reply_text(error)  # without the command, which holds messages
+                    log.warning("cannot renew this worker's task messages: %s; retrying until Redis is back", why)
                 away = True
                 self._messages.renewal_failed()
                 self._stop.wait(_RETRY_S)
-        if deferred := self._messages.deferred_acks():
-            log.warning("%d acknowledgements could not be sent: Redis is away", len(deferred))
+        if owed := self._messages.owed():
+            log.warning("%d deliveries or acknowledgements could not be noted in Redis", owed)
 
     def _renew(self, channel: Any, client: Any) -> None:
         seconds, micros = client.time()
         now = seconds + micros / 1e6
         held, deferred = self._messages.to_renew(), self._messages.deferred_acks()
+        unrecorded = self._messages.unrecorded()
         with client.pipeline(transaction=False) as pipe:
+            if unrecorded:
+                pipe.hset(channel.unacked_key, mapping=unrecorded)
+                pipe.zadd(channel.unacked_index_key, dict.fromkeys(unrecorded, now))
             if held:
                 # XX: a message acknowledged meanwhile is not added again
                 pipe.zadd(channel.unacked_index_key, dict.fromkeys(held, now), xx=True)
@@ -82,4 +88,5 @@ class Renewal:
                 pipe.hdel(channel.unacked_key, *deferred)
             pipe.execute()
         self._messages.acks_sent(deferred)
+        self._messages.recorded(unrecorded)
         self._messages.renewed(now)

@@ -24,9 +24,11 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from queue import Empty
 from typing import Any
 
+import redis
 from celery import Celery
 from kombu import connection
 from kombu.asynchronous import get_event_loop
@@ -37,13 +39,18 @@ from kombu.utils.json import loads
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from brimful.state.redis_retry import refused_for_now, reply_text
 from brimful_worker.broker.consumer import is_the_message_s
 from brimful_worker.broker.dead_letters import dead_letters
 from brimful_worker.broker.fairness import fairness
 from brimful_worker.broker.message_check import check_item
-from brimful_worker.broker.qos import QoS
+from brimful_worker.broker.qos import QoS, wake_after
 
 log = logging.getLogger(__name__)
+
+_REFUSED_S = 0.5
+"""Pause after Redis has refused to give out a task."""
+_LOG_AGAIN_S = 5.0
 
 
 class Channel(transport.Channel):
@@ -52,6 +59,7 @@ class Channel(transport.Channel):
     QoS = QoS
 
     def __init__(self, *args: Any, **options: Any) -> None:
+        self._refused_until = -_LOG_AGAIN_S
         super().__init__(*args, **options)
         consume = self._queue_cycle.consume
 
@@ -85,8 +93,9 @@ class Channel(transport.Channel):
 
     def _brpop_start(self, timeout: float | None = None) -> None:
         # A pause is not a BRPOP with a short timeout: an idle Redis checks timeouts only ten times a second.
-        if fairness.pause_s() and get_event_loop() is not None:
-            return  # other workers go first
+        paused = fairness.pause_s() or time.monotonic() < self._refused_until
+        if paused and get_event_loop() is not None:
+            return  # other workers go first, or Redis has time to recover
         super()._brpop_start(timeout)
 
     def _brpop_read(self, **options: Any) -> Any:
@@ -97,6 +106,15 @@ class Channel(transport.Channel):
             except self.connection_errors:
                 client.connection.disconnect()  # the next poll connects again
                 raise
+            except redis.ResponseError as error:
+                if not refused_for_now(error):
+                    raise
+                now = time.monotonic()
+                if now > self._refused_until + _LOG_AGAIN_S:
+                    log.warning("Redis gives out no task: %s; retrying", reply_text(error))
+                self._refused_until = now + _REFUSED_S
+                wake_after(_REFUSED_S)
+                raise Empty from None
             if not reply:
                 raise Empty
             queue = bytes_to_str(reply[0]).rsplit(self.sep, 1)[0]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -29,6 +29,7 @@ class UnackedMessages:
         self._lock = threading.Lock()
         self._requests: WeakValueDictionary[str, Any] = WeakValueDictionary()
         self._deferred: set[str] = set()
+        self._unrecorded: dict[str, str] = {}
         self._clock_offset = 0.0
         self._renewing_since: float | None = None
         self._renewed_at = 0.0
@@ -53,6 +54,31 @@ class UnackedMessages:
     def deferred_acks(self) -> set[str]:
         with self._lock:
             return set(self._deferred)
+
+    def keep_unrecorded(self, tag: str, raw: str) -> None:
+        """Redis did not take the note that this message was delivered; the renewal thread writes it later."""
+        with self._lock:
+            self._unrecorded[tag] = raw
+
+    def unrecorded(self) -> dict[str, str]:
+        with self._lock:
+            return dict(self._unrecorded)
+
+    def recorded(self, tags: Iterable[str]) -> None:
+        """Redis has the notes. Those of messages that were acknowledged meanwhile are removed again."""
+        with self._lock:
+            for tag in tags:
+                if self._unrecorded.pop(tag, None) is None:
+                    self._deferred.add(tag)
+
+    def acknowledged(self, tag: str) -> None:
+        with self._lock:
+            self._unrecorded.pop(tag, None)
+
+    def owed(self) -> int:
+        """Notes that Redis has yet to get."""
+        with self._lock:
+            return len(self._deferred) + len(self._unrecorded)
 
     def to_renew(self) -> set[str]:
         """Tags of all messages held and not acknowledged."""

@@ -18,7 +18,7 @@ from brimful.errors import BrimfulError
 from brimful.names import TASK_SAMPLE
 from brimful.runtime.port import Port, bind
 from brimful_worker import logs
-from brimful_worker.broker import consumer, mingle, requests, transport
+from brimful_worker.broker import consumer, mingle, requests, results, transport
 from brimful_worker.broker.dead_letters import dead_letters
 from brimful_worker.broker.fairness import fairness
 from brimful_worker.broker.renewal import Renewal
@@ -107,6 +107,7 @@ def prepare(app: Celery, node: str) -> Process:
     """Called before anything of the worker has started. Exits with a message when a setting is missing or wrong."""
     transport.install(app)
     consumer.install()
+    results.install()
     logs.install()
     mingle.install()
     requests.install()

@@ -1,0 +1,157 @@
+"""Redis answers and refuses writes for a while: a result is kept until it stands, and nothing runs twice."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+
+from brimful.errors import PermanentFailure
+from brimful_worker.local.server.valkey import Valkey
+from support.messages import item
+from support.pool_worker import PoolWorker, client, settled
+from support.waiting import wait_until
+
+Admin = Callable[..., Any]
+
+
+def _read_only(admin: Admin, on: bool) -> None:
+    admin("REPLICAOF", "127.0.0.1", "1") if on else admin("REPLICAOF", "NO", "ONE")
+
+
+def _no_replicas(admin: Admin, on: bool) -> None:
+    admin("CONFIG", "SET", "min-replicas-to-write", "1" if on else "0")
+
+
+def _out_of_memory(admin: Admin, on: bool) -> None:
+    admin("CONFIG", "SET", "maxmemory", "1" if on else "0")
+
+
+def _cannot_save(admin: Admin, on: bool) -> None:
+    """Redis writes its snapshots into its directory."""
+    directory = Path(admin("CONFIG", "GET", "dir")["dir"])
+    if on:
+        admin("CONFIG", "SET", "save", "3600 1")
+        (directory / "dump.rdb").unlink(missing_ok=True)
+        (directory / "dump.rdb").mkdir()
+        (directory / "dump.rdb" / "in the way").touch()
+        admin("BGSAVE")
+        wait_until(lambda: admin("INFO", "persistence")["rdb_last_bgsave_status"] == "err", "the save to fail")
+    else:
+        admin("CONFIG", "SET", "save", "")
+
+
+def _no_permission(admin: Admin, on: bool) -> None:
+    admin("ACL", "SETUSER", "default", "-@write" if on else "+@all")
+
+
+REFUSALS = [_read_only, _no_replicas, _out_of_memory, _cannot_save, _no_permission]
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Valkey, Valkey]]:
+    """The fleet's server, and one for the tasks' notes, which takes writes all the time."""
+    base = tmp_path_factory.mktemp("servers")
+    with Valkey(base / "fleet", options=("enable-protected-configs yes",)) as fleet, Valkey(base / "notes") as notes:
+        yield fleet, notes
+
+
+@pytest.fixture(scope="module")
+def worker(servers: tuple[Valkey, Valkey], tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolWorker]:
+    fleet, notes = servers
+    directory = tmp_path_factory.mktemp("worker")
+    with PoolWorker(fleet.url, notes=notes.url, visibility_s=4, directory=directory) as worker:
+        yield worker.ready()
+        assert worker.process.poll() is None, worker.output
+
+
+@pytest.fixture
+def app(servers: tuple[Valkey, Valkey], worker: PoolWorker) -> Iterator[Celery]:
+    with client(servers[0].url) as app:
+        yield app
+
+
+@pytest.fixture
+def admin(servers: tuple[Valkey, Valkey]) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(servers[0].url, decode_responses=True) as admin:
+        yield admin
+
+
+@pytest.fixture
+def notes(servers: tuple[Valkey, Valkey]) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(servers[1].url, decode_responses=True) as notes:
+        yield notes
+
+
+@contextmanager
+def refusing(admin: redis.Redis, refuse: Callable[[Admin, bool], None]) -> Iterator[None]:
+    refuse(admin.execute_command, True)
+    try:
+        with pytest.raises(redis.RedisError):
+            admin.set("probe", 1)
+        yield
+    finally:
+        refuse(admin.execute_command, False)
+
+
+def lasts(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    wait_until(lambda: time.monotonic() > end, "the refusal to last")
+
+
+def all_answered(results: list[Any], admin: redis.Redis, notes: redis.Redis) -> list[str]:
+    """The states, once all are stored and acknowledged; each task ran once."""
+    wait_until(lambda: all(result.ready() for result in results), "the results", 60)
+    wait_until(lambda: settled(admin), "all to be acknowledged", 60)
+    assert {notes.llen(f"starts:{result.id}") for result in results} == {1}
+    return [result.state for result in results]
+
+
+@pytest.mark.parametrize("refuse", REFUSALS, ids=lambda each: each.__name__.strip("_"))
+def test_a_result_refused_by_redis_is_stored_later(
+    refuse: Callable[[Admin, bool], None], app: Celery, notes: redis.Redis, admin: redis.Redis
+) -> None:
+    results = [app.send_task("t.nap", (0.5,)) for _ in range(6)] + [app.send_task("t.fail_late", ("no luck", 0.5))]
+    wait_until(lambda: all(notes.llen(f"starts:{result.id}") for result in results), "the tasks to start")
+    with refusing(admin, refuse):
+        wait_until(lambda: all(notes.llen(f"ends:{result.id}") for result in results), "the bodies to end")
+        lasts(2.0)
+    assert all_answered(results, admin, notes) == ["SUCCESS"] * 6 + ["FAILURE"]
+
+
+def test_a_message_taken_while_redis_is_out_of_memory_is_not_lost(
+    app: Celery, notes: redis.Redis, admin: redis.Redis
+) -> None:
+    """Redis then lets a worker pop a message, but does not take the note that it did."""
+    results = [app.AsyncResult(f"refused-{number}") for number in range(6)]
+    with admin.pipeline(transaction=True) as pipe:  # the worker's BRPOP is answered after all of it
+        for result in results:
+            pipe.lpush("celery", json.dumps(item(result.id, task="t.nap", call=([0.5], {}, {}))))
+        pipe.config_set("maxmemory", "1")
+        pipe.execute()
+    wait_until(lambda: not admin.llen("celery"), "the worker to take them")
+    lasts(2.0)
+    admin.config_set("maxmemory", "0")
+    assert all_answered(results, admin, notes) == ["SUCCESS"] * 6
+
+
+@pytest.mark.parametrize("setting", ["proto-max-bulk-len", "maxmemory"])
+def test_a_result_that_redis_will_never_take_is_a_failure(
+    setting: str, app: Celery, notes: redis.Redis, admin: redis.Redis
+) -> None:
+    before = admin.config_get(setting)[setting]
+    admin.config_set(setting, "20mb")
+    try:
+        results = [app.send_task("t.big", (24_000_000,)), app.send_task("t.nap", (0.01,))]
+        assert all_answered(results, admin, notes) == ["FAILURE", "SUCCESS"]
+    finally:
+        admin.config_set(setting, before)
+    with pytest.raises(PermanentFailure, match="too large for Redis: 24,"):
+        results[0].get(timeout=30)
