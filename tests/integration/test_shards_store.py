@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from redis.asyncio import Redis
 
-from brimful.dispatch.ledger import Keys
+from brimful.dispatch.ledger import Keys, RunLedger
 from brimful.outcome import Outcome
 from brimful.state.redis_url import redis_client
 from brimful_worker.local.server.valkey import Valkey
 from brimful_worker.shards.store import Store
+from support.waiting import wait_until_async
 
 
 async def steps(client: Redis) -> int:
@@ -70,3 +72,44 @@ async def test_a_run_that_cannot_be_stored_does_not_delay_others(valkey: Valkey)
         await asyncio.wait_for(waiting, 20)
         assert await client.xlen(bad.results) == 1
         await store.aclose(5)
+
+
+async def test_an_outcome_that_redis_will_never_take_is_a_failure(valkey: Valkey) -> None:
+    async with redis_client(valkey.url) as client:
+        await client.config_set("proto-max-bulk-len", "2mb")
+        store, keys = Store(client), Keys("run")
+        for id, size in (("before", 10), ("large", 3_000_000), ("after", 10)):
+            outcome = Outcome(id, completion={"text": "x" * size}, attempts=2, worker="w")
+            put = store.put(keys, "shard", id, [], outcome, last=bool)
+        await asyncio.wait_for(put, 20)
+        outcomes = [result.outcome for result in await RunLedger(client, "run").results("0", 10, None)]
+        await store.aclose(5)
+    assert [(outcome.id, outcome.ok, outcome.attempts) for outcome in outcomes] == [
+        ("before", True, 2),
+        ("large", False, 2),
+        ("after", True, 2),
+    ]
+    failure = outcomes[1].failure
+    assert failure is not None
+    assert failure.message.startswith("the answer is too large for Redis: 3,000,")
+
+
+@pytest.mark.parametrize("name", ["maxmemory", "min-replicas-to-write"])
+async def test_an_outcome_waits_while_redis_refuses(valkey: Valkey, name: str) -> None:
+    async with redis_client(valkey.url) as client:
+        await client.config_set(name, "1")
+        store, keys = Store(client), Keys("run")
+        outcome = Outcome("1", completion={"text": "x" * 3_000_000})
+        put = store.put(keys, "shard", "1", [], outcome, last=bool)
+        await wait_until_async(lambda: _failed_calls(client), "some tries")
+        assert not put.done()
+        await client.config_set(name, "0")
+        await asyncio.wait_for(put, 20)
+        assert await client.xlen(keys.results) == 1
+        await store.aclose(5)
+
+
+async def _failed_calls(client: Redis) -> bool:
+    """Whether more were refused than are taken for a sign of an outcome that is too large."""
+    told = await client.info("commandstats")
+    return sum(told.get(f"cmdstat_{name}", {}).get("failed_calls", 0) for name in ("evalsha", "eval")) > 5

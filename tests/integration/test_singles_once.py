@@ -88,6 +88,29 @@ def test_a_key_of_another_type_is_refused(real: RealFleet) -> None:
         real.sample("hi", idempotency_key=3).get(timeout=60)
 
 
+@pytest.mark.parametrize("setting", ["maxmemory", "min-replicas-to-write"])
+def test_redis_refuses_the_results_of_what_is_on_the_wire(real: RealFleet, setting: str) -> None:
+    prompts = [f"{setting} {number}" for number in range(12)]
+    real.gateway.set_options(latency_s=1.0)
+    try:
+        handles = [real.sample(prompt) for prompt in prompts]
+        wait_until(lambda: all(_attempts(real, prompt) == 1 for prompt in prompts), "the requests to arrive")
+        with sync_redis_client(real.local.redis_url) as redis:
+            before = _refused(redis)
+            redis.config_set(setting, "1")
+            wait_until(lambda: _refused(redis) >= before + len(prompts), "Redis to refuse the results")
+            redis.config_set(setting, "0")
+            assert all(handle.get(timeout=60)["choices"] for handle in handles)
+    finally:
+        real.gateway.set_options(latency_s=0.3)
+    assert {_attempts(real, prompt) for prompt in prompts} == {1}
+
+
+def _refused(redis: Any) -> int:
+    """How often a result was refused."""
+    return int(redis.info("commandstats").get("cmdstat_setex", {}).get("rejected_calls", 0))
+
+
 def test_a_dead_workers_request_is_taken_over(real: RealFleet) -> None:
     real.gateway.set_options(latency_s=2.0)
     try:

@@ -8,6 +8,7 @@ Private parts of celery 5.7.0:
     celery.backends.asynchronous.BaseResultConsumer: _connection_errors, reconnect_on_error
     celery.backends.base.BaseBackend: _pending_messages, _pending_results
     celery.backends.base.KeyValueStoreBackend: _get_task_meta_for
+    celery.backends.redis.RedisBackend: result_consumer
     celery.backends.redis.ResultConsumer: _decode_result, _get_key_for_task, _locked, _pending_unsubscribe, _pubsub,
         _reconnect, subscribed_to
 """

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from typing import Any
 
@@ -16,8 +17,10 @@ from redis import RedisError
 from redis.asyncio import Redis
 
 from brimful.dispatch.ledger import TTL_S, Keys, result_fields
-from brimful.outcome import Outcome
+from brimful.outcome import Cause, Failure, Outcome
 from brimful.runtime.aio import cancel_and_wait
+from brimful.runtime.json_bytes import encode
+from brimful.state.redis_retry import refused_for_now
 from brimful_worker.admission.policy import gather_s
 
 log = logging.getLogger(__name__)
@@ -29,6 +32,9 @@ _MOST, _MOST_BYTES = 128, 2 * 1024 * 1024
 _GATHER_S = 0.005
 """Seconds between two steps at least, unless a full batch waits: a step costs as much as ten outcomes in it. More
 where many requests are in hand (:func:`gather_s`)."""
+_LARGE, _TRIES = 2**20, 3
+"""Bytes from which an outcome may be more than Redis takes at once (``proto-max-bulk-len`` is at least this), and the
+failures in a row that show it."""
 _PAUSE_S = (0.1, 2.0)
 """First and longest pause between retries while Redis is away."""
 
@@ -43,6 +49,13 @@ class _Item:
     @property
     def size(self) -> int:
         return len(self.fields["outcome"]) + len(self.fields["units"])
+
+    def fail_as_too_large(self) -> None:
+        """Keep of the outcome only what it took."""
+        outcome = Outcome.from_message(json.loads(self.fields["outcome"]))
+        message = f"the answer is too large for Redis: {self.size:,} bytes"
+        failure = Failure(Cause.BAD_ANSWER, message, permanent=True)
+        self.fields["outcome"] = encode(replace(outcome, completion=None, failure=failure).as_message())
 
 
 @dataclass(eq=False)
@@ -116,7 +129,7 @@ class Store:
                 item.stored.cancel()
 
     async def _write(self, run: _Run) -> None:
-        pause = _PAUSE_S[0]
+        pause, failures = _PAUSE_S[0], 0
         while run.items:
             await self._gather(run)
             batch = run.batch()
@@ -124,14 +137,28 @@ class Store:
                 await self._send(run.keys, batch)
             except (RedisError, OSError) as error:
                 log.warning("%d outcomes wait for Redis: %s", len(run.items), type(error).__name__)
+                failures += 1
+                largest = max(batch, key=lambda item: item.size)
+                if failures >= _TRIES and largest.size >= _LARGE and await self._answers(error):
+                    largest.fail_as_too_large()
+                    failures = 0
+                    continue
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _PAUSE_S[1])
                 continue
-            pause = _PAUSE_S[0]
+            pause, failures = _PAUSE_S[0], 0
             for _ in batch:
                 run.items.popleft()
             await self._end(run.keys, batch)
         del self._runs[run.keys.results], self._writers[run]
+
+    async def _answers(self, error: Exception) -> bool:
+        """Whether Redis takes writes although a command failed: it closes the connection of one that is too large."""
+        if refused_for_now(error):
+            return False
+        with contextlib.suppress(RedisError, OSError):
+            return bool(await self._redis.ping())
+        return False
 
     async def _gather(self, run: _Run) -> None:
         """Wait until the next step is due, so that more outcomes go with it."""
