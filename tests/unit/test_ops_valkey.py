@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 def compose_valkey(tmp_path: Path, password: str) -> Iterator[int]:
     """The service's own shell command, with the container's paths moved below ``tmp_path``."""
     conf = tmp_path / "valkey.conf"
-    conf.write_text((ROOT / "ops" / "valkey.conf").read_text("utf-8").replace("/data", str(tmp_path)), "utf-8")
+    conf.write_text((ROOT / "ops" / "valkey.conf").read_text("utf-8"), "utf-8")
     (tmp_path / "run").mkdir()
     port = free_port()
     service = yaml.safe_load((ROOT / "docker-compose.yml").read_text("utf-8"))["services"]["valkey"]
@@ -33,6 +33,7 @@ def compose_valkey(tmp_path: Path, password: str) -> Iterator[int]:
         .replace("$$", "$")
         .replace("/etc/valkey/valkey.conf", str(conf))
         .replace("/run/valkey", str(tmp_path / "run"))
+        .replace("dir /data", f"dir {tmp_path}")
         .replace("exec valkey-server", f"exec {get_binary_path()}")
         .rstrip()
     )
