@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -74,8 +75,29 @@ def test_nothing_is_counted_until_metrics_are_served() -> None:
     assert not metrics.serving()
     port = metrics.serve(0, key_tag="k")
     text = scrape(port)
-    assert 'brimful_starts_total{key="k"' not in text
+    assert 'brimful_starts_total{key="k",workload="batch"} 0.0' in text.splitlines()
     assert 'brimful_leases_lost_total{key="k"} 0.0' in text.splitlines()
+
+
+def test_labelled_counters_begin_at_zero_for_every_value() -> None:
+    """Prometheus sees no increase in a series that first appears above zero."""
+    lines = scrape(metrics.serve(0, key_tag="k")).splitlines()
+    for metric in metrics.CATALOGUE:
+        if isinstance(metric, metrics.Counter):
+            expected = math.prod(len(values) for values in metric.values)
+            assert len(metric.values) == len(metric.labels), metric.name
+            assert sum(line.startswith(f"{metric.name}{{") and line.endswith(" 0.0") for line in lines) == expected
+    assert 'brimful_attempts_total{key="k",mode="chat",result="rate_limited"} 0.0' in lines
+
+
+def test_another_key_begins_its_own_series() -> None:
+    port = metrics.serve(0, key_tag="old")
+    metrics.STARTS.inc("batch")
+    metrics.rekey("new")
+    metrics.STARTS.inc("batch")
+    text = scrape(port)
+    assert 'brimful_starts_total{key="new",workload="batch"} 1.0' in text
+    assert 'key="old"' not in text
 
 
 def test_every_metric_is_exposed_with_the_keys_tag() -> None:

@@ -72,10 +72,36 @@ def test_every_alert_says_what_and_what_to_do() -> None:
         assert set(rule["annotations"]) == {"summary", "description"}
 
 
-def test_every_watched_condition_has_an_alert() -> None:
-    names = {rule["alert"] for rule in rules()}
-    wanted = {"OverLimits", "NoStartsWhileWaiting", "PausedForLong", "WorkerGone", "RedisAway"}
-    assert {f"Brimful{name}" for name in wanted} <= names
+def test_every_rule_is_made_to_fire_and_to_stay_quiet_in_its_tests() -> None:
+    tests = yaml.safe_load((OPS / "prometheus" / "alerts_test.yml").read_text("utf-8"))["tests"]
+    cases = [case for test in tests for case in test["alert_rule_test"]]
+    for fires in (True, False):
+        tested = {case["alertname"] for case in cases if bool(case.get("exp_alerts")) is fires}
+        assert {rule["alert"] for rule in rules()} <= tested, fires
+
+
+def test_a_key_that_is_refused_alerts_at_once() -> None:
+    [rule] = [rule for rule in rules() if rule["alert"] == "BrimfulKeyRefused"]
+    assert (rule["labels"]["severity"], rule.get("for")) == ("critical", None)
+
+
+def test_no_rule_depends_on_the_name_of_a_scrape_job() -> None:
+    """Each way of finding the workers (Compose, Kubernetes, an operator's objects) has another one."""
+    assert not [rule["alert"] for rule in rules() if "job=" in rule["expr"]]
+
+
+def test_the_scrape_job_finds_the_workers_in_compose_and_in_kubernetes() -> None:
+    config = yaml.safe_load((OPS / "prometheus" / "prometheus.yml").read_text("utf-8"))
+    [job] = [job for job in config["scrape_configs"] if job["job_name"] == "brimful"]
+    [name] = job["dns_sd_configs"][0]["names"]
+    compose = yaml.safe_load((OPS.parent / "docker-compose.yml").read_text("utf-8"))
+    assert name in compose["services"]
+    services = [
+        document["metadata"]["name"]
+        for document in yaml.safe_load_all((OPS / "k8s" / "worker.yaml").read_text("utf-8"))
+        if document["kind"] == "Service" and document["spec"]["clusterIP"] == "None"
+    ]
+    assert services == [name]
 
 
 def test_panels_do_not_overlap() -> None:

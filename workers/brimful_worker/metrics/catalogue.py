@@ -12,11 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from brimful.errors import SettingError
+from brimful.names import TASK_SAMPLE, TASK_SHARD, Mode, Workload
+from brimful.outcome import Cause
 from brimful.state.provider_health import ProviderState
 from brimful_worker.metrics.server import listen
 
@@ -32,6 +35,9 @@ _PORTS = 64
 _WIRE_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0)
 _WAIT_S = (0.002, 0.005, 0.01, 0.05, 0.25, 1.0, 5.0, 15.0, 30.0, 60.0, 120.0, 300.0, 900.0)
 _LAG_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+
+_MODES = tuple(Mode)
+_RESULTS = ("ok", *Cause)
 
 _BEAT_S = 1.0
 _STUCK_S = 30.0
@@ -53,6 +59,9 @@ class Metric:
     """Without ``key``, which all have."""
     buckets: tuple[float, ...] = ()
     """A histogram's upper bounds, in the metric's unit."""
+    values: tuple[tuple[str, ...], ...] = ()
+    """A counter's values of each label. Its series begin at 0: Prometheus sees no increase in one that first appears
+    above, so that a burst within the first scrape would be lost."""
     _series: dict[tuple[str, ...], Any] | None = field(default=None, repr=False)
     """By label values; None while nothing is counted. prometheus_client's own lookup costs three times as much."""
     _make_series: Any = field(default=None, repr=False)
@@ -76,8 +85,9 @@ class Metric:
     def _begin(self, key: str) -> None:
         self._series = {}
         self._make_series = lambda labels: self._live.labels(key, *map(str, labels))
-        if not self.labels and not isinstance(self, Gauge):
-            self._one(())  # a series that first appears at 1 shows Prometheus no increase
+        if not isinstance(self, Gauge):
+            for labels in itertools.product(*self.values) if self.values or not self.labels else ():
+                self._one(labels)
 
     def _one(self, labels: tuple[str, ...]) -> Any:
         assert self._series is not None
@@ -130,16 +140,22 @@ REQUESTS = Counter(
     "Requests that ended; result is ok or the failure's cause.",
     "requests",
     ("mode", "result"),
+    values=(_MODES, _RESULTS),
 )
 ATTEMPTS = Counter(
     "brimful_attempts_total",
     "Attempts that reached the wire and ended; result is ok or the cause (rate_limited, timeout, …).",
     "attempts",
     ("mode", "result"),
+    values=(_MODES, _RESULTS),
 )
 ROLLOUTS = Counter("brimful_rollouts_total", "Sampled continuations.", "rollouts")
 TOKENS = Counter(
-    "brimful_tokens_total", "Tokens by the provider's usage; kind is prompt or completion.", "tokens", ("kind",)
+    "brimful_tokens_total",
+    "Tokens by the provider's usage; kind is prompt or completion.",
+    "tokens",
+    ("kind",),
+    values=(("prompt", "completion"),),
 )
 ATTEMPT_SECONDS = Histogram(
     "brimful_attempt_seconds", "One attempt, from the wire to the last byte.", "seconds", ("mode",), buckets=_WIRE_S
@@ -147,7 +163,7 @@ ATTEMPT_SECONDS = Histogram(
 BACKOFF_SECONDS = Counter("brimful_backoff_seconds_total", "Time spent backing off between attempts.", "seconds")
 
 # admission in this process
-STARTS = Counter("brimful_starts_total", "Starts put on the wire.", "starts", ("workload",))
+STARTS = Counter("brimful_starts_total", "Starts put on the wire.", "starts", ("workload",), values=(tuple(Workload),))
 WAIT_SECONDS = Histogram(
     "brimful_wait_seconds", "From asking for a slot to its grant.", "seconds", ("workload",), buckets=_WAIT_S
 )
@@ -175,7 +191,13 @@ REBUILDING = Gauge("brimful_rebuilding", "1 while admission is rebuilt after Red
 REBUILDS = Counter("brimful_rebuilds_total", "Rebuilds of admission after Redis lost its memory.", "rebuilds")
 
 # the pool
-TASKS = Counter("brimful_tasks_total", "Celery tasks that ended in this pool, by state.", "tasks", ("task", "state"))
+TASKS = Counter(
+    "brimful_tasks_total",
+    "Celery tasks that ended in this pool, by state.",
+    "tasks",
+    ("task", "state"),
+    values=((TASK_SAMPLE, TASK_SHARD), ("succeeded", "failed", "ended", "given back")),
+)
 TASKS_RUNNING = Gauge("brimful_tasks_running", "Celery tasks that run in this pool.", "tasks", ("task",))
 LOOP_LAG_SECONDS = Histogram(
     "brimful_loop_lag_seconds", "How late the event loop ran a timer.", "seconds", buckets=_LAG_S
