@@ -17,7 +17,7 @@ from celery.signals import celeryd_init, worker_init
 from kombu import Queue, pools  # type: ignore[attr-defined]
 
 from brimful.errors import ExitCode, RedisUnreachable, RedisUnusable
-from brimful.names import APP, QUEUES, TASK_SAMPLE, TASK_SHARD, Workload
+from brimful.names import APP, FLEET_SETTING, QUEUES, TASK_SAMPLE, TASK_SHARD, Workload, of_fleet
 from brimful.runtime import fork
 from brimful.runtime.extras import missing, needs
 from brimful.state.probes import connect
@@ -60,6 +60,8 @@ class App(Celery):  # type: ignore[misc]  # celery ships no types
         kombu.pools: connections, producers
     """
 
+    checks_key = False
+    """Whether the first task that is sent raises FleetTaken where the fleet is another API key's."""
     control_cls = "brimful.state.revocations:RecordingControl"
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -87,6 +89,18 @@ class App(Celery):  # type: ignore[misc]  # celery ships no types
             consumer._pubsub = None
             consumer.subscribed_to = set()
 
+    def send_task(self, *arguments: Any, queue: Any = None, **options: Any) -> Any:
+        """A plain queue is the fleet's own: another fleet's workers have another API key."""
+        if self.checks_key:
+            from brimful.config import Settings  # pydantic: see configuration
+            from brimful.state.fleets import check_submitter
+
+            check_submitter(Settings.load())
+            self.checks_key = False
+        if queue in QUEUES:
+            queue = of_fleet(self.conf[FLEET_SETTING], queue)
+        return super().send_task(*arguments, queue=queue, **options)
+
     def connection_for_read(self, url: str | None = None, **options: Any) -> Any:
         return super().connection_for_read(required(url or self.conf.broker_read_url), **options)
 
@@ -95,23 +109,26 @@ class App(Celery):  # type: ignore[misc]  # celery ships no types
 
 
 app = App(APP, set_as_current=False, include=["brimful.tasks"], amqp="brimful.runtime.redaction:DiscreetAMQP")
+app.checks_key = True
 
 
-def configuration(redis_url: str | None = None) -> dict[str, Any]:
-    """Celery's settings, from brimful's. ``redis_url`` None: the environment's. Raises SettingError."""
+def configuration(redis_url: str | None = None, fleet: str | None = None) -> dict[str, Any]:
+    """Celery's settings, from brimful's. None: the environment's. Raises SettingError."""
     from brimful.config import Settings  # pydantic: a service pays for it at its first request, not at its import
 
-    settings = Settings.load(redis_url=redis_url)
-    visibility_s = settings.visibility_timeout_s
+    settings = Settings.load(redis_url=redis_url, fleet=fleet)
+    url, fleet, visibility_s = settings.redis_url, settings.fleet, settings.visibility_timeout_s
+    queues = [of_fleet(fleet, name) for name in QUEUES]
     return {
-        **(celery_settings(settings.redis_url, visibility_s) if settings.redis_url else _without_url(visibility_s)),
+        **(celery_settings(url, visibility_s, fleet) if url else _without_url(visibility_s, fleet)),
+        FLEET_SETTING: fleet,
         # JSON only: unpickling would run code of anybody who can write to Redis.
         "accept_content": ["json"],
-        "task_queues": [Queue(name, routing_key=name) for name in QUEUES],  # type: ignore[no-untyped-call]
-        "task_default_queue": Workload.BATCH.value,
+        "task_queues": [Queue(name, routing_key=name) for name in queues],  # type: ignore[no-untyped-call]
+        "task_default_queue": of_fleet(fleet, Workload.BATCH),
         "task_routes": {
-            TASK_SHARD: {"queue": Workload.BATCH.value},
-            TASK_SAMPLE: {"queue": Workload.INTERACTIVE.value},
+            TASK_SHARD: {"queue": of_fleet(fleet, Workload.BATCH)},
+            TASK_SAMPLE: {"queue": of_fleet(fleet, Workload.INTERACTIVE)},
         },
         "task_acks_late": True,
         "task_track_started": True,
@@ -140,10 +157,10 @@ def configuration(redis_url: str | None = None) -> dict[str, Any]:
     }
 
 
-def _without_url(visibility_timeout_s: int) -> dict[str, Any]:
+def _without_url(visibility_timeout_s: int, fleet: str) -> dict[str, Any]:
     """Celery's own broker URL, for results too if its transport can hold them."""
     url = os.environ.get("CELERY_BROKER_URL", "")
-    options = broker_options(visibility_timeout_s)
+    options = broker_options(visibility_timeout_s, fleet)
     return {
         "broker_url": None,
         "result_backend": url if url.startswith(("redis", "sentinel://")) else None,
@@ -200,10 +217,10 @@ def _refuse(why: str) -> NoReturn:
     raise SystemExit(int(ExitCode.USAGE))
 
 
-def app_for(redis_url: str | None) -> Celery:
-    """A new app without tasks that publishes to ``redis_url``, and sends no task-sent events."""
+def app_for(redis_url: str | None, fleet: str | None = None) -> Celery:
+    """A new app without tasks that publishes to a fleet, and sends no task-sent events. None: the environment's."""
     publisher = App(APP, set_as_current=False, amqp="brimful.runtime.redaction:DiscreetAMQP")
-    publisher.add_defaults(lambda: {**configuration(redis_url), "task_send_sent_event": False})
+    publisher.add_defaults(lambda: {**configuration(redis_url, fleet), "task_send_sent_event": False})
     # Celery loads its settings when one is first used, and not thread-safely.
     publisher.finalize()
     _ = publisher.conf.broker_url, publisher.amqp

@@ -10,6 +10,7 @@ import difflib
 import hashlib
 import logging
 import os
+import re
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +25,7 @@ from brimful.credentials import DOTENV, first_set, key_file, read_key
 from brimful.errors import SettingError
 from brimful.profile import Profile, get_profile
 from brimful.redis_address import with_tls_files
+from brimful.setting_faults import fault_text, variable
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +37,8 @@ FORMER_NAMES = {
 }
 """Former name of a setting → its present name. Variables with a former name are still read, with a note."""
 _REHEARSE = "--rehearse needs none"
+REHEARSAL_KEY = "rehearsal-"
+"""How a generated key begins. It is no provider's."""
 
 
 class Settings(BaseSettings):
@@ -61,6 +65,8 @@ class Settings(BaseSettings):
     """This process's own certificate for Redis, if the server asks for one."""
     redis_key_file: Path | None = None
     """The key of that certificate, if the certificate's file does not hold it."""
+    fleet: str = ""
+    """The fleet's name, where fleets of several API keys share a Redis. Default: the unnamed one."""
     redis_url: str | None = None
     """Redis's URL: redis://, rediss://, unix:// or sentinel://. Default: an embedded Valkey on this machine."""
 
@@ -147,6 +153,13 @@ class Settings(BaseSettings):
     metrics_address: str = "127.0.0.1"
     """The address on which the metrics are served."""
 
+    @field_validator("fleet")
+    @classmethod
+    def _check_fleet(cls, fleet: str) -> str:
+        if not re.fullmatch(r"[A-Za-z0-9_-]{0,64}", fleet):
+            raise ValueError("a fleet's name has letters, digits, - and _ only, 64 at most")
+        return fleet
+
     @field_validator("redis_url")
     @classmethod
     def _check_redis_url(cls, url: str | None, others: ValidationInfo) -> str | None:
@@ -166,13 +179,13 @@ class Settings(BaseSettings):
             given = {name: value for name, value in flags.items() if value is not None}
             return cls(**_former_values(given), **given)
         except ValidationError as error:
-            faults = "; ".join(map(_fault, error.errors(include_url=False)))
+            faults = "; ".join(map(fault_text, error.errors(include_url=False)))
             raise SettingError(faults) from None
 
     @classmethod
     def unknown_variables(cls) -> list[tuple[str, str]]:
         """(what is wrong, what to do) for each ``BRIMFUL_*`` variable that is no setting, such as a misspelt limit."""
-        known = {_variable(name) for name in (*cls.model_fields, *FORMER_NAMES)} | _OTHER_VARIABLES
+        known = {variable(name) for name in (*cls.model_fields, *FORMER_NAMES)} | _OTHER_VARIABLES
         stated = {name.upper() for name in (*os.environ, *dotenv_values(DOTENV)) if name.upper().startswith("BRIMFUL_")}
         near = {name: difflib.get_close_matches(name, known, 1, 0.8) for name in sorted(stated - known)}
         return [
@@ -255,27 +268,6 @@ _OTHER_VARIABLES = {
     *("BRIMFUL_IMAGE", "BRIMFUL_UID", "BRIMFUL_GID", "BRIMFUL_REDIS_PASSWORD"),  # of the Compose file
 }
 _noted: set[str] = set()
-_EXPECTED = {"int": "is not a whole number", "float": "is not a number", "bool": "is neither true nor false"}
-_BOUNDS = {
-    "greater_than_equal": ("ge", "at least"),
-    "less_than_equal": ("le", "at most"),
-    "greater_than": ("gt", "more than"),
-    "less_than": ("lt", "less than"),
-}
-_SHOWN = 40
-
-
-def _fault(fault: Any) -> str:
-    """A message for an error of pydantic. It shows the value only of numbers and booleans: others may be secret."""
-    name = _variable("_".join(map(str, fault["loc"])))
-    kind = str(fault["type"])
-    if kind in _BOUNDS:
-        bound, words = _BOUNDS[kind]
-        return f"{name}: must be {words} {fault['ctx'][bound]:g}"
-    meant, _, rest = kind.partition("_")
-    if meant in _EXPECTED and rest in ("parsing", "type", "from_float"):
-        return f"{name}: {str(fault['input'])[:_SHOWN]!r} {_EXPECTED[meant]}"
-    return f"{name}: {str(fault['msg']).removeprefix('Value error, ')}"
 
 
 def _former_values(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -283,14 +275,10 @@ def _former_values(given: Mapping[str, Any]) -> dict[str, Any]:
     stated = {**dotenv_values(DOTENV), **os.environ}
     found: dict[str, Any] = {}
     for former, name in FORMER_NAMES.items():
-        value = stated.get(_variable(former))
-        if value and name not in given and not stated.get(_variable(name)):
+        value = stated.get(variable(former))
+        if value and name not in given and not stated.get(variable(name)):
             found[name] = value
             if former not in _noted:
                 _noted.add(former)
-                log.warning("brimful: %s is now called %s: rename it", _variable(former), _variable(name))
+                log.warning("brimful: %s is now called %s: rename it", variable(former), variable(name))
     return found
-
-
-def _variable(setting: str) -> str:
-    return f"BRIMFUL_{setting.upper()}"

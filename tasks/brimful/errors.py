@@ -3,6 +3,7 @@
 BrimfulError
 ├── UsageError              exit 2   bad input or a bad setting; nothing was started
 │   ├── SettingError                 a setting is missing or wrong
+│   ├── FleetTaken                   the fleet is another API key's
 │   ├── InputError                   a line of an input file is wrong
 │   └── BadRequest                   the fields do not make a request
 │       └── RequestTooLarge          more tokens than one request may have
@@ -55,6 +56,10 @@ class UsageError(BrimfulError):
 
 class SettingError(UsageError):
     """A setting is missing or wrong. The message names the variable or the option."""
+
+
+class FleetTaken(UsageError):
+    """The fleet is another API key's; the message names its tag, its workers and the ways out."""
 
 
 class InputError(UsageError):

@@ -29,7 +29,21 @@ class Workload(StrEnum):
 
 
 QUEUES = (Workload.INTERACTIVE.value, DEFAULT_QUEUE, Workload.BATCH.value)
-"""In the order in which workers consume them."""
+"""In the order in which workers consume them; the names of the unnamed fleet's."""
+
+FLEET_SETTING = "brimful_fleet"
+"""The fleet's name among the settings of our Celery apps."""
+
+
+def of_fleet(fleet: str, name: str) -> str:
+    """A fleet's own name of a queue, an exchange, a run or a key: ``evals.batch``. ``""`` is the unnamed fleet, whose
+    names are the plain ones."""
+    return f"{fleet}.{name}" if fleet else name
+
+
+def plain_queue(queue: str) -> str:
+    """The queue's name without its fleet's, which contains no dot."""
+    return queue.rpartition(".")[2]
 
 
 class Mode(StrEnum):

@@ -172,7 +172,8 @@ def test_workers_with_another_key_than_this_process_are_reported(
     with connect(valkey.url) as client:
         _worker_of(client, "aaaa")
         found = {check.name: check for check in limit_checks(RedisTarget(valkey.url), client, Settings.load())}
-    assert found["keys"].level is Level.WARN
+    assert found["keys"].level is Level.FAIL
+    assert "BRIMFUL_FLEET" in found["keys"].todo
 
 
 def test_versions_and_the_providers_last_answer_are_reported(valkey: Valkey) -> None:

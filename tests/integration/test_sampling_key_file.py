@@ -14,6 +14,8 @@ import pytest
 
 from brimful.config import Settings
 from brimful.errors import SettingError
+from brimful.state.keys import FLEETS
+from brimful.state.redis_url import sync_redis_client
 from brimful_worker.local.processes.environment import worker_environment
 from brimful_worker.local.server.valkey import Valkey
 from support.commands import brimful, command, environment
@@ -95,6 +97,10 @@ def test_a_new_key_is_used_for_the_next_request_without_a_restart(valkey: Valkey
             assert ask("last") == THREE
             status = json.loads(brimful("status", "--json", BRIMFUL_REDIS_URL=valkey.url).stdout)
             assert [len(key["workers"]) for key in status["keys"]] == [1, 0, 0]
+            with sync_redis_client(valkey.url) as redis:
+                newest, before, _ = [key["tag"] for key in status["keys"]]
+                registered = f"{newest} replaced={before}"
+                wait_until(lambda: redis.hget(FLEETS, "") == registered, "the fleet to be the new key's")
             assert worker.stop() == 0
             assert not any(key in worker.output for key in (ONE, TWO, THREE))
             assert "Traceback" not in worker.output

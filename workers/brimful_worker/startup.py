@@ -10,7 +10,8 @@ from typing import Any
 
 from brimful.config import Settings
 from brimful.errors import ExitCode, SettingError
-from brimful.names import APP, QUEUES
+from brimful.names import APP, QUEUES, of_fleet, plain_queue
+from brimful.state.fleets import take_fleet_over
 from brimful.state.redis_url import required
 
 
@@ -20,15 +21,19 @@ def run_worker(
     queues: str | None = None,
     name: str | None = None,
     log_level: str | None = None,
+    take_over: bool = False,
 ) -> int:
     """Returns the exit code when the worker ends. Raises SettingError before anything has started.
 
-    ``queues`` is a comma-separated list; ``name`` is NAME or NAME@HOST.
+    ``queues`` is a comma-separated list; ``name`` is NAME or NAME@HOST. ``take_over``: make the fleet this key's first;
+    raises RedisUnreachable.
     """
     settings = Settings.load(concurrency=concurrency, log_level=log_level)
     required(settings.redis_url)
     _ = settings.api_base, settings.key_tag  # raise SettingError if they are not set
-    wanted = [queue.strip() for queue in (queues or ",".join(QUEUES)).split(",") if queue.strip()]
+    if take_over:
+        take_fleet_over(settings)
+    wanted = [plain_queue(queue.strip()) for queue in (queues or ",".join(QUEUES)).split(",") if queue.strip()]
     if unknown := [queue for queue in wanted if queue not in QUEUES]:
         raise SettingError(f"--queues: there is no queue {', '.join(unknown)}: the queues are {', '.join(QUEUES)}")
     node = name or f"worker-{os.getpid()}"
@@ -36,7 +41,7 @@ def run_worker(
         [
             *("-n", node if "@" in node else f"{node}@%h"),
             *("-c", str(settings.concurrency)),
-            *("-Q", ",".join(wanted)),
+            *("-Q", ",".join(of_fleet(settings.fleet, queue) for queue in wanted)),
             *("-l", settings.log_level.upper()),
             "--without-gossip",  # no worker uses the events of the others
         ]

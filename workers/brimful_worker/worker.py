@@ -17,7 +17,7 @@ from celery.signals import worker_ready
 from redis import RedisError
 
 from brimful.config import Settings
-from brimful.names import Workload
+from brimful.names import Workload, plain_queue
 from brimful.outcome import Outcome
 from brimful.request import Request, SampleArguments
 from brimful.state.provider import PUBLISH_S, publish
@@ -25,6 +25,7 @@ from brimful.state.redis_retry import retry_until_available
 from brimful.state.redis_url import close_redis_client, redis_client, required
 from brimful_worker.broker.requests import poison_failure
 from brimful_worker.liveness.pulse import Pulse
+from brimful_worker.membership import Membership
 from brimful_worker.metrics import catalogue as metrics
 from brimful_worker.pool.execution import run_coroutine
 from brimful_worker.provider import GIVE_BACK
@@ -55,12 +56,16 @@ class WorkerPort:
             self.stopping,
             lambda fields: Request.parse(fields, settings.profile),
         )
-        self._once = Once(required(settings.redis_url), self.stopping)
+        self._once = Once(required(settings.redis_url), self.stopping, settings.fleet)
+        self._membership = Membership(settings)
         self._republish = asyncio.Event()
         self._stack = AsyncExitStack()
 
     async def start(self) -> None:
-        """Returns when Redis has been reached, however long that takes; leaves nothing open when cancelled."""
+        """Returns when Redis has been reached, however long that takes; leaves nothing open when cancelled.
+
+        Raises FleetTaken if the fleet is another API key's.
+        """
         self._loop = asyncio.get_running_loop()
         async with AsyncExitStack() as stack:
             await self._key.open()
@@ -74,7 +79,9 @@ class WorkerPort:
                     stack.callback(asyncio.create_task(updating).cancel)
             stack.push_async_callback(self._key.leave)
             await self._key.admission.start(timeout_s=None)
-            for working in (self._publish(), self._publish_health(), self._key.follow(self._key_replaced)):
+            await self._membership.join()
+            followed = self._key.follow(self._key_replaced)
+            for working in (self._publish(), self._publish_health(), self._membership.watch(), followed):
                 stack.callback(asyncio.create_task(working).cancel)
             await stack.enter_async_context(self._shards)
             await stack.enter_async_context(self._once)
@@ -140,6 +147,7 @@ class WorkerPort:
         self._sampler.health.forget()
         metrics.rekey(self._key.settings.key_tag)
         self._republish.set()
+        self._membership.replace_key(self._key.settings)
 
     async def _publish(self) -> None:
         """Clients read what the provider is; they have no key, and may have other settings."""
@@ -191,5 +199,5 @@ def assemble(node: str) -> WorkerPort:
 
 def _workload_of_queue() -> str:
     delivery = current_task.request.delivery_info or {}
-    queue = delivery.get("routing_key")
+    queue = plain_queue(str(delivery.get("routing_key")))
     return queue if queue == Workload.BATCH.value else Workload.INTERACTIVE.value

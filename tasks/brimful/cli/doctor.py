@@ -14,7 +14,7 @@ from kombu.exceptions import OperationalError
 from brimful.cli.style import paint
 from brimful.config import Settings
 from brimful.doctor import Check, Level
-from brimful.doctor.fleet import dead_letter_checks, limit_checks, worker_checks
+from brimful.doctor.fleet import dead_letter_checks, fleet_checks, limit_checks, worker_checks
 from brimful.doctor.machine import machine_checks
 from brimful.doctor.provider import provider_checks
 from brimful.doctor.server import server_checks
@@ -85,7 +85,12 @@ def _redis_checks(target: RedisTarget, profile: Profile | None, settings: Settin
         yield Check("Redis", Level.FAIL, found, remedy)
         return
     with client:
-        parts = [server_checks(target, client), worker_checks(target, client, settings), dead_letter_checks(client)]
+        parts = [
+            server_checks(target, client),
+            fleet_checks(target, client),
+            worker_checks(target, client, settings),
+            dead_letter_checks(client),
+        ]
         if profile is not None:
             parts.insert(1, limit_checks(target, client, settings))
         for checks in parts:

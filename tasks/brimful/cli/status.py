@@ -16,6 +16,7 @@ from brimful.config import Settings
 from brimful.names import QUEUES
 from brimful.runtime.interrupt import unwinding
 from brimful.state.broker_queues import Queues, read_queues
+from brimful.state.fleets import fleet_of
 from brimful.state.probes import connect, unreachable
 from brimful.state.provider_health import ProviderHealth, ProviderState
 from brimful.state.status import Status, known_tags, read_status
@@ -48,7 +49,8 @@ def status(
         while True:
             try:
                 looks = [
-                    (read_status(client, one), read_queues(client)) for one in _tags(target, client, settings, tag)
+                    (read_status(client, one), read_queues(client, fleet_of(client, one, settings.fleet)))
+                    for one in _tags(target, client, settings, tag)
                 ]
             except (redis.RedisError, OSError) as error:
                 if not watch:

@@ -15,6 +15,7 @@ from brimful.config import Settings
 from brimful.errors import UsageError
 from brimful.runtime.extras import LocalFleet, local_fleet
 from brimful.runtime.interrupt import KeyPresses
+from brimful.state.fleets import take_fleet_over
 from brimful.state.probes import connect
 
 _LOOK_S = 0.5
@@ -26,6 +27,9 @@ def up(
         int | None, typer.Option(min=0, max=65535, help="Flower's port; 0 takes a free one.")
     ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="The embedded Valkey's port; 0 takes a free one.")] = 0,
+    take_over: Annotated[
+        bool, typer.Option("--take-over", help="Take the fleet at BRIMFUL_REDIS_URL over from another API key.")
+    ] = False,
     rehearse: Annotated[bool, typer.Option("--rehearse", help="Use a mock gateway; needs no key.")] = False,
 ) -> None:
     """Run a whole fleet until Ctrl-C: Redis (unless BRIMFUL_REDIS_URL is set), worker processes and Flower.
@@ -39,6 +43,8 @@ def up(
     fleet = local_fleet(settings, workers=settings.workers, flower=True, rehearse=rehearse, valkey_port=port)
     if settings.redis_url and not own_redis:
         connect(settings.redis_url).close()  # the workers would wait for it silently
+        if take_over:
+            take_fleet_over(settings)
     with _StopSignal() as stop:
         fleet.start()
         try:

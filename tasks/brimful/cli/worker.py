@@ -25,6 +25,9 @@ def worker(
         str | None,
         typer.Option("--log-level", "-l", help="DEBUG, INFO, WARNING or ERROR; default BRIMFUL_LOG_LEVEL."),
     ] = None,
+    take_over: Annotated[
+        bool, typer.Option("--take-over", help="Take the fleet and its queued tasks over from another API key.")
+    ] = False,
 ) -> None:
     """Run one worker process until SIGTERM or Ctrl-C.
 
@@ -32,4 +35,6 @@ def worker(
     wire and returns the other tasks to the queue; a second Ctrl-C, or SIGQUIT, returns all of them.
     """
     run_worker = worker_module("startup", "a worker").run_worker
-    raise typer.Exit(run_worker(concurrency=concurrency, queues=queues, name=name, log_level=log_level))
+    raise typer.Exit(
+        run_worker(concurrency=concurrency, queues=queues, name=name, log_level=log_level, take_over=take_over)
+    )

@@ -21,6 +21,7 @@ from brimful.packing.units import PackOption
 from brimful.request import Request
 from brimful.runtime import fork
 from brimful.runtime.port import in_process
+from brimful.state.fleets import check_submitter
 from brimful.state.probes import connect, unreachable
 from brimful.state.redis_url import required
 from brimful.tasks import Handle
@@ -37,11 +38,11 @@ Results = TypeVar("Results")
 class Client(Generic[Results]):
     """The base of both fleets; not for callers."""
 
-    def __init__(self, redis_url: str | None = None) -> None:
-        """``redis_url`` None: BRIMFUL_REDIS_URL. Connects when first used. Raises SettingError."""
-        self._settings = Settings.load(redis_url=redis_url)
+    def __init__(self, redis_url: str | None = None, *, fleet: str | None = None) -> None:
+        """None: BRIMFUL_REDIS_URL, and BRIMFUL_FLEET. Connects when first used. Raises SettingError."""
+        self._settings = Settings.load(redis_url=redis_url, fleet=fleet)
         self._url = _TESTING if in_process() else required(self._settings.redis_url)
-        self._app = app_for(self._url)
+        self._app = app_for(self._url, self._settings.fleet)
         self._reached = False
         fork.register(self)
 
@@ -95,7 +96,7 @@ class Client(Generic[Results]):
         task_id: str | None,
         idempotency_key: str | None,
     ) -> Handle:
-        """Raises RedisUnreachable."""
+        """Raises RedisUnreachable and FleetTaken."""
         raw = request.as_message() if isinstance(request, Request) else request
         queue = Workload(workload or Workload.INTERACTIVE).value
         arguments = {**fields, "workload": queue}
@@ -107,6 +108,7 @@ class Client(Generic[Results]):
         with self._reporting():
             if not self._reached:
                 connect(self._url).close()  # with a wrong URL, Celery's result backend would retry for long
+                check_submitter(self._settings)
                 self._reached = True
             sent: Handle = self._app.send_task(TASK_SAMPLE, args=[raw], kwargs=arguments, queue=queue, task_id=task_id)
             return sent

@@ -38,8 +38,8 @@ class Fleet(Client[Generator[Sampled, None, None]]):
     sends them as a run does. Safe to share among threads. Connects when first used. Raises SettingError without a URL.
     """
 
-    def __init__(self, redis_url: str | None = None) -> None:
-        super().__init__(redis_url)
+    def __init__(self, redis_url: str | None = None, *, fleet: str | None = None) -> None:
+        super().__init__(redis_url, fleet=fleet)
         self._loop: _LoopThread | None = None
         self._lock = threading.Lock()
 

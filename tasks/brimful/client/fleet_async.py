@@ -52,8 +52,8 @@ class AsyncFleet(Client[AsyncGenerator[Sampled, None]]):
     SettingError without a URL.
     """
 
-    def __init__(self, redis_url: str | None = None) -> None:
-        super().__init__(redis_url)
+    def __init__(self, redis_url: str | None = None, *, fleet: str | None = None) -> None:
+        super().__init__(redis_url, fleet=fleet)
         self._open()
 
     def _open(self) -> None:

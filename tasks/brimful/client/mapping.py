@@ -27,6 +27,7 @@ from brimful.request import Request
 from brimful.runtime.aio import OwnedAsyncGenerator
 from brimful.runtime.port import in_process
 from brimful.runtime.threads import read_in_thread
+from brimful.state.fleets import check_submitter
 from brimful.state.probes import unreachable
 from brimful.state.provider import as_published
 from brimful.state.redis_retry import retry_until_available
@@ -141,11 +142,13 @@ class MapRun:
             return InProcessDriver(backend, self._settings.profile)
         url = required(self._settings.redis_url)
         await _reach(url)
+        await asyncio.to_thread(check_submitter, self._settings)
         self._settings = settings = await as_published(url, self._settings)
         return Driver(
             url,
             f"map-{uuid.uuid4().hex}",
             settings.profile,
+            fleet=settings.fleet,
             pack=self._pack,
             workload=self._fields["workload"],
             timeout_s=settings.timeout_s,

@@ -28,7 +28,7 @@ from brimful.dispatch.reconcile import Reconciler
 from brimful.dispatch.results import ResultsReader
 from brimful.dispatch.resume import collect
 from brimful.dispatch.stop import Stop
-from brimful.names import Workload
+from brimful.names import Workload, of_fleet
 from brimful.packing.batcher import Batcher
 from brimful.packing.pack_size import PackSizer
 from brimful.packing.slot_model import Limits, SlotModel
@@ -52,6 +52,7 @@ class Driver:
         run: str,
         profile: Profile,
         *,
+        fleet: str = "",
         pack: PackOption = "auto",
         workload: Workload | str | None = None,
         timeout_s: float = 120.0,
@@ -59,7 +60,8 @@ class Driver:
         keep: bool = True,
         sync: Sync | None = None,
     ) -> None:
-        """``timeout_s``: of one request, which bounds how large packs grow. ``workload`` None: each request's own.
+        """``fleet``: the name of the one that samples it. ``timeout_s``: of one request, which bounds how large packs
+        grow. ``workload`` None: each request's own.
         ``sweep_s``: the age from which a shard that no worker has begun may be lost.
 
         ``keep``: what is queued when the driver is closed stays queued for the run's next submitter; else it is
@@ -68,12 +70,13 @@ class Driver:
         ``sync``: makes durable what the consumer has written; called before its outcomes leave Redis, and once a second
         at most, but for a last time at the end. It raises FleetError, which ends the deliveries.
         """
+        run = of_fleet(fleet, run)
         limits = Limits(profile.slots, profile.starts, profile.window_s)
         auto = pack == "auto" and profile.max_prompts != 1
         self._profile = profile
         self._keep = keep
         self._client = redis_client(redis_url)
-        self._ledger = RunLedger(self._client, run)
+        self._ledger = RunLedger(self._client, run, fleet)
         self._sizer = PackSizer(limits, timeout_s)
         slot_model = SlotModel(limits, adapting=auto)
         self._batcher = Batcher(profile, pack, self._sizer, slot_model)
@@ -81,7 +84,7 @@ class Driver:
         self._in_flight = in_flight = InFlight(self._sizer, slot_model, workload)
         self._deliveries = Deliveries()
         self._acknowledger = Acknowledger(self._ledger, self._deliveries, sync)
-        self._enqueuer = Enqueuer(run, self._ledger, app_for(redis_url), in_flight)
+        self._enqueuer = Enqueuer(run, self._ledger, app_for(redis_url, fleet), in_flight)
         self._intake = intake = Intake(self._batcher, self._sizer, in_flight, self._deliveries, auto=auto)
         self._stop = Stop(self._ledger, in_flight, intake, self._deliveries)
         outcomes = Outcomes(self._batcher, self._sizer, in_flight.status)
@@ -179,7 +182,9 @@ class Driver:
         """Use the limits in force, which an operator may change during the run."""
         while True:
             with contextlib.suppress(*REDIS_ERRORS):
-                if (limits := await reraise_cancellation(lambda: live_limits(self._client))) is not None:
+                if (
+                    limits := await reraise_cancellation(lambda: live_limits(self._client, self._ledger.fleet))
+                ) is not None:
                     self._in_flight.slot_model.limits = self._sizer.limits = limits
             await asyncio.sleep(_LIMITS_S)
 

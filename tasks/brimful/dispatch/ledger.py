@@ -77,8 +77,10 @@ class Keys:
 class RunLedger:
     """The submitter's side. Every method raises redis.RedisError and may be repeated."""
 
-    def __init__(self, client: Redis, run: str) -> None:
+    def __init__(self, client: Redis, run: str, fleet: str = "") -> None:
+        """``run``: the run's id, with its fleet's name."""
         self.client = client
+        self.fleet = fleet
         self.keys = Keys(run)
 
     async def record(self, shards: Mapping[str, Mapping[str, Manifest]]) -> None:

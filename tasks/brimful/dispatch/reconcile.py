@@ -90,8 +90,8 @@ class Reconciler:
             elif now - shard.enqueued_at >= self.sweep_s:
                 suspects.append(shard)
                 unbegun.append(shard.id)
-        client = self.ledger.client
-        messages = await retry_until_available(lambda: find_shards(client, unbegun)) if unbegun else {}
+        client, fleet = self.ledger.client, self.ledger.fleet
+        messages = await retry_until_available(lambda: find_shards(client, unbegun, fleet)) if unbegun else {}
         lost: list[Shard] = []
         for shard in suspects:
             shard.times_missing = 0 if shard.id in messages else shard.times_missing + 1

@@ -36,7 +36,7 @@ async def collect(ledger: RunLedger, profile: Profile) -> Left:
     await retry_until_available(lambda: ledger.drain(False))
     recorded = await retry_until_available(ledger.outstanding)
     alive = {shard: rows for shard, rows in recorded.items() if rows}
-    messages = await retry_until_available(lambda: find_shards(ledger.client, alive)) if alive else {}
+    messages = await retry_until_available(lambda: find_shards(ledger.client, alive, ledger.fleet)) if alive else {}
     delivered: list[Delivered] = []
     ended: set[str] = set()
     unmetered = 0

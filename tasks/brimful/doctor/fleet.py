@@ -10,21 +10,22 @@ import redis
 from brimful.config import Settings
 from brimful.doctor import Check, Level
 from brimful.errors import UsageError
-from brimful.names import QUEUES
+from brimful.names import QUEUES, plain_queue
 from brimful.state.broker_queues import read_queues
 from brimful.state.dead_letters import read
+from brimful.state.fleets import FleetState, fleets_elsewhere, read_fleets, why_refused
 from brimful.state.keys import DEAD_LETTERS
 from brimful.state.probes import worker_queues
 from brimful.state.provider_health import ProviderState
 from brimful.state.status import Status, read_status, tags_in_use
-from brimful.state.target import RedisTarget, find_tag, own_tag
+from brimful.state.target import RedisTarget, find_tag, own_tag, submitter_tag
 
 _PING_S = 1.0
 
 
 def limit_checks(target: RedisTarget, client: redis.Redis, settings: Settings) -> Iterator[Check]:
     """Compare the limits in force with those of this process's profile. Raises redis.RedisError."""
-    yield from _key_checks(client, settings)
+    yield from _key_checks(target, client, settings)
     try:
         status = read_status(client, find_tag(target, client, settings))
     except UsageError as error:
@@ -52,15 +53,15 @@ def limit_checks(target: RedisTarget, client: redis.Redis, settings: Settings) -
     yield from _admission_checks(status)
 
 
-def _key_checks(client: redis.Redis, settings: Settings) -> Iterator[Check]:
-    tags = tags_in_use(client)
+def _key_checks(target: RedisTarget, client: redis.Redis, settings: Settings) -> Iterator[Check]:
+    tags = tags_in_use(client, settings.fleet)
     if len(tags) > 1:
         said = f"workers with {len(tags)} different API keys run here ({', '.join(tags)}) and read the same queues"
-        todo = "stop the workers of all keys but one, or give each key a Redis (or a database of it) of its own"
+        todo = "stop the workers of all keys but one, or give each key a fleet (BRIMFUL_FLEET) or a database"
         yield Check("keys", Level.FAIL, f"{said}: any of them samples a request", todo)
-    elif tags and (own := own_tag(settings)) not in (None, *tags):
-        said = f"the workers use the key {tags[0]}, and this process has another one ({own})"
-        yield Check("keys", Level.WARN, said, "set the same key here and there, or give this one another Redis")
+    elif (own := own_tag(settings)) is not None and (why := why_refused(client, target.url, settings.fleet, own)):
+        said, _, todo = why.partition(". ")
+        yield Check("keys", Level.FAIL if submitter_tag(settings) else Level.WARN, said, todo)
 
 
 def _admission_checks(status: Status) -> Iterator[Check]:
@@ -93,10 +94,28 @@ def _admission_checks(status: Status) -> Iterator[Check]:
         )
 
 
+def fleet_checks(target: RedisTarget, client: redis.Redis) -> Iterator[Check]:
+    """All fleets on the server. Raises redis.RedisError."""
+    lines = [_described(fleet) for fleet in read_fleets(client)]
+    for db, others in sorted(fleets_elsewhere(client, target.url).items()):
+        lines += [f"database {db}: {_described(fleet)}" for fleet in others]
+    if lines:
+        yield Check("fleets", Level.OK, "; ".join(lines))
+
+
+def _described(fleet: FleetState) -> str:
+    owner = fleet.owner
+    whose = f"key {owner.tag}{', a rehearsal' if owner.rehearsal else ''}" if owner else "no key registered"
+    tags = {member.tag for member in fleet.members} - {owner.tag if owner else None}
+    others = f", and workers of {', '.join(sorted(tags))}" if tags else ""
+    workers = f"{len(fleet.members)} live worker{'' if len(fleet.members) == 1 else 's'}"
+    return f"{fleet.shown}: {whose}, {workers}{others}, {fleet.queued} queued"
+
+
 def worker_checks(target: RedisTarget, client: redis.Redis, settings: Settings) -> Iterator[Check]:
     """Whether workers answer and read all queues. Raises redis.RedisError or kombu.exceptions.OperationalError."""
-    workers = worker_queues(target.url, settings.visibility_timeout_s, timeout_s=_PING_S)
-    waiting = read_queues(client)
+    workers = worker_queues(target.url, settings.visibility_timeout_s, settings.fleet, timeout_s=_PING_S)
+    waiting = read_queues(client, settings.fleet)
     if not workers:
         total = sum(waiting.lengths.values())
         level, said = (Level.FAIL, f"none answers, and {total} tasks wait") if total else (Level.WARN, "none answers")
@@ -104,7 +123,7 @@ def worker_checks(target: RedisTarget, client: redis.Redis, settings: Settings) 
         return
     names = sorted(workers)
     yield Check("workers", Level.OK, f"{len(names)}: {', '.join(names[:6])}{' …' if len(names) > 6 else ''}")
-    read = {queue for queues in workers.values() for queue in queues}
+    read = {plain_queue(queue) for queues in workers.values() for queue in queues}
     if unread := [name for name in QUEUES if name not in read]:
         yield Check(
             "queues",

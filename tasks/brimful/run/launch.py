@@ -26,6 +26,7 @@ from brimful.run.session import Session
 from brimful.run.signals import Signals
 from brimful.runtime.extras import LocalFleet, local_fleet
 from brimful.runtime.interrupt import unwinding
+from brimful.state.fleets import check_submitter
 from brimful.state.probes import check_provider, connect, worker_queues
 from brimful.state.provider import as_published
 from brimful.state.redis_retry import recent_refusal
@@ -58,12 +59,13 @@ def run_to_end(
     local = options.rehearse or settings.redis_url is None
     with unwinding():
         if not local and settings.redis_url is not None:
+            check_submitter(settings)
             settings = asyncio.run(as_published(settings.redis_url, settings))
         prepared = prepare(options, settings.profile, Display().say if display.progress else lambda text: None)
     try:
         if local and not options.rehearse and not prepared.complete:
             _ = settings.api_base, settings.api_key  # raises SettingError if one is missing
-        launch = _Launch(prepared, settings, display, make_driver or partial(_driver, settings.timeout_s))
+        launch = _Launch(prepared, settings, display, make_driver or partial(_driver, settings))
         with launch.signals:
             return asyncio.run(launch.run(local))
     finally:
@@ -187,12 +189,13 @@ class _Launch:
         """Say so once if the fleet has no workers yet; the run waits for them meanwhile."""
         from celery import Celery  # noqa: F401 - celery's lazy module fails if two threads import it at once
 
-        loop, visibility_s = asyncio.get_running_loop(), self._settings.visibility_timeout_s
+        loop, settings = asyncio.get_running_loop(), self._settings
 
         def ask() -> None:
             with contextlib.suppress(Exception):  # this hint must not stop a run
                 # A worker that is still starting does not get a ping sent before it subscribed: ping each second.
-                if not any(worker_queues(redis_url, visibility_s, timeout_s=1.0, limit=1) for _ in range(_PINGS)):
+                asking = (redis_url, settings.visibility_timeout_s, settings.fleet)
+                if not any(worker_queues(*asking, timeout_s=1.0, limit=1) for _ in range(_PINGS)):
                     text = "no worker answers yet: waiting for one; start it with `brimful worker`"
                     loop.call_soon_threadsafe(self._display.say, text)
 
@@ -210,15 +213,16 @@ def _display(options: DisplayOptions, gauges: GaugeReader) -> Display:
     return TerminalDisplay(gauges, table=table)
 
 
-def _driver(timeout_s: float, redis_url: str, prepared: Prepared) -> Driver:
+def _driver(settings: Settings, redis_url: str, prepared: Prepared) -> Driver:
     from brimful.dispatch.driver import Driver
 
     return Driver(
         redis_url,
         prepared.run,
         prepared.profile,
+        fleet=settings.fleet,
         pack=prepared.options.pack,
         workload=prepared.options.read.workload,
-        timeout_s=timeout_s,
+        timeout_s=settings.timeout_s,
         sync=partial(asyncio.to_thread, prepared.files.sync) if prepared.files is not None else None,
     )

@@ -16,13 +16,13 @@ import redis
 from redis.asyncio import Redis
 from redis.client import NEVER_DECODE
 
-from brimful.names import QUEUES, TASK_SHARD
+from brimful.names import QUEUES, TASK_SHARD, of_fleet
 from brimful.state.redis_url import PRIORITY_STEPS
 
 log = logging.getLogger(__name__)
 
 UNACKED = "unacked"
-"""HASH: delivery tag → JSON of ``[message, exchange, routing key]``."""
+"""HASH, of the unnamed fleet: delivery tag → JSON of ``[message, exchange, routing key]``."""
 _PAGE = 50
 """Messages read at once: each may hold a megabyte of prompts."""
 _AS_BYTES: dict[str, Any] = {NEVER_DECODE: []}
@@ -34,31 +34,31 @@ class Queues:
     """Numbers of messages."""
 
     lengths: dict[str, int]
-    """Waiting, by queue; all priorities together."""
+    """Waiting, by the queue's plain name; all priorities together."""
     unacked: int
     """Delivered to workers: running, or prefetched."""
 
 
-def read_queues(client: redis.Redis) -> Queues:
-    """Count the messages, in one round trip. Raises redis.RedisError."""
+def read_queues(client: redis.Redis, fleet: str = "") -> Queues:
+    """Count the fleet's messages, in one round trip. Raises redis.RedisError."""
     with client.pipeline(transaction=False) as pipe:
         for queue in QUEUES:
-            for name in _list_names(queue):
+            for name in _list_names(of_fleet(fleet, queue)):
                 pipe.llen(name)
-        pipe.hlen(UNACKED)
+        pipe.hlen(of_fleet(fleet, UNACKED))
         *counts, unacked = pipe.execute()
     lengths = iter(counts)
     return Queues({queue: sum(next(lengths) for _ in PRIORITY_STEPS) for queue in QUEUES}, unacked)
 
 
-async def find_shards(client: Redis, shards: Collection[str]) -> dict[str, list[dict[str, Any]]]:
+async def find_shards(client: Redis, shards: Collection[str], fleet: str = "") -> dict[str, list[dict[str, Any]]]:
     """Those of ``shards`` that have a message, with the requests it carries. Raises redis.RedisError.
 
     Reads the unacknowledged messages last: a message that is delivered during the search moves there from its queue.
     """
     wanted = set(shards)
     found: dict[str, list[dict[str, Any]]] = {}
-    async for raw in _messages(client):
+    async for raw in _messages(client, fleet):
         if len(found) == len(wanted):
             break
         message = parse_message(raw)
@@ -67,10 +67,10 @@ async def find_shards(client: Redis, shards: Collection[str]) -> dict[str, list[
     return found
 
 
-async def _messages(client: Redis) -> AsyncIterator[Any]:
+async def _messages(client: Redis, fleet: str) -> AsyncIterator[Any]:
     command: Any = client.execute_command
     for queue in QUEUES:
-        for name in _list_names(queue):
+        for name in _list_names(of_fleet(fleet, queue)):
             start = 0
             while page := await command("LRANGE", name, start, start + _PAGE - 1, **_AS_BYTES):
                 for raw in page:
@@ -78,7 +78,7 @@ async def _messages(client: Redis) -> AsyncIterator[Any]:
                 start += len(page)
     cursor = 0
     while True:
-        cursor, entries = await command("HSCAN", UNACKED, cursor, "COUNT", _PAGE, **_AS_BYTES)
+        cursor, entries = await command("HSCAN", of_fleet(fleet, UNACKED), cursor, "COUNT", _PAGE, **_AS_BYTES)
         for raw in entries.values():
             yield raw
         if not cursor:

@@ -6,8 +6,13 @@ one slot of a Redis Cluster, and several API keys can share one Redis.
 
 from __future__ import annotations
 
+from brimful.names import of_fleet
+
 TAGS = "brimful:tags"
 """ZSET: key tag → when a process of it last started (seconds, Unix)."""
+FLEETS = "brimful:fleets"
+"""HASH: a fleet's name, "" for the unnamed one → the tag of its key; behind it, after spaces, ``rehearsal`` for a
+generated key, and ``replaced=<tag>`` after a change of the key's file."""
 
 DEAD_LETTERS = "brimful:dead_letters"
 """LIST: JSON of messages that no worker could run, the newest first; bounded. They belong to a queue, not to a key."""
@@ -63,14 +68,14 @@ def run_key(run: str, name: str) -> str:
     return f"brimful:{{run:{run}}}:{name}"
 
 
-def revoked_key(task_id: str) -> str:
+def revoked_key(task_id: str, fleet: str = "") -> str:
     """STRING: the Celery task was revoked."""
-    return f"brimful:{{task:{task_id}}}:revoked"
+    return f"brimful:{{task:{of_fleet(fleet, task_id)}}}:revoked"
 
 
-def claim_key(identity: str) -> str:
+def claim_key(identity: str, fleet: str = "") -> str:
     """STRING: who samples a single request now; for an idempotency key, whose result is the answer.
 
     ``identity``: the task's id, or a digest of its idempotency key.
     """
-    return f"brimful:{{task:{identity}}}:claim"
+    return f"brimful:{{task:{of_fleet(fleet, identity)}}}:claim"

@@ -110,15 +110,15 @@ def failure_reason(error: Exception) -> str:
 
 
 def worker_queues(
-    redis_url: str, visibility_timeout_s: int, *, timeout_s: float, limit: int | None = None
+    redis_url: str, visibility_timeout_s: int, fleet: str = "", *, timeout_s: float, limit: int | None = None
 ) -> dict[str, list[str]]:
-    """Node name → the queues it reads, of the workers that answer within ``timeout_s``; of the first ``limit`` ones.
+    """Node name → the queues it reads, of the fleet's workers that answer within ``timeout_s``; of the first ``limit``.
 
     Raises kombu.exceptions.OperationalError or redis.RedisError.
     """
     from celery import Celery
 
     with Celery("brimful-probe", set_as_current=False) as app:
-        app.conf.update(celery_settings(redis_url, visibility_timeout_s))
+        app.conf.update(celery_settings(redis_url, visibility_timeout_s, fleet))
         answers = app.control.inspect(timeout=timeout_s, limit=limit).active_queues() or {}
     return {node: [str(queue["name"]) for queue in queues] for node, queues in answers.items()}

@@ -43,7 +43,7 @@ async def as_published(redis_url: str, settings: Settings) -> Settings:
     which key's workers are meant, or Redis does not answer."""
     client = redis_client(redis_url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S)
     try:
-        tag = await tag_in_use(client)
+        tag = await tag_in_use(client, settings.fleet)
         raw = await client.get(provider_key(tag)) if tag is not None else None
         return settings if raw is None else _merged(settings, json.loads(raw))
     except REDIS_ERRORS as error:

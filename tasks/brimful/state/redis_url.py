@@ -13,6 +13,7 @@ from redis.asyncio import Redis
 from redis.asyncio.sentinel import Sentinel
 
 from brimful.errors import SettingError
+from brimful.names import of_fleet
 from brimful.redis_address import RedisAddress, parse_redis_url
 
 NOT_SET = "BRIMFUL_REDIS_URL is not set: it names the fleet's Redis (`brimful up` prints it)"
@@ -27,10 +28,11 @@ def required(url: str | None) -> str:
     return url
 
 
-def celery_settings(url: str, visibility_timeout_s: int) -> dict[str, Any]:
-    """Celery's settings of broker and result backend. Raises SettingError for an invalid URL."""
+def celery_settings(url: str, visibility_timeout_s: int, fleet: str = "") -> dict[str, Any]:
+    """Celery's settings of broker, remote control, events and result backend: with a fleet's name, none that another
+    fleet on the same Redis has. Raises SettingError for an invalid URL."""
     address = parse_redis_url(url)
-    options = broker_options(visibility_timeout_s)
+    options = broker_options(visibility_timeout_s, fleet)
     if address.scheme == "sentinel":
         options["master_name"] = address.master
         options["sentinel_kwargs"] = _sentinel_options(address)
@@ -41,7 +43,9 @@ def celery_settings(url: str, visibility_timeout_s: int) -> dict[str, Any]:
         "broker_use_ssl": tls,
         "redis_backend_use_ssl": tls,
         "broker_transport_options": options,
-        "result_backend_transport_options": options,
+        "result_backend_transport_options": {**options, "global_keyprefix": of_fleet(fleet, "")},
+        "control_exchange": of_fleet(fleet, "celery"),
+        "event_exchange": of_fleet(fleet, "celeryev"),
     }
 
 
@@ -53,7 +57,7 @@ def broker_url(url: str | None) -> str:
     return ";".join(f"{address.scheme}://{address.login}{host}/{address.db}" for host in address.hosts)
 
 
-def broker_options(visibility_timeout_s: int) -> dict[str, Any]:
+def broker_options(visibility_timeout_s: int, fleet: str = "") -> dict[str, Any]:
     """kombu's transport options. Publishers, workers and Flower must agree on steps and visibility timeout."""
     return {
         "visibility_timeout": visibility_timeout_s,
@@ -66,6 +70,7 @@ def broker_options(visibility_timeout_s: int) -> dict[str, Any]:
         "socket_timeout": 10,
         "socket_connect_timeout": 5,
         "socket_keepalive": True,
+        **{f"{name}_key": of_fleet(fleet, name) for name in ("unacked", "unacked_index", "unacked_mutex")},
     }
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from celery import Celery
 from celery.app.control import Control
 
+from brimful.names import FLEET_SETTING
 from brimful.state.keys import revoked_key
 
 REVOCATION_S = 7 * 24 * 3600
@@ -36,7 +37,8 @@ def record_revoked(app: Celery, ids: Iterable[str], value: str) -> None:
     client = getattr(app.backend, "client", None)
     if client is None:
         return
+    fleet = app.conf.get(FLEET_SETTING, "")
     with client.pipeline(transaction=False) as pipe:
         for id in ids:
-            pipe.set(revoked_key(id), value, ex=REVOCATION_S)
+            pipe.set(revoked_key(id, fleet), value, ex=REVOCATION_S)
         pipe.execute()

@@ -18,7 +18,7 @@ from redis.exceptions import ResponseError
 
 from brimful.errors import UsageError
 from brimful.packing.slot_model import Limits
-from brimful.state.keys import TAGS, admission_keys, everyone_channel, health_key
+from brimful.state.keys import FLEETS, TAGS, admission_keys, everyone_channel, health_key
 from brimful.state.provider_health import ProviderHealth, parse_health
 
 SETTABLE = {
@@ -40,6 +40,8 @@ SETTABLE = {
 Fields keep their first names, which every version reads.
 """
 _LEAST: dict[str, float] = {"slots": 1, "window_s": 0.001, "lease_s": 0.5}
+UNREGISTERED = "?"
+"""The fleet of a worker of a version before fleets: it serves the unnamed one, and registers no key for it."""
 _IN_USE_S = 60.0
 """A running worker speaks several times a lease."""
 
@@ -61,6 +63,8 @@ class WorkerStatus:
     """Seconds since its last command to Redis."""
     version: str = "?"
     """Of brimful; ``?`` = of a version that did not say."""
+    fleet: str | None = ""
+    """The name of the fleet whose tasks it runs; None if it is no worker, :data:`UNREGISTERED` if it does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,25 +119,29 @@ def known_tags(client: redis_sync.Redis) -> list[str]:
     return list(tags)
 
 
-def tags_in_use(client: redis_sync.Redis) -> list[str]:
-    """The keys that workers use now: their tags."""
-    return [tag for tag in known_tags(client) if _in_use(read_status(client, tag))]
+def tags_in_use(client: redis_sync.Redis, fleet: str = "") -> list[str]:
+    """The keys that the fleet's workers use now: their tags."""
+    return [tag for tag in known_tags(client) if _in_use(read_status(client, tag), fleet)]
 
 
-async def tag_in_use(client: redis_async.Redis) -> str | None:
-    """The key tag that workers use now, or the only tag there is. None if no key's or several keys' workers run.
+async def tag_in_use(client: redis_async.Redis, fleet: str = "") -> str | None:
+    """The tag of the fleet's key. None if no key is registered for it, and no key's or several keys' workers run.
 
-    Tags are never removed: after a rotation of the key, the old one's is still there.
+    Without a registration, as by workers of a version before fleets, it is the tag that workers use now, or the only
+    one there is. Tags are never removed: after a rotation of the key, the old one's is still there.
     """
+    if registered := await client.hget(FLEETS, fleet):
+        return str(registered).partition(" ")[0]
     tags: Any = await client.zrevrange(TAGS, 0, -1)
-    if len(tags) > 1:
+    if len(tags) > 1 or fleet:
         found = [await read_status_async(client, tag) for tag in tags]
-        tags = [status.tag for status in found if _in_use(status)]
+        tags = [status.tag for status in found if _in_use(status, fleet)]
     return str(tags[0]) if len(tags) == 1 else None
 
 
-def _in_use(status: Status) -> bool:
-    return any(worker.heard_s < _IN_USE_S for worker in status.workers)
+def _in_use(status: Status, fleet: str) -> bool:
+    served = (fleet,) if fleet else ("", UNREGISTERED)
+    return any(worker.heard_s < _IN_USE_S and worker.fleet in served for worker in status.workers)
 
 
 def read_status(client: redis_sync.Redis, tag: str) -> Status:
@@ -150,9 +158,9 @@ async def read_status_async(client: redis_async.Redis, tag: str) -> Status:
     return _status(tag, await pipe.execute())
 
 
-async def live_limits(client: redis_async.Redis) -> Limits | None:
+async def live_limits(client: redis_async.Redis, fleet: str = "") -> Limits | None:
     """The limits in force; None before the first worker, and where it is unclear which key's are meant."""
-    tag = await tag_in_use(client)
+    tag = await tag_in_use(client, fleet)
     if tag is None:
         return None
     keys = admission_keys(tag)
@@ -267,7 +275,15 @@ def _status(tag: str, answers: list[Any]) -> Status:
     )
 
 
-_DESCRIBED: dict[str, Any] = {"name": "?", "host": "?", "pid": 0, "version": "?", "interactive": 0, "batch": 0}
+_DESCRIBED: dict[str, Any] = {
+    "name": "?",
+    "host": "?",
+    "pid": 0,
+    "version": "?",
+    "interactive": 0,
+    "batch": 0,
+    "fleet": UNREGISTERED,
+}
 """The fields of a worker's description, and the defaults of those that it lacks."""
 
 

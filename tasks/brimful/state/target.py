@@ -7,8 +7,10 @@ from dataclasses import dataclass
 import redis
 
 from brimful.config import Settings
+from brimful.credentials import first_set
 from brimful.errors import SettingError, UsageError
 from brimful.state.embedded import running_servers
+from brimful.state.keys import FLEETS
 from brimful.state.redis_url import without_password
 from brimful.state.status import known_tags
 
@@ -46,7 +48,7 @@ def find_redis(settings: Settings) -> RedisTarget:
 
 
 def find_tag(target: RedisTarget, client: redis.Redis, settings: Settings, wanted: str | None = None) -> str:
-    """The key tag that begins with ``wanted``; without it this process's own key's, or the only one there is.
+    """The key tag that begins with ``wanted``; without it this process's own key's, the fleet's, or the only one.
 
     Raises UsageError listing the tags if none or several fit, and redis.RedisError.
     """
@@ -60,6 +62,9 @@ def find_tag(target: RedisTarget, client: redis.Redis, settings: Settings, wante
     own = own_tag(settings)
     if own in tags:
         return own
+    registered = str(client.hget(FLEETS, settings.fleet) or "").partition(" ")[0]
+    if registered in tags:
+        return registered
     if len(tags) == 1:
         return tags[0]
     if tags:
@@ -67,6 +72,18 @@ def find_tag(target: RedisTarget, client: redis.Redis, settings: Settings, wante
     if tag := own or target.tag:
         return tag
     raise UsageError(f"no worker has ever used the Redis at {target.shown}: start one with `brimful worker`")
+
+
+def submitter_tag(settings: Settings) -> str | None:
+    """The tag of the key in the profile's own variable; None if that is not set.
+
+    A submitter needs no key, and may have OPENAI_API_KEY, which some profiles fall back on, for other purposes.
+    """
+    try:
+        name = settings.profile.key_env[0]
+        return own_tag(settings) if first_set((name, f"{name}_FILE")) else None
+    except SettingError:
+        return None
 
 
 def own_tag(settings: Settings) -> str | None:

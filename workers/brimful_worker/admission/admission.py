@@ -42,14 +42,18 @@ class Admission:
     event loop that started it.
     """
 
-    def __init__(self, redis_url: str, key_tag: str, limits: Limits, *, name: str = "") -> None:
+    def __init__(
+        self, redis_url: str, key_tag: str, limits: Limits, *, name: str = "", fleet: str | None = None
+    ) -> None:
         """``redis_url``: redis://, rediss://, unix:// or sentinel://. ``key_tag``: any name of the API key except the
         key itself; processes with the same tag share its limits. ``limits``: of the first process, for all of them.
-        ``name``: shown by ``brimful status``, host and pid by default."""
+        ``name``: shown by ``brimful status``, host and pid by default. ``fleet``: whose tasks this process runs; None
+        if it is no Celery worker."""
         self._url = redis_url
         self._tag = key_tag
         self._limits = limits
         self._name = name or f"{socket.gethostname()}:{os.getpid()}"
+        self._fleet = fleet
         self._coordinator: Coordinator | None = None
         self._running: asyncio.Task[None] | None = None
         self._reader: Redis | None = None
@@ -59,7 +63,9 @@ class Admission:
         """Raises SettingError without an API key, and RedisUnreachable without a Redis URL."""
         if settings.redis_url is None:
             raise RedisUnreachable("no Redis: set BRIMFUL_REDIS_URL")
-        return cls(settings.redis_url, settings.key_tag, Limits.from_settings(settings), name=name)
+        return cls(
+            settings.redis_url, settings.key_tag, Limits.from_settings(settings), name=name, fleet=settings.fleet
+        )
 
     async def start(self, timeout_s: float | None = _START_S) -> None:
         """Join the fleet. Returns once Redis has answered.
@@ -68,7 +74,7 @@ class Admission:
         None waits for as long as it takes. Raises SchemaMismatch if the fleet on this Redis uses another version of the
         admission's keys and scripts.
         """
-        coordinator = Coordinator(self._url, self._tag, self._limits, self._name)
+        coordinator = Coordinator(self._url, self._tag, self._limits, self._name, self._fleet)
         running = asyncio.create_task(coordinator.run(), name="brimful-coordinator")
         try:
             async with asyncio.timeout(timeout_s):

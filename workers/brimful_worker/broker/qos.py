@@ -34,6 +34,7 @@ from kombu.transport.redis import Mutex, MutexHeld
 from kombu.utils.encoding import bytes_to_str
 from kombu.utils.json import dumps, loads
 
+from brimful.names import plain_queue
 from brimful.state.redis_retry import reply_text
 from brimful_worker.broker.dead_letters import dead_letters
 from brimful_worker.broker.fairness import fairness
@@ -63,7 +64,7 @@ class QoS(transport.QoS):
         except self._redis_errors as error:  # it is in no queue any more
             unacked.keep_unrecorded(delivery_tag, raw)
             log.warning("cannot note a delivery (%s); done when Redis takes it", type(error).__name__)
-        if pause := fairness.received(delivery["routing_key"], len(raw)):
+        if pause := fairness.received(plain_queue(delivery["routing_key"]), len(raw)):
             wake_after(pause)
         virtual.QoS.append(self, message, delivery_tag)
 

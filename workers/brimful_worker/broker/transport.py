@@ -39,6 +39,7 @@ from kombu.utils.json import loads
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from brimful.names import plain_queue
 from brimful.state.redis_retry import refused_for_now, reply_text
 from brimful_worker.broker.consumer import is_the_message_s
 from brimful_worker.broker.dead_letters import dead_letters
@@ -65,7 +66,7 @@ class Channel(transport.Channel):
 
         def consume_unfilled(n: int) -> list[str]:
             full = fairness.full_queues()  # asked again when a task has ended
-            return [queue for queue in consume(n) if queue not in full]
+            return [queue for queue in consume(n) if plain_queue(queue) not in full]
 
         self._queue_cycle.consume = consume_unfilled
 

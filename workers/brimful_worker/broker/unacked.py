@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from weakref import WeakValueDictionary
 
+from brimful.names import plain_queue
 from brimful_worker.broker.worker_state import reserved_requests, running_requests
 
 
@@ -89,9 +90,12 @@ class UnackedMessages:
         } - self.deferred_acks()
 
     def count_by_queue(self) -> Counter[str]:
-        """Queue -> messages that run or wait for the pool here. Those that wait for their ETA do not count."""
+        """Queue (its plain name) -> messages that run or wait for the pool here.
+
+        Those that wait for their ETA do not count.
+        """
         return Counter(
-            str(request.delivery_info.get("routing_key"))
+            plain_queue(str(request.delivery_info.get("routing_key")))
             for request in self._live()
             if not request.acknowledged and (request.eta is None or request.time_start)
         )

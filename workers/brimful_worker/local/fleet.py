@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from brimful.config import Settings
+from brimful.config import REHEARSAL_KEY, Settings
 from brimful.errors import FleetError
 from brimful.state.embedded import state_dir
 from brimful.state.probes import worker_queues
@@ -107,7 +107,11 @@ class LocalFleet:
     def ready_workers(self, timeout: float = 0.5) -> int:
         """How many of the workers answer a ping within ``timeout`` seconds."""
         answers = worker_queues(
-            self.redis_url, self.settings.visibility_timeout_s, timeout_s=timeout, limit=self._workers
+            self.redis_url,
+            self.settings.visibility_timeout_s,
+            self.settings.fleet,
+            timeout_s=timeout,
+            limit=self._workers,
         )
         mine = {child.name for child in self._children}
         return sum(node.partition("@")[0] in mine for node in answers)
@@ -152,7 +156,7 @@ class LocalFleet:
     def _start(self) -> None:
         settings = self.settings
         if self._rehearse:
-            key = SecretStr(f"rehearsal-{secrets.token_hex(12)}")
+            key = SecretStr(f"{REHEARSAL_KEY}{secrets.token_hex(12)}")
             settings = settings.placed(redis_url="", api_base="http://127.0.0.1:0/v1", api_key=key)
         _ = settings.api_base, settings.api_key  # raise SettingError before anything starts
         if self._want_flower:

@@ -59,8 +59,9 @@ class _Claim:
 class Once:
     """One worker process's single requests. An async context manager; everything is used on its loop."""
 
-    def __init__(self, redis_url: str, stopping: asyncio.Event) -> None:
+    def __init__(self, redis_url: str, stopping: asyncio.Event, fleet: str = "") -> None:
         """Nothing is claimed once ``stopping`` is set."""
+        self._fleet = fleet
         self._url = redis_url
         self._stopping = stopping
         self._held: set[_Claim] = set()
@@ -86,7 +87,7 @@ class Once:
         id = str(task.request.id)
         sampling = asyncio.current_task()
         assert sampling is not None
-        claim = _Claim(id, claim_key(_identity(id, idempotency_key)), uuid.uuid4().hex, sampling)
+        claim = _Claim(id, claim_key(_identity(id, idempotency_key), self._fleet), uuid.uuid4().hex, sampling)
         if (stored := await self._claim(claim, task)) is not None:
             return stored
         self._held.add(claim)
@@ -112,9 +113,8 @@ class Once:
         result_key = task.backend.get_key_for_task(claim.task_id)
         while not self._stopping.is_set():
             with contextlib.suppress(*REDIS_ERRORS):
-                state = await self._pipeline.ask(
-                    "EVAL", _CLAIM, 3, claim.key, revoked_key(claim.task_id), result_key, claim.token, _TTL_MS, _STORED
-                )
+                keys = (claim.key, revoked_key(claim.task_id, self._fleet), result_key)
+                state = await self._pipeline.ask("EVAL", _CLAIM, 3, *keys, claim.token, _TTL_MS, _STORED)
                 if state == claim.token:
                     return None
                 if state == "revoked":
@@ -150,7 +150,7 @@ class Once:
             asked = []
             for claim in self._held:
                 self._pipeline.ask("PEXPIRE", claim.key, _TTL_MS)
-                asked.append((claim, self._pipeline.ask("GET", revoked_key(claim.task_id))))
+                asked.append((claim, self._pipeline.ask("GET", revoked_key(claim.task_id, self._fleet))))
             for claim, answered in asked:
                 with contextlib.suppress(*REDIS_ERRORS):
                     if await answered == TERMINATE and claim in self._held:

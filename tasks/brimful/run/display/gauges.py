@@ -27,13 +27,14 @@ class GaugeReader:
     def __init__(self) -> None:
         self._client: Redis | None = None
         self._tag: str | None = None
+        self._fleet = ""
         self._last: Status | None = None
         self._due = 0.0
 
     def connect(self, settings: Settings) -> None:
         assert settings.redis_url is not None
         self._client = redis_client(settings.redis_url)
-        self._tag = own_tag(settings)
+        self._tag, self._fleet = own_tag(settings), settings.fleet
 
     async def __call__(self) -> Status | None:
         if self._client is not None and time.monotonic() >= self._due:
@@ -44,7 +45,7 @@ class GaugeReader:
         return self._last
 
     async def _read(self, client: Redis) -> Status | None:
-        tag = self._tag or await tag_in_use(client)
+        tag = self._tag or await tag_in_use(client, self._fleet)
         status = await read_status_async(client, tag) if tag is not None else None
         return None if status is None or status.slots is None else status
 

@@ -44,9 +44,10 @@ _VERSION = version("brimful")
 class Coordinator:
     """Runs on one event loop; :meth:`run` sends and receives on behalf of :attr:`local_state`."""
 
-    def __init__(self, url: str, tag: str, limits: Limits, name: str) -> None:
+    def __init__(self, url: str, tag: str, limits: Limits, name: str, fleet: str | None = None) -> None:
         self.process = secrets.token_hex(5)
         self.name = name
+        self._fleet = fleet
         self.joined: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done with the first answer of Redis, or with what made :meth:`run` fail before it."""
         self._subscriber = Subscriber(url, tag, self.process, self._on_push)
@@ -220,7 +221,7 @@ class Coordinator:
     def _describe(self) -> str:
         behind = {workload.value: self.local_state.waiting.behind(queue) for workload, queue in WORKLOADS.items()}
         text: bytes = orjson.dumps(
-            {"name": self.name, "host": _HOST, "pid": os.getpid(), "version": _VERSION, **behind}
+            {"name": self.name, "host": _HOST, "pid": os.getpid(), "version": _VERSION, "fleet": self._fleet, **behind}
         )
         return text.decode()
 
