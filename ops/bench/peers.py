@@ -38,6 +38,16 @@ def peers_python(directory: Path) -> str:
     return str(python)
 
 
+def pinned_packages(directory: Path, name: str) -> Path:
+    """A folder with one pinned peer and what it needs, for the Python that runs this; filled once a version."""
+    line = next(line for line in REQUIREMENTS.read_text("utf-8").splitlines() if line.startswith(f"{name}=="))
+    folder = directory / line
+    if not folder.exists():
+        install = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*install, "--target", str(folder), line], check=True)
+    return folder
+
+
 def installed(python: str) -> dict[str, str]:
     """Package → version in the peers' environment."""
     code = (
