@@ -128,8 +128,8 @@ class Settings(BaseSettings):
     workers: int = Field(4, ge=1)
     """Worker processes of a fleet on this machine."""
     concurrency: int = Field(64, ge=1)
-    """Tasks (shards and single requests) that one worker process runs at once. More than what fills the slots, since a
-    shard counts until its last request has ended."""
+    """Tasks (shards and single requests) that one worker process runs at once; a quarter more if both workloads wait.
+    More than what fills the slots, since a shard counts until its last request has ended."""
     visibility_timeout_s: int = Field(15, ge=3)
     """Seconds without renewal after which a dead worker's task is redelivered."""
     result_expires_s: int = Field(86_400, ge=60)

@@ -180,8 +180,8 @@ def test_batch_work_leaves_room_for_interactive_work(service: Celery, gateway: G
     gateway.reset()
     gateway.set_options(latency_s=60.0)
     with redis.Redis.from_url(server.url) as store:
-        batch = [service.send_task("brimful.sample", ("long",), {"max_tokens": 4}, queue="batch") for _ in range(8)]
-        wait_until(lambda: gateway.ledger()["active"] == 6, "batch to have its share of the eight places")
+        batch = [service.send_task("brimful.sample", ("long",), {"max_tokens": 4}, queue="batch") for _ in range(10)]
+        wait_until(lambda: gateway.ledger()["active"] == 8, "batch to fill the concurrency")
         wait_until(lambda: store.llen("batch") == 2, "the rest to wait in the queue, for any worker")
         gateway.set_options(latency_s=0.05)
         assert service.send_task("brimful.sample", ("quick",), {"max_tokens": 4}).get(timeout=WAIT_S)

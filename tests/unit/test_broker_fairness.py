@@ -10,22 +10,43 @@ from brimful_worker.broker.unacked import UnackedMessages
 from support.requests import FakeRequest
 
 
-@pytest.mark.parametrize(("concurrency", "batch", "urgent"), [(32, 24, 28), (8, 6, 7), (2, 1, 1)])
-def test_no_queue_may_fill_a_worker(concurrency: int, batch: int, urgent: int) -> None:
+@pytest.mark.parametrize(("concurrency", "reserve"), [(32, 8), (8, 2), (2, 1)])
+def test_either_kind_of_work_may_fill_the_concurrency_and_leaves_the_reserve_to_the_other(
+    concurrency: int, reserve: int
+) -> None:
     messages = UnackedMessages()
     fairness = Fairness(messages)
     live = []
     assert fairness.full_queues() == frozenset()
+    assert fairness.reserve == 0
     fairness.set_concurrency(concurrency)
+    assert fairness.reserve == fairness.prefetch_reserve == reserve
     for number in range(concurrency):
-        assert ("batch" in fairness.full_queues()) == (number >= batch)
+        assert fairness.full_queues() == frozenset()
         live.append(FakeRequest(f"b{number}"))
         messages.add(f"b{number}", live[-1])
+    assert fairness.full_queues() == {"batch"}
     live.clear()
     for number in range(concurrency):
-        assert fairness.full_queues() == (frozenset(QUEUES) - {"batch"} if number >= urgent else frozenset())
+        assert fairness.full_queues() == frozenset()
         live.append(FakeRequest(f"i{number}", queue=("interactive", "celery")[number % 2]))
         messages.add(f"i{number}", live[-1])
+    assert fairness.full_queues() == frozenset(QUEUES) - {"batch"}
+
+
+def test_a_pool_that_scales_itself_sees_as_many_messages_as_it_may_run() -> None:
+    messages = UnackedMessages()
+    maximum = 8
+    fairness = Fairness(messages, autoscale_maximum=lambda: maximum)
+    fairness.set_concurrency(2)
+    assert (fairness.reserve, fairness.prefetch_reserve) == (1, 2)
+    live = [FakeRequest(f"b{number}") for number in range(8)]
+    for number, request in enumerate(live):
+        assert fairness.full_queues() == frozenset()
+        messages.add(f"b{number}", request)
+    assert fairness.full_queues() == {"batch"}
+    maximum = 9
+    assert fairness.full_queues() == frozenset()
 
 
 def test_a_worker_of_concurrency_one_takes_what_comes() -> None:

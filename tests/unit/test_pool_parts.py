@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kombu.asynchronous import Hub
 from kombu.asynchronous.semaphore import LaxBoundedSemaphore
 
 from brimful_worker.pool.mainthread import MainThreadQueue
@@ -76,6 +77,25 @@ def test_a_closed_semaphore_starts_nothing() -> None:
     tasks.semaphore.close()
     tasks.end(1)
     assert tasks.running == 0
+
+
+def test_resizing_grows_or_shrinks() -> None:
+    tasks = Tasks(2)
+    tasks.come(10)
+    tasks.semaphore.resize(4)
+    assert tasks.running == 4
+    tasks.semaphore.resize(3)
+    tasks.end(2)
+    assert tasks.running == 3
+
+
+def test_what_a_call_leaves_to_the_hub_does_not_wait_for_the_hub_to_wake() -> None:
+    hub, main, done = Hub(), MainThreadQueue(), []
+    main.attach(hub)
+    main.put(hub.call_soon, lambda: hub.call_soon(done.append, "acknowledged"))
+    main.drain()
+    hub.close()
+    assert done == ["acknowledged"]
 
 
 def test_the_main_threads_calls_are_made_in_order_and_a_failure_stops_none() -> None:

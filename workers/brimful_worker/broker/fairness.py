@@ -1,9 +1,11 @@
-"""Limits each queue to a share of a worker's concurrency, so that batch and interactive work cannot starve each other.
+"""Limits each queue to a share of a worker's places, so that batch and interactive work cannot starve each other.
 
-kombu asks queues in order of priority, so a long urgent queue would be all that a worker takes. Batch work leaves a
-quarter of the concurrency to the other queues, and they leave an eighth to batch. A worker that received a large shard
-also stops asking for a moment, while its loop starts that shard. Otherwise a worker that comes up a tenth of a second
-early takes thousands of requests more than the others, and opens connections for all of them.
+kombu asks queues in order of priority, so a long urgent queue would be all that a worker takes. Either kind of work may
+take as many places as the worker's concurrency; a quarter more, the reserve, is left to the other kind.
+
+A worker that received a large shard also stops asking for a moment, while its loop starts that shard. Otherwise a
+worker that comes up a tenth of a second early takes thousands of requests more than the others, and opens connections
+for all of them.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from collections.abc import Callable
 
 from brimful.names import QUEUES, Workload
 from brimful_worker.broker.unacked import UnackedMessages, unacked
+from brimful_worker.broker.worker_state import autoscale_maximum
 
 _BATCH = Workload.BATCH.value
 _URGENT = frozenset(QUEUES) - {_BATCH}
@@ -25,31 +28,53 @@ _BYTES_PER_S, _LONGEST_PAUSE_S = 2**21, 0.05
 class Fairness:
     """Off until :meth:`set_concurrency`. Main thread only."""
 
-    def __init__(self, messages: UnackedMessages = unacked, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        messages: UnackedMessages = unacked,
+        clock: Callable[[], float] = time.monotonic,
+        autoscale_maximum: Callable[[], int] = autoscale_maximum,
+    ) -> None:
         self._messages = messages
         self._clock = clock
+        self._autoscale_maximum = autoscale_maximum
         self._concurrency = 0
         self._paused_until = 0.0
 
     def set_concurrency(self, tasks: int) -> None:
-        """``tasks`` run at once in this worker. With fewer than two, no queue is limited."""
+        """The pool runs ``tasks`` at once. With fewer than two, no queue is limited."""
         self._concurrency = tasks
+
+    @property
+    def limit(self) -> int:
+        """Messages that each kind of work may have here. A pool that scales itself must see more than it runs."""
+        return max(self._concurrency, self._autoscale_maximum()) if self._concurrency else 0
+
+    @property
+    def reserve(self) -> int:
+        """Places beyond the pool's concurrency."""
+        return reserve(self._concurrency)
+
+    @property
+    def prefetch_reserve(self) -> int:
+        """Messages that may be held here beyond Celery's prefetch count."""
+        return reserve(self.limit)
 
     def full_queues(self) -> frozenset[str]:
         """Queues that hold their share of this worker now."""
-        if self._concurrency < 2:
+        limit = self.limit
+        if limit < 2:
             return frozenset()
         counts = self._messages.count_by_queue()
         full = set()
-        if counts[_BATCH] >= self._concurrency - max(1, self._concurrency // 4):
+        if counts[_BATCH] >= limit:
             full.add(_BATCH)
-        if sum(counts[queue] for queue in _URGENT) >= self._concurrency - max(1, self._concurrency // 8):
+        if sum(counts[queue] for queue in _URGENT) >= limit:
             full |= _URGENT
         return frozenset(full)
 
     def received(self, queue: str, size: int) -> float:
         """A message of ``size`` bytes came. Returns the seconds of the pause that begins with it, or 0."""
-        if self._concurrency >= 2 and queue == _BATCH and size >= _LARGE_BYTES:
+        if self.limit >= 2 and queue == _BATCH and size >= _LARGE_BYTES:
             pause = min(size / _BYTES_PER_S, _LONGEST_PAUSE_S)
             self._paused_until = self._clock() + pause
             return pause
@@ -58,6 +83,10 @@ class Fairness:
     def pause_s(self) -> float:
         """Seconds for which other workers go first."""
         return max(0.0, self._paused_until - self._clock())
+
+
+def reserve(concurrency: int) -> int:
+    return max(1, concurrency // 4) if concurrency >= 2 else 0
 
 
 fairness = Fairness()

@@ -3,6 +3,7 @@
 What is changed, each found by experiment:
 
 - A lost connection requeues only messages that do not run here. Running tasks go on and are acknowledged later.
+- Acknowledgements of tasks that end together are sent together.
 - An acknowledgement that cannot be sent is deferred; :mod:`brimful_worker.broker.renewal` sends it later.
 - Renewal times are the server's. Abandoned messages are looked for only while Redis is stable, and each death of a
   worker is counted in the message.
@@ -54,6 +55,11 @@ _REQUEUE = resources.files("brimful_worker.broker").joinpath("requeue.lua").read
 class QoS(transport.QoS):
     """The messages that this channel delivered and that are not acknowledged."""
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._acks: list[str] = []
+        self._settling = False
+
     def append(self, message: Any, delivery_tag: str) -> None:
         delivery = message.delivery_info
         raw = dumps([message._raw, delivery["exchange"], delivery["routing_key"]])
@@ -68,23 +74,53 @@ class QoS(transport.QoS):
             wake_after(pause)
         virtual.QoS.append(self, message, delivery_tag)
 
+    def can_consume(self) -> bool:
+        count = self.prefetch_count
+        return not count or len(self._delivered) - len(self._dirty) < count + fairness.prefetch_reserve
+
     def ack(self, delivery_tag: str) -> None:
         unacked.acknowledged(delivery_tag)
-        try:
-            super().ack(delivery_tag)
-        except self._redis_errors as error:
-            unacked.defer_ack(delivery_tag)
-            log.warning("cannot acknowledge a task (%s); done when Redis is back", type(error).__name__)
-            virtual.QoS.ack(self, delivery_tag)
+        self._acks.append(delivery_tag)
+        virtual.QoS.ack(self, delivery_tag)
+        self._freed()
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        if not requeue:
+            self.ack(delivery_tag)
+            return
         try:
-            super().reject(delivery_tag, requeue=requeue)
+            super().reject(delivery_tag, requeue=True)
         except self._redis_errors as error:
-            if not requeue:
-                unacked.defer_ack(delivery_tag)
             log.warning("cannot requeue a task (%s); another worker does it", type(error).__name__)
             virtual.QoS.ack(self, delivery_tag)
+        self._freed()
+
+    def _freed(self) -> None:
+        if (hub := get_event_loop()) is None:
+            self.settle()
+        elif not self._settling:
+            self._settling = True
+            hub.call_soon(self.settle)
+
+    def settle(self) -> None:
+        """Send the acknowledgements that came in since the last time, and take messages for the freed places."""
+        self._settling = False
+        if self._send_acks():
+            self.channel.ask_again()
+
+    def _send_acks(self) -> bool:
+        """Returns False if Redis is away; the acknowledgements are deferred then."""
+        tags, self._acks = self._acks, []
+        if tags:
+            try:
+                with self.channel.conn_or_acquire() as client, client.pipeline(transaction=False) as pipe:
+                    pipe.zrem(self.unacked_index_key, *tags).hdel(self.unacked_key, *tags).execute()
+            except self._redis_errors as error:
+                for tag in tags:
+                    unacked.defer_ack(tag)
+                log.warning("cannot acknowledge a task (%s); done when Redis is back", type(error).__name__)
+                return False
+        return True
 
     def restore_unacked_once(self, stderr: Any = None) -> None:
         for tag in unacked.kept():
@@ -93,6 +129,7 @@ class QoS(transport.QoS):
 
     def restore_unacked(self, client: Any = None) -> None:
         """Requeue what neither runs here nor has a deferred acknowledgement."""
+        self._send_acks()
         self._flush()
         kept = unacked.kept()
         tags = [tag for tag in self._delivered if tag not in kept]

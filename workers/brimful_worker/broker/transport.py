@@ -5,7 +5,8 @@ What is changed, each found by experiment:
 - Closing a channel whose connection is gone neither raises, which ended the worker, nor forgets half of the work.
 - What is delivered and not acknowledged is kept by :mod:`brimful_worker.broker.qos`.
 - A message popped by a BRPOP under way when consuming ends is requeued at once instead of waiting in the socket.
-- No queue may fill the whole worker (:mod:`brimful_worker.broker.fairness`).
+- No queue may fill the whole worker (:mod:`brimful_worker.broker.fairness`). A BRPOP under way that leaves out a queue
+  is ended as soon as that queue may be asked again.
 - A queue item that is no message is set aside (:mod:`brimful_worker.broker.dead_letters`) instead of ending the worker.
 
 Private parts of kombu 5.7.0:
@@ -22,9 +23,11 @@ Private parts of kombu 5.7.0:
 # mypy: disallow-untyped-calls=False
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import time
+from collections.abc import Iterable
 from queue import Empty
 from typing import Any
 
@@ -52,6 +55,7 @@ log = logging.getLogger(__name__)
 _REFUSED_S = 0.5
 """Pause after Redis has refused to give out a task."""
 _LOG_AGAIN_S = 5.0
+_UNBLOCK_TRIES = 3
 
 
 class Channel(transport.Channel):
@@ -62,13 +66,50 @@ class Channel(transport.Channel):
     def __init__(self, *args: Any, **options: Any) -> None:
         self._refused_until = -_LOG_AGAIN_S
         super().__init__(*args, **options)
+        self._left_out: frozenset[str] = frozenset()
+        """Queues that the BRPOP under way does not ask."""
+        self._client_id: tuple[Any, int | None] = (None, None)
+        """The socket on which BRPOP is sent, and the server's number for it."""
         consume = self._queue_cycle.consume
 
         def consume_unfilled(n: int) -> list[str]:
-            full = fairness.full_queues()  # asked again when a task has ended
-            return [queue for queue in consume(n) if plain_queue(queue) not in full]
+            queues = consume(n)
+            self._left_out = self._full(queues)
+            return [queue for queue in queues if queue not in self._left_out]
 
         self._queue_cycle.consume = consume_unfilled
+
+    def _full(self, queues: Iterable[str]) -> frozenset[str]:
+        full = fairness.full_queues()
+        return frozenset(queue for queue in queues if plain_queue(queue) in full)
+
+    def ask_again(self) -> None:
+        """End the BRPOP under way if it leaves out a queue that may be asked by now; the next poll asks them all."""
+        if self._in_poll and self._left_out - self._full(self._left_out):
+            self._end_pop()
+
+    def _end_pop(self) -> bool:
+        """End the BRPOP under way and deliver its message, if it has one; the server then has no other reply for it.
+
+        Returns False where the server refuses to end it. It ends by itself within a second.
+        """
+        connection: Any = self._in_poll
+        number = self._client_id[1]
+        if number is None:
+            return False
+        with self.conn_or_acquire() as client:
+            for _ in range(_UNBLOCK_TRIES):
+                try:
+                    ended = client.client_unblock(number)
+                except self.ResponseError as error:
+                    log.debug("the server does not end a BRPOP: %s", error)
+                    self._client_id = (connection._sock, None)
+                    return False
+                if ended or connection.can_read(0):  # neither: it has not come to the server yet
+                    with contextlib.suppress(Empty):
+                        self._brpop_read()
+                    return True
+        return False
 
     def blocking_client(self) -> Any:
         """A client of its own connection pool, for any one thread."""
@@ -97,6 +138,12 @@ class Channel(transport.Channel):
         paused = fairness.pause_s() or time.monotonic() < self._refused_until
         if paused and get_event_loop() is not None:
             return  # other workers go first, or Redis has time to recover
+        connection = self.client.connection
+        if self._client_id[0] is not connection._sock:
+            connection.send_command("CLIENT", "ID")
+            self._client_id = (connection._sock, None)  # of a server that refuses
+            with contextlib.suppress(self.ResponseError):
+                self._client_id = (connection._sock, connection.read_response())
         super()._brpop_start(timeout)
 
     def _brpop_read(self, **options: Any) -> Any:
@@ -158,11 +205,12 @@ class Channel(transport.Channel):
         return result
 
     def _read_pending(self) -> None:
-        """Take the reply of a BRPOP under way, at most a second; without consumers kombu requeues its message."""
+        """Take the reply of a BRPOP under way; without consumers kombu requeues its message."""
         if not self._in_poll:
             return
         try:
-            self._brpop_read()
+            if not self._end_pop():
+                self._brpop_read()
         except (Empty, *self.connection_errors):
             self._in_poll = False
 

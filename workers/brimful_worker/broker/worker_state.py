@@ -2,13 +2,18 @@
 
 Private parts of celery 5.7.0:
     celery.worker.state: active_requests, maybe_shutdown, requests, should_terminate
+    celery.worker.autoscale.Autoscaler: max_concurrency
 """
 
 from __future__ import annotations
 
 from typing import Any
+from weakref import ref
 
+from celery.signals import worker_ready
 from celery.worker import state
+
+_worker: Any = lambda: None  # noqa: E731  # a reference that is dead
 
 
 def reserved_requests() -> list[Any]:
@@ -29,3 +34,15 @@ def cold_shutdown() -> bool:
 def raise_if_shutting_down() -> None:
     """Raises celery's WorkerShutdown or WorkerTerminate after a signal. Main thread only."""
     state.maybe_shutdown()
+
+
+def autoscale_maximum() -> int:
+    """The most tasks that Celery's autoscaler lets the pool run; 0 without one."""
+    scaler = getattr(_worker(), "autoscaler", None)
+    return 0 if scaler is None else int(scaler.max_concurrency)
+
+
+@worker_ready.connect  # type: ignore[untyped-decorator]
+def _remember(sender: Any, **_: Any) -> None:
+    global _worker
+    _worker = ref(sender.controller)

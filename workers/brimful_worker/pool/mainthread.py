@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,24 @@ class MainThreadQueue:
             self._hub.call_soon(self.drain)
 
     def drain(self) -> None:
-        """A call that fails is logged, and the next one made."""
+        """A call that fails is logged, and the next one made. Then what the calls left to the hub is done.
+
+        The hub would sleep before it came to that, until something else woke it.
+        """
+        self._call_all()
+        for item in self._ready_items():
+            item()
+
+    def drain_all(self) -> None:
+        """The same, where the hub no longer loops: acknowledgements and buffered events that fail are logged."""
+        self._call_all()
+        for item in self._ready_items():
+            try:
+                item()
+            except Exception as error:
+                log.warning("a last acknowledgement or event failed: %r", error)
+
+    def _call_all(self) -> None:
         self.arrived.clear()
         while self._calls:
             call, args = self._calls.popleft()
@@ -53,18 +70,12 @@ class MainThreadQueue:
                     self._hub.call_soon(self.drain)
                 raise
 
-    def drain_all(self) -> None:
-        """Also what the hub itself has ready: acknowledgements and buffered events."""
-        self.drain()
+    def _ready_items(self) -> Iterator[Callable[[], Any]]:
         for _ in range(100 if self._hub is not None else 0):  # what is ready may make more ready
             ready = self._hub._pop_ready()
             if not ready:
                 return
-            for item in ready:
-                try:
-                    item()
-                except Exception as error:
-                    log.warning("a last acknowledgement or event failed: %r", error)
+            yield from ready
 
     def fire_timers(self) -> None:
         """While the hub no longer loops: heartbeats go on, so that the worker is not taken for dead."""

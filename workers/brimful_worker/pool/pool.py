@@ -66,7 +66,7 @@ class TaskPool(BasePool):  # type: ignore[misc]  # celery ships no types
 
     def on_start(self) -> None:
         self._does_debug = False  # BasePool would log arguments, prompts among them
-        self._process.resize(self.limit)
+        self._resize(0)
         self._process.start()
 
     def register_with_event_loop(self, loop: Any) -> None:
@@ -199,15 +199,14 @@ class TaskPool(BasePool):  # type: ignore[misc]  # celery ships no types
     # -- size
 
     def grow(self, n: int = 1) -> None:
-        self.limit += n
-        self._process.resize(self.limit)
-        self._main_thread.put(self._semaphore.grow, n)
+        self._resize(n)
 
     def shrink(self, n: int = 1) -> None:
-        n = min(n, self.limit - 1)
-        self.limit -= n
-        self._process.resize(self.limit)
-        self._main_thread.put(self._semaphore.shrink, n)
+        self._resize(-min(n, self.limit - 1))
+
+    def _resize(self, change: int) -> None:
+        self.limit += change
+        self._main_thread.put(self._semaphore.resize, self.limit + self._process.set_concurrency(self.limit))
 
     def _get_info(self) -> dict[str, Any]:
         return {

@@ -78,10 +78,12 @@ class Process:
         dead_letters.start(self._app, self._node)
         tune_gc()
 
-    def resize(self, tasks: int) -> None:
-        """``tasks`` run at once from now on."""
-        if self._port is not None:
-            fairness.set_concurrency(tasks)
+    def set_concurrency(self, tasks: int) -> int:
+        """``tasks`` run at once from now on. Returns how many more may, so that no kind of work waits for another."""
+        if self._port is None:
+            return 0
+        fairness.set_concurrency(tasks)
+        return fairness.reserve
 
     def stopping(self) -> None:
         """A shutdown begins."""

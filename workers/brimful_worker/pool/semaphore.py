@@ -31,6 +31,12 @@ class PoolSemaphore:
         """Start no waiting task any more."""
         self._closed = True
 
+    def resize(self, size: int) -> None:
+        if size > self._size:
+            self.grow(size - self._size)
+        else:
+            self.shrink(self._size - size)
+
     def grow(self, n: int) -> None:
         self._size += n
         kept = min(n, self._excess)
