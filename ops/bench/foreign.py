@@ -28,7 +28,7 @@ RULES = """version: 1
 defaults: {fallback: deterministic_echo}
 rules:
   - {name: bad, when: {messages_contain: malformed}, respond: {status: 400, error: no such thing}}
-  - {name: busy, when: {messages_contain: overloaded}, respond: {status: 503, error: come again}}
+  - {name: busy, when: {messages_contain: overloaded}, respond: {status: 503, error: try again}}
 """
 
 

@@ -1,4 +1,4 @@
-"""Packing: how many prompts share one request, and how their choices are taken apart again.
+"""Packing: many prompts in one request, how many of them, and the answer divided among their lines.
 
 Level 4. Imports only the vocabulary; imported by ``dispatch``, ``client``, ``run`` and the worker.
 """

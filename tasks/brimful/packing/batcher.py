@@ -17,7 +17,7 @@ _HELD = (256, 40_000)
 """Slices held at least and at most, so that there is something to choose from."""
 _HELD_BYTES = 48 * 1024 * 1024
 _END_WAVES = 3
-"""When no more is left than the slots do with so many requests each, it is planned together."""
+"""What is left is planned as a whole once each slot has at most this many requests to do."""
 _END_GROWTH = 1.4
 """How much larger than in the long run such requests may be."""
 _PLANNED_SLOTS = 128

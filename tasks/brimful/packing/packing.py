@@ -232,7 +232,7 @@ def failed_lines(packed: PackedRequest, outcome: Outcome) -> list[Failed]:
 
 
 def split_failed(packed: PackedRequest, failure: Failure) -> list[Pack]:
-    """The smaller requests to send instead of one that failed; empty where the failure stands for every slice.
+    """The smaller requests to send instead of one that failed; empty where all slices failed for good.
 
     A permanent failure halves the request until the culprit is alone: about ``2 x log2(slices)`` requests for each.
     """
