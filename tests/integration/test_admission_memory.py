@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import redis
 
+from brimful.state.keys import everyone_channel
 from brimful.state.status import read_status, set_limits
 from brimful_worker.admission import LeaseLost, assume_full
 from brimful_worker.liveness.boot_time import boot_time
@@ -60,8 +61,8 @@ async def test_the_first_process_after_a_restart_waits_for_the_others(
     """It does not know of the other, which joined after its last command."""
     async with (
         Proxy(valkey.port) as proxy,
-        admissions(valkey.url, 1, slots=2, lease_s=4, cooldown_s=0.2) as (one,),
-        admissions(proxy.url, 1, slots=2, lease_s=4, cooldown_s=0.2) as (other,),
+        admissions(valkey.url, 1, slots=2, lease_s=4, cooldown_s=0.2, starts=None) as (one,),
+        admissions(proxy.url, 1, slots=2, lease_s=4, cooldown_s=0.2, starts=None) as (other,),
     ):
         held = [await hold(other), await hold(other)]
         proxy.refuse = True
@@ -76,23 +77,81 @@ async def test_the_first_process_after_a_restart_waits_for_the_others(
         assert [type(result) for result in results] == [LeaseLost, LeaseLost]
 
 
-async def test_starts_counted_before_one_loss_are_known_after_two(valkey: Valkey, client: redis.Redis) -> None:
+async def test_what_a_missing_process_may_have_started_counts(valkey: Valkey, client: redis.Redis) -> None:
+    """The idle process has not read the window since the other filled it, and the other never comes back."""
     async with (
         Proxy(valkey.port) as proxy,
-        admissions(valkey.url, 1, starts=10, lease_s=2) as (one,),
-        admissions(proxy.url, 1, starts=10, lease_s=2) as (gone,),
+        admissions(valkey.url, 1, starts=10, window_s=6, lease_s=2) as (idle,),
+        admissions(proxy.url, 1, starts=10, window_s=6, lease_s=2) as (busy,),
     ):
-        for _ in range(6):
-            await (await hold(gone)).end()
-        await (await hold(one)).end()
+        for _ in range(9):
+            await (await hold(busy)).end()
+        last = boot_time()
         proxy.refuse = True
         proxy.cut()
         for _ in range(2):
             client.flushall()
-            await wait_until_async(lambda: client.zcard(KEYS["heard"]) == 1, "the one is back")
-        for _ in range(3):
-            await (await hold(one)).end()
-        assert read_status(client, TAG).starts_used == 10
+            await wait_until_async(lambda: client.zcard(KEYS["heard"]) == 1, "the idle process is back")
+        for _ in range(10):
+            await (await hold(idle)).end()
+        assert boot_time() - last > 6
+
+
+@pytest.mark.parametrize("loss", ["restart", "flush"])
+async def test_a_newcomer_does_not_stand_in_for_a_holder(valkey: Valkey, client: redis.Redis, loss: str) -> None:
+    """Two processes were alive and two have joined, but one of them is new, and the holder is still away."""
+    async with (
+        Proxy(valkey.port) as proxy,
+        admissions(valkey.url, 1, slots=2, lease_s=4, cooldown_s=0.2, starts=None) as (idle,),
+        admissions(proxy.url, 1, slots=2, lease_s=4, cooldown_s=0.2, starts=None) as (holder,),
+    ):
+        held = [await hold(holder), await hold(holder)]
+        proxy.refuse = True
+        proxy.cut()
+        if loss == "restart":
+            valkey.kill()
+            valkey.start()
+        else:
+            client.flushall()
+        async with admissions(valkey.url, 1, slots=2, lease_s=4, cooldown_s=0.2, starts=None) as (new,):
+            asking = [Holding(new), Holding(idle)]
+            for holding in asking:
+                await holding.granted.wait()
+            assert all(each.lease.lost or each.lease.deadline < boot_time() for each in held)
+            for holding in asking:
+                await holding.end()
+        await asyncio.gather(*[each.task for each in held], return_exceptions=True)
+
+
+async def test_a_newcomer_is_granted_nothing_until_all_others_know_it(valkey: Valkey, client: redis.Redis) -> None:
+    """Else it could hold slots that nobody misses after a loss of memory."""
+    async with (
+        Proxy(valkey.port) as proxy,
+        admissions(proxy.url, 1, slots=2, lease_s=4, starts=None) as (cut_off,),
+    ):
+        await (await hold(cut_off)).end()
+        proxy.refuse = True
+        proxy.cut()
+        seen = client.zscore(KEYS["heard"], client.zrange(KEYS["heard"], 0, -1)[0])
+        async with admissions(valkey.url, 1, slots=2, lease_s=4, starts=None) as (new,):
+            holding = await hold(new)
+            seconds, micros = client.time()
+            assert seconds * 1000 + micros / 1000 - float(seen) >= 3900
+            await holding.end()
+
+
+async def test_a_shorter_lease_never_shortens_one_that_is_held(valkey: Valkey, client: redis.Redis) -> None:
+    """Its holder may be cut off before it learns of it."""
+    async with admissions(valkey.url, 2, slots=2, lease_s=20, starts=None) as (one, two):
+        held = await hold(one)
+        await (await hold(two)).end()
+        before = left_in_redis(client, held.lease.id)
+        client.hset(KEYS["limits"], mapping={"lease_ms": 1000, "rev": 1})
+        client.publish(everyone_channel(TAG), '{"limits": true}')
+        await wait_until_async(lambda: held.lease.deadline - boot_time() < 2, "the holder has learnt of it")
+        await wait_until_async(lambda: held.lease.renewed > boot_time() - 0.5, "it has renewed since")
+        assert left_in_redis(client, held.lease.id) > before - 15
+        await held.end()
 
 
 async def test_a_step_of_the_clock_seen_first_by_a_joining_process(valkey: Valkey, client: redis.Redis) -> None:

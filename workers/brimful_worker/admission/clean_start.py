@@ -10,7 +10,19 @@ import redis
 from brimful.state.keys import admission_keys
 
 _PROCESS_KEYS = ("start_only", "interactive", "batch", "heard", "commands", "pushed", "inbox", "workers")
-_REBUILD_FIELDS = ("opens_at", "certain", "expected", "seen_used", "seen_at", "told", "probe")
+_REBUILD_FIELDS = (
+    "opens_at",
+    "certain",
+    "expected",
+    "awaited",
+    "veterans",
+    "newcomers",
+    "lost_at",
+    "seen_used",
+    "seen_at",
+    "told",
+    "probe",
+)
 
 
 def mark_clean(client: redis.Redis, tag: str) -> str:

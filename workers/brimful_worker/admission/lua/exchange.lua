@@ -24,11 +24,12 @@
 --    lease_ms     its value of the lease, used where the limits in force are not known yet
 --    seen         number of the last grant it has taken
 --    rev          revision of the limits it knows
+--    members      optional: revision of the list of members it knows, by which it confirms that list
 --    worker       optional: JSON text shown by status
 --    join         optional object, in the first turn of an epoch: defaults (object of limits), leases [[ticket]],
 --                 starts [[ticket, age_ms]], tokens [[ticket, age_ms, amount]], overrides (object of limits),
 --                 alive (number of processes it last knew of), used and used_age_ms (starts in the window when it last
---                 read them, and how long ago), spent (of the budget, as last read)
+--                 read them, and how long ago), members (ids, as last read), spent (of the budget, as last read)
 --    release      optional [[ticket, cooldown_ms, verdict 1 ok 0 failed -1 neutral, used tokens or -1, undo 0/1]]
 --    renew        optional [ticket]
 --    ask          optional [[ticket, waited_ms]]; ticket = process.queue.number.tokens; queue = i interactive, b batch,
@@ -46,6 +47,7 @@
 --    refused      optional [ticket]: no room in the budget
 --    at           optional: send the next command at this time
 --    used, alive  starts in the window; processes seen within a lease. Absent during a rebuild
+--    members      optional [revision, [id]], when the process knows another revision or joins
 --    spent        optional: of the budget
 --    pause        optional [milliseconds, reason]: what is left of a pause
 --    base         after a join: its grants are numbered above this
@@ -99,7 +101,11 @@ local function exchange()
     redis.call('HSET', command_seq_key, me, message.command, me .. ' seen', message.seen)
     redis.call('ZADD', last_seen_key, now, me)
     if message.worker then redis.call('HSET', workers_key, me, message.worker) end
-    if message.join then join(message.join) end
+    if message.join then
+      join(message.join)
+    elseif message.members then
+      redis.call('HSET', command_seq_key, me .. ' members', message.members)
+    end
   end
   local defaults = message.defaults or message.join and message.join.defaults
   if defaults then reply.differs = take_defaults(defaults) end
@@ -112,14 +118,14 @@ local function exchange()
     for _, ended in ipairs(message.release or {}) do release(rules, ended, lost) end
     for _, ticket in ipairs(message.cancel or {}) do redis.call('ZREM', queue_of(ticket), ticket) end
     for _, asked in ipairs(message.ask or {}) do redis.call('ZADD', queue_of(asked[1]), 'NX', now - asked[2], asked[1]) end
-    if message.leave then remove_process(me) end
+    if message.leave then
+      remove_process(me)
+      publish_members()
+    end
   end
   renew(rules, message.renew or {}, lost)
-  if state.opens_at then
-    open_if_complete(rules)
-  elseif message.join and not again then
-    publish_live_count(rules)
-  end
+  if message.join and not again then add_newcomer() end
+  if state.opens_at then open_if_complete(rules) end
 
   local outcome = grant_all(rules)
   reply.grants = deliver(outcome.granted)
@@ -129,6 +135,9 @@ local function exchange()
   if not state.opens_at then reply.used, reply.alive = outcome.used, live_count(rules) end
   if now < number('pause_until') then reply.pause = {number('pause_until') - now, state.pause_reason} end
   if rules.budget > 0 then reply.spent = number('spent') end
+  if message.members and (message.join or message.members ~= number('members_rev')) then
+    reply.members = {number('members_rev'), members()}
+  end
   reply.rev = rules.rev
   if message.join then reply.base = tonumber(redis.call('HGET', command_seq_key, me .. ' seen') or 0) end
   if message.rev ~= rules.rev or message.join then

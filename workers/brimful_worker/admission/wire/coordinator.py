@@ -8,20 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import secrets
-import socket
-from importlib.metadata import version
 from typing import Any
-
-import orjson
 
 from brimful.errors import FleetError
 from brimful_worker.admission.errors import SchemaMismatch
 from brimful_worker.admission.local_state import LocalState
 from brimful_worker.admission.policy import Limits, Rules, gather_s
 from brimful_worker.admission.waiters import WORKLOADS
-from brimful_worker.admission.wire.outgoing import Outgoing
+from brimful_worker.admission.wire.outgoing import Outgoing, describe_process
 from brimful_worker.admission.wire.pending_grants import PendingGrants
 from brimful_worker.admission.wire.redis_clock import RedisClock
 from brimful_worker.admission.wire.rpc import SCHEMA, Answer, Rpc
@@ -37,8 +32,6 @@ _LATE_MS = 500
 """A grant that a reply brings this long after it was pushed: the push was lost."""
 _TICK_S = 0.001
 """Redis's clock is read in whole milliseconds."""
-_HOST = socket.gethostname()
-_VERSION = version("brimful")
 
 
 class Coordinator:
@@ -63,6 +56,8 @@ class Coordinator:
         self._rev = ""
         self._overrides: dict[str, int] | None = None
         self._alive, self._used, self._used_at, self._spent = 0, 0, 0.0, 0
+        self._members: tuple[int, list[str]] = 0, []
+        """Revision and ids of the fleet's processes; each command confirms the revision."""
         self._paused_until, self._pause_reason = 0.0, ""
         self._last_sent = boot_time()
         self._description = ""
@@ -172,6 +167,7 @@ class Coordinator:
             "epoch": self._epoch,
             "lease_ms": round(state.rules.lease_s * 1000),
             "rev": self._rev,
+            "members": self._members[0],
         }
         fresh = state.waiting.register(state.rules.registered)
         if not self._epoch:
@@ -194,7 +190,8 @@ class Coordinator:
             "leave": self._leaving,
         }
         message |= {name: value for name, value in optional.items() if value}
-        if (description := self._describe()) != self._description:
+        behind = {workload.value: state.waiting.behind(queue) for workload, queue in WORKLOADS.items()}
+        if (description := describe_process(self.name, behind)) != self._description:
             self._description = message["worker"] = description
         return message
 
@@ -212,18 +209,12 @@ class Coordinator:
         if self._alive:
             age_ms = int((now - self._used_at) * 1000) - 2  # rounding must not put a start after the count that saw it
             join |= {"alive": self._alive, "used": self._used, "used_age_ms": max(0, age_ms)}
+            join["members"] = self._members[1]
         if self._overrides:
             join["overrides"] = self._overrides
         if self._spent:
             join["spent"] = self._spent
         return join
-
-    def _describe(self) -> str:
-        behind = {workload.value: self.local_state.waiting.behind(queue) for workload, queue in WORKLOADS.items()}
-        text: bytes = orjson.dumps(
-            {"name": self.name, "host": _HOST, "pid": os.getpid(), "version": _VERSION, "fleet": self._fleet, **behind}
-        )
-        return text.decode()
 
     # what Redis sends
 
@@ -233,6 +224,7 @@ class Coordinator:
         if reply["epoch"] != self._epoch:
             self._clock.reset()
             self._epoch = reply["epoch"]
+            self._members = 0, self._members[1]  # revisions are an epoch's
         self._clock.note(sent, now_ms)
         self._last_sent = sent
         if limits := reply.get("limits"):
@@ -247,6 +239,8 @@ class Coordinator:
         if "alive" in reply:  # not during a rebuild: what was known before it is worth more
             self._alive, self._used = reply["alive"], reply["used"]
             self._used_at = self._clock.not_after(now_ms)
+        if members := reply.get("members"):
+            self._learn_members(members)
         if pause := reply.get("pause"):
             self._paused_until, self._pause_reason = received + pause[0] / 1000, pause[1]
         self._spent = reply.get("spent", self._spent)
@@ -273,8 +267,8 @@ class Coordinator:
     def _on_push(self, push: dict[str, Any]) -> None:
         """A message on one of this process's channels, or ``{"epoch": None}`` after the subscriber's connection."""
         if "now" not in push:  # to all processes: a new epoch, another number of processes, changed limits
-            if push.get("epoch") == self._epoch:
-                self._alive = max(self._alive, push.get("alive", 0))
+            if push.get("epoch") == self._epoch and "members" in push:
+                self._learn_members(push["members"])
             if push.get("epoch") != self._epoch or "limits" in push:
                 self._send_soon()
             return
@@ -286,6 +280,13 @@ class Coordinator:
         if (at := push.get("at")) is not None:
             self._poll_at(boot_time(), at - push["now"])
         self.local_state.plan_aborts()
+
+    def _learn_members(self, members: tuple[int, list[str]]) -> None:
+        """Confirm a newer list at once: a process that has just joined waits for it."""
+        revision, ids = members
+        if revision > self._members[0]:
+            self._members = revision, ids
+            self._send_soon()
 
     def _poll_at(self, received: float, delay_ms: float) -> None:
         at = received + delay_ms / 1000 + _TICK_S

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from typing import Any
+
+import orjson
+
+_HOST = socket.gethostname()
+_VERSION = version("brimful")
 
 
 @dataclass(slots=True)
@@ -35,3 +43,9 @@ class Outgoing:
     def add_pause(self, pause: tuple[int, str] | None) -> None:
         if pause is not None and (self.pause is None or pause[0] > self.pause[0]):
             self.pause = pause
+
+
+def describe_process(name: str, behind: dict[str, int]) -> str:
+    """JSON text that ``status`` shows; ``behind``: waiters of each workload that Redis does not know."""
+    text: bytes = orjson.dumps({"name": name, "host": _HOST, "pid": os.getpid(), "version": _VERSION, **behind})
+    return text.decode()

@@ -4,20 +4,26 @@
 local function begin_epoch()
   local lease = message.lease_ms
   local newest = redis.call('ZREVRANGE', last_seen_key, 0, 0, 'WITHSCORES')[2]
-  local remembered = newest and redis.call('ZCOUNT', last_seen_key, newest - lease, '+inf') or 0
+  local remembered = newest and redis.call('ZRANGEBYSCORE', last_seen_key, newest - lease, '+inf') or {}
   redis.call('DEL', start_only_key, interactive_key, batch_key, last_seen_key, command_seq_key, grant_seq_key,
     pending_grants_key, workers_key)
-  for _, field in ipairs({'told', 'probe', 'seen_used', 'seen_at', 'certain'}) do put(field, nil) end
+  for _, field in ipairs({'told', 'probe', 'seen_used', 'seen_at', 'certain', 'veterans', 'expected', 'newcomers'}) do
+    put(field, nil)
+  end
   put('tokens_sum', 0)
   for _, amount in ipairs(redis.call('HVALS', token_amounts_key)) do put('tokens_sum', number('tokens_sum') + amount) end
   put('epoch', message.new_epoch)
   put('server', message.server)
-  put('expected', math.max(remembered, listeners(everyone)))
+  local awaited = ids('awaited') -- of a rebuild that was not complete yet
+  for _, id in ipairs(remembered) do awaited[id] = true end
+  put_ids('awaited', awaited)
   put('opens_at', now + lease)
+  put('lost_at', now)
   if message.uptime_ms < lease then
     -- a young server: processes from before may still be on their way back
     put('opens_at', now + lease - message.uptime_ms)
-    if remembered > 0 then put('certain', 1) end
+    put('lost_at', now - message.uptime_ms)
+    if #remembered > 0 then put('certain', 1) end
   else
     put('certain', 1)
   end
@@ -38,6 +44,19 @@ local function other_schema()
   return nil
 end
 
+-- A process that was here before the loss names the members it knew: all of those must join before everything is known. It
+-- knew everybody that was granted anything only if it spoke with that server not more than a lease ago. A process without
+-- such knowledge stands in for nobody.
+local function vouch(reported)
+  if reported.used_age_ms <= message.lease_ms then put('certain', 1) end
+  local awaited, veterans = ids('awaited'), ids('veterans')
+  for _, id in ipairs(reported.members or {}) do awaited[id] = true end
+  veterans[me] = true
+  put_ids('awaited', awaited)
+  put_ids('veterans', veterans)
+  if not reported.members then put('expected', math.max(number('expected'), reported.alive)) end
+end
+
 -- Registers what the process holds and what it started.
 local function join(reported)
   redis.call('HDEL', pending_grants_key, me) -- it asks again for what it has not taken
@@ -56,9 +75,9 @@ local function join(reported)
   for ticket in pairs(held) do redis.call('ZADD', slots_key, now + message.lease_ms, ticket) end
   for _, start in ipairs(reported.starts or {}) do redis.call('ZADD', starts_key, 'NX', now - start[2], start[1]) end
   for _, entry in ipairs(reported.tokens or {}) do add_tokens(entry[1], now - entry[2], entry[3]) end
+  if message.members then redis.call('HSET', command_seq_key, me .. ' members', 0) end
   if state.opens_at and reported.alive and reported.alive > 0 then
-    put('certain', 1)
-    put('expected', math.max(number('expected'), reported.alive))
+    vouch(reported)
     local at = now - reported.used_age_ms
     if at > number('seen_at') or (at == number('seen_at') and reported.used > number('seen_used')) then
       put('seen_at', at)
@@ -72,11 +91,6 @@ local function live_count(rules)
   return redis.call('ZCOUNT', last_seen_key, now - rules.lease_ms, '+inf')
 end
 
--- Every process learns at once how many there are: after a loss of memory none of them may open too early.
-local function publish_live_count(rules)
-  redis.call('PUBLISH', everyone, cjson.encode({epoch = state.epoch, alive = live_count(rules)}))
-end
-
 -- Adds starts of unknown processes, until the window that ends at this time holds `used`.
 local function fill_window(rules, at, used)
   local known = redis.call('ZCOUNT', starts_key, '(' .. (at - rules.window_ms - rules.guard_ms), at)
@@ -85,17 +99,30 @@ local function fill_window(rules, at, used)
   end
 end
 
+-- Whether every member that a veteran or the server itself remembers has joined this epoch.
+local function all_back()
+  for id in pairs(ids('awaited')) do
+    if not redis.call('ZSCORE', last_seen_key, id) then return false end
+  end
+  local veterans = 0
+  for _ in pairs(ids('veterans')) do veterans = veterans + 1 end
+  return veterans >= number('expected')
+end
+
 -- Opens the epoch when all have joined, or in time. Starts that were in the window when it was last read, and that no
--- process has reported, are put back.
+-- process has reported, are put back. If a member is missing, it may have started as many as the limit allows until the
+-- memory was lost, and nothing starts until those have left the window.
 local function open_if_complete(rules)
-  local joined = redis.call('ZCARD', last_seen_key)
-  local complete = state.certain and joined >= number('expected') and joined >= listeners(everyone)
+  local back = all_back()
+  local complete = state.certain and back and redis.call('ZCARD', last_seen_key) >= listeners(everyone)
   if not complete and now < number('opens_at') then return end
+  if not back then put('full', math.max(number('full'), number('lost_at'))) end
   if rules.starts > 0 then
     if state.seen_used then fill_window(rules, number('seen_at'), number('seen_used')) end
     if state.full then fill_window(rules, number('full'), rules.starts) end
   end
   if state.full and rules.tokens > 0 then add_tokens('unknown.' .. state.epoch, number('full'), rules.tokens) end
-  for _, field in ipairs({'opens_at', 'certain', 'expected', 'seen_used', 'seen_at', 'full'}) do put(field, nil) end
-  publish_live_count(rules)
+  local rebuilding = {'opens_at', 'certain', 'expected', 'awaited', 'veterans', 'lost_at', 'seen_used', 'seen_at', 'full'}
+  for _, field in ipairs(rebuilding) do put(field, nil) end
+  publish_members()
 end

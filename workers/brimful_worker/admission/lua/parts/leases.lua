@@ -39,6 +39,7 @@ local function renew(rules, tickets, lost)
         lost[#lost + 1] = ticket
       end
     end
-    if #scored > 0 then redis.call('ZADD', slots_key, 'XX', unpack(scored)) end
+    -- GT: a lease is never shortened, since its holder may not learn that the limit on it was
+    if #scored > 0 then redis.call('ZADD', slots_key, 'XX', 'GT', unpack(scored)) end
   end
 end
