@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs a fleet for systemd on this machine, as root, from a checkout:  sh ops/systemd/install.sh
-# Needs python3 >= 3.11. Run it again to update: what is in /etc/brimful is kept.
+# Needs python3 >= 3.11 that every user may run (PYTHON=/path/to/it if it is not the one on the PATH).
+# Run it again to update: what is in /etc/brimful is kept.
 # With DESTDIR everything is put below that directory, where /opt/brimful must hold an environment with brimful.
 set -eu
 umask 022
@@ -10,7 +11,7 @@ etc=$root/etc/brimful
 venv=$root/opt/brimful
 units=$root/etc/systemd/system
 
-new_password() { python3 -c 'import secrets; print(secrets.token_hex(16))'; }
+new_password() { "$venv/bin/python" -c 'import secrets; print(secrets.token_hex(16))'; }
 
 # create FILE MODE: stdin becomes the file, which the group brimful may read if the mode says so; an existing one is kept.
 create() {
@@ -23,7 +24,12 @@ create() {
 if [ -z "$root" ]; then
     id brimful > /dev/null 2>&1 ||
         useradd --system --user-group --home-dir /var/lib/brimful --shell /usr/sbin/nologin brimful
-    [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
+    [ -x "$venv/bin/python" ] || "${PYTHON:-python3}" -m venv "$venv"
+    if ! runuser -u brimful -- "$venv/bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+        echo "the user brimful cannot run $(readlink -f "$venv/bin/python"), or it is older than 3.11:" \
+            "rm -r $venv, and set PYTHON to a Python in /usr" >&2
+        exit 1
+    fi
     "$venv/bin/python" -m pip install --quiet -c "$checkout/constraints.txt" "$checkout[worker]"
 fi
 
