@@ -152,6 +152,10 @@ class Settings(BaseSettings):
     """Port of the Prometheus metrics, or the next free one for further workers on the host. Default: no metrics."""
     metrics_address: str = "127.0.0.1"
     """The address on which the metrics are served."""
+    metrics_token: SecretStr | None = None
+    """Asked for by /metrics (``Authorization: Bearer …``), also by Flower's. Default: open to all local users."""
+    flower_db: Path | None = None
+    """A file where Flower keeps its history across restarts. Default: in a local fleet's directory; elsewhere none."""
 
     @field_validator("fleet")
     @classmethod

@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from brimful_worker.local.server.valkey import free_port
 from support.commands import Running, brimful, nothing_left
 from support.gateways import gateway_process
 
@@ -40,10 +41,20 @@ def test_ctrl_c_lets_requests_on_the_wire_finish_and_leaves_no_process(tmp_path:
             nothing_left(up.family)
         assert gateway.ledger()["statuses"] == {"200": 1}
     state = tmp_path / "state" / "brimful"
-    assert not list(state.rglob("*.log")) or {path.name for path in state.rglob("*.log")} <= {
-        "keeper.log",
-        "valkey.log",
-    }
+    assert {path.name for path in state.rglob("*.log")} >= {"worker-1.log", "flower.log"}, "they are kept for a week"
+    assert state.stat().st_mode & 0o077 == 0
+
+
+def test_the_url_is_the_same_at_the_next_start_on_the_same_port() -> None:
+    port, urls = free_port(), []
+    with gateway_process() as gateway:
+        for _ in range(2):
+            with Running("up", "--workers", "1", "--port", str(port), ACS_API_BASE=gateway.url, ACS_API_KEY=KEY) as up:
+                urls.append(up.line_with("export BRIMFUL_REDIS_URL="))
+                assert "/logs/" in up.line_with("logs  ")
+                up.line_with("1 worker ready")
+                assert up.interrupt() == 0
+    assert urls[0] == urls[1]
 
 
 def test_kill_9_leaves_no_process() -> None:

@@ -100,6 +100,21 @@ def test_another_key_begins_its_own_series() -> None:
     assert 'key="old"' not in text
 
 
+def test_a_token_keeps_other_users_of_the_machine_out() -> None:
+    port = metrics.serve(0, key_tag="k", token="t0ken")
+    for given in ({}, {"Authorization": "Bearer other"}):
+        request = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers=given)
+        with pytest.raises(urllib.error.HTTPError, match="401") as refused:
+            urllib.request.urlopen(request, timeout=10)
+        refused.value.close()
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers={"Authorization": "Bearer t0ken"})
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        assert b"brimful_starts_total" in answer.read()
+    with pytest.raises(urllib.error.HTTPError, match="503") as starting:
+        scrape(port, "/healthz")  # a container's health check has no token
+    starting.value.close()
+
+
 def test_every_metric_is_exposed_with_the_keys_tag() -> None:
     port = metrics.serve(0, key_tag="0123abcd")
     assert metrics.serving()

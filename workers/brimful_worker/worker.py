@@ -186,7 +186,8 @@ def assemble(node: str) -> WorkerPort:
     settings = Settings.load()
     port = WorkerPort(settings, node)
     if settings.metrics_port is not None:
-        metrics.serve(settings.metrics_port, key_tag=settings.key_tag, address=settings.metrics_address)
+        token = settings.metrics_token.get_secret_value() if settings.metrics_token else None
+        metrics.serve(settings.metrics_port, key_tag=settings.key_tag, address=settings.metrics_address, token=token)
     if settings.api_key_file is not None and not sys.stdout.isatty():
 
         def on_ready(**_: Any) -> None:

@@ -40,7 +40,9 @@ def up(
     own_redis = settings.redis_url is None or rehearse
     if port and not own_redis:
         raise UsageError("--port is for the embedded Valkey, but BRIMFUL_REDIS_URL is set: use one of the two")
-    fleet = local_fleet(settings, workers=settings.workers, flower=True, rehearse=rehearse, valkey_port=port)
+    fleet = local_fleet(
+        settings, workers=settings.workers, flower=True, rehearse=rehearse, valkey_port=port, keep_logs=not rehearse
+    )
     if settings.redis_url and not own_redis:
         connect(settings.redis_url).close()  # the workers would wait for it silently
         if take_over:
@@ -108,6 +110,7 @@ def _describe(fleet: LocalFleet, *, own_redis: bool) -> None:
     if fleet.flower_url and fleet.flower_login:
         user, password = fleet.flower_login
         _say(f"Flower            {fleet.flower_url}   user {user}, password {password}")
+    _say(f"logs              {fleet.logs}")
     where = "in a shell where you have typed that line" if own_redis else "where BRIMFUL_REDIS_URL is the same"
     _say(f"enqueue, {where}:")
     _say("  brimful run prompts.jsonl -o rollouts.jsonl")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from brimful.errors import UsageError
@@ -57,6 +58,9 @@ class LocalFleet(Protocol):
     settings: Settings
     gateway_url: str | None
     data_loss: str
+
+    @property
+    def logs(self) -> Path | None: ...
 
     @property
     def redis_url(self) -> str: ...

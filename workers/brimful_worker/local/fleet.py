@@ -48,9 +48,11 @@ class LocalFleet:
         flower: bool = False,
         rehearse: bool = False,
         valkey_port: int = 0,
+        keep_logs: bool = False,
         gateway_options: Mapping[str, Any] | None = None,
     ) -> None:
-        """``gateway_options``: fields of GatewayOptions for a rehearsal's mock gateway."""
+        """``keep_logs``: for a week, however the fleet ends; else only those of one that failed.
+        ``gateway_options``: fields of GatewayOptions for a rehearsal's mock gateway."""
         self.settings = settings
         """After ``start`` with the URL of its Redis, and in a rehearsal with the mock gateway's URL and key."""
         self.gateway_url: str | None = None
@@ -64,6 +66,7 @@ class LocalFleet:
         self._want_flower = flower
         self._rehearse = rehearse
         self._valkey_port = valkey_port
+        self._keep_logs = keep_logs
         self._gateway_options = gateway_options or {}
         self._valkey: SharedValkey | None = None
         self._owner_pipe: tuple[int, int] | None = None
@@ -75,6 +78,11 @@ class LocalFleet:
         # `kill` is called while `stop` waits in another thread, or while `start` runs.
         self._lock = threading.RLock()
         self._logs: Path | None = None
+
+    @property
+    def logs(self) -> Path | None:
+        """Where the processes' logs are; None before the start and after the end."""
+        return self._logs
 
     @property
     def redis_url(self) -> str:
@@ -179,7 +187,8 @@ class LocalFleet:
         self._start_workers(self._logs, owner_fd)
         flower = None
         if self._want_flower:
-            flower = FlowerChild(self.settings, self._logs, owner_fd)
+            directory.mkdir(mode=0o700, exist_ok=True)
+            flower = FlowerChild(self.settings, directory, self._logs, owner_fd)
             self._auxiliaries.append(flower.child)
             flower.child.start()
             self.flower_url, self.flower_login = flower.url, flower.login
@@ -224,7 +233,7 @@ class LocalFleet:
             os.close(fd)
         self._owner_pipe = None
         if self._logs is not None:
-            if self._supervisor is not None and self._supervisor.failure is not None:
+            if self._keep_logs or (self._supervisor is not None and self._supervisor.failure is not None):
                 (self._logs / KEPT).touch()
             else:
                 shutil.rmtree(self._logs, ignore_errors=True)

@@ -271,7 +271,7 @@ def health() -> str:
     return f"the event loop has been stuck for {silent:.0f} s" if silent > _STUCK_S else ""
 
 
-def serve(port: int, *, key_tag: str, address: str = "127.0.0.1") -> int:
+def serve(port: int, *, key_tag: str, address: str = "127.0.0.1", token: str | None = None) -> int:
     """Count from now on, and answer ``GET /metrics`` and ``GET /healthz`` on daemon threads. Returns the port.
 
     ``port`` 0 takes a free one. If the port is taken, by another worker of this machine, the next free one above it is
@@ -284,7 +284,7 @@ def serve(port: int, *, key_tag: str, address: str = "127.0.0.1") -> int:
     PlatformCollector(registry=registry)
     for candidate in [port] if port == 0 else range(port, min(port + _PORTS, 65536)):
         try:
-            server = listen(candidate, address, registry, health)
+            server = listen(candidate, address, registry, health, token)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 continue

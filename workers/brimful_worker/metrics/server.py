@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import socket
 import threading
 from collections.abc import Callable, Iterable
@@ -15,8 +16,13 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
 
-def listen(port: int, address: str, registry: CollectorRegistry, health: Callable[[], str]) -> WSGIServer:
-    """Serve on a daemon thread. ``health()`` returns what is wrong, or "". Raises OSError if it cannot listen."""
+def listen(
+    port: int, address: str, registry: CollectorRegistry, health: Callable[[], str], token: str | None = None
+) -> WSGIServer:
+    """Serve on a daemon thread. ``health()`` returns what is wrong, or "". ``token`` is asked for by ``/metrics``.
+
+    Raises OSError if it cannot listen.
+    """
     from prometheus_client import make_wsgi_app
 
     metrics_page = make_wsgi_app(registry)
@@ -27,6 +33,10 @@ def listen(port: int, address: str, registry: CollectorRegistry, health: Callabl
             status = "503 Service Unavailable" if trouble else "200 OK"
             start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
             return [f"{trouble or 'ok'}\n".encode()]
+        given = environ.get("HTTP_AUTHORIZATION", "")
+        if token is not None and not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
+            start_response("401 Unauthorized", [("WWW-Authenticate", "Bearer"), ("Content-Type", "text/plain")])
+            return [b"the metrics ask for BRIMFUL_METRICS_TOKEN\n"]
         return cast("Iterable[bytes]", metrics_page(environ, start_response))
 
     server = make_server(address, port, app, _ServerV6 if ":" in address else _Server, _QuietHandler)

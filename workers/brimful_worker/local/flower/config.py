@@ -6,19 +6,24 @@ import sys
 
 import click
 
-from brimful_worker.local.flower.redact import format_task, install
+from brimful_worker.local.flower import access, redact
+from brimful_worker.local.flower.redact import format_task
 
-__all__ = ["auto_refresh", "basic_auth", "format_task", "max_tasks", "persistent", "purge_offline_workers"]
-__all__ += ["task_runtime_metric_buckets", "tasks_columns"]
+__all__ = ["auto_refresh", "basic_auth", "db", "format_task", "max_tasks", "persistent", "purge_offline_workers"]
+__all__ += ["state_save_interval", "task_runtime_metric_buckets", "tasks_columns"]
 
-install()
+redact.install()
+access.install()
 # Flower's REST API makes results of Celery's current app. The app of `-A brimful` is not: a service may have its own.
 if (_command := click.get_current_context(silent=True)) is not None:
     _command.obj.app.set_default()
 
 max_tasks = 10_000
 purge_offline_workers = 120
-persistent = False
+# Its history, without prompts, across restarts; written every minute and at its end.
+db = os.environ.get("BRIMFUL_FLOWER_DB") or "flower"
+persistent = bool(os.environ.get("BRIMFUL_FLOWER_DB"))
+state_save_interval = 60_000
 auto_refresh = True
 tasks_columns = "name,uuid,state,received,started,runtime,worker,routing_key,exception"
 # A completion takes from a tenth of a second to many minutes.

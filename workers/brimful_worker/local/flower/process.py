@@ -23,7 +23,8 @@ def check_port(settings: Settings) -> None:
 class FlowerChild:
     """Flower on settings.flower_address, on settings.flower_port or a free port. It always asks for a login."""
 
-    def __init__(self, settings: Settings, logs: Path, owner_fd: int) -> None:
+    def __init__(self, settings: Settings, directory: Path, logs: Path, owner_fd: int) -> None:
+        """``directory``: of the key; Flower's history is there unless the settings name another file."""
         port, address = settings.flower_port or free_port(), settings.flower_address
         self.url = f"http://{'127.0.0.1' if address in ('', '0.0.0.0', '::') else address}:{port}"  # noqa: S104
         password = settings.flower_password.get_secret_value() if settings.flower_password else new_password()
@@ -37,6 +38,8 @@ class FlowerChild:
                 **keyless_environment(settings),
                 "BRIMFUL_FLOWER_USER": settings.flower_user,
                 "BRIMFUL_FLOWER_PASSWORD": password,
+                "BRIMFUL_FLOWER_DB": str(settings.flower_db or directory / "flower"),
+                **({"BRIMFUL_METRICS_TOKEN": token.get_secret_value()} if (token := settings.metrics_token) else {}),
             },
             log=logs / "flower.log",
             owner_fd=owner_fd,

@@ -26,6 +26,7 @@ from pathlib import Path
 import hiredis
 
 from brimful.errors import FleetError
+from brimful.runtime.atomic import atomic_write
 from brimful.state.embedded import HUB_FILE, EmbeddedServer, read_server, write_server
 from brimful_worker.local.server.valkey import Connection, Valkey, free_port, new_password, port_is_free
 
@@ -66,7 +67,7 @@ class Keeper:
                 (self._directory / log).unlink(missing_ok=True)
         self._end_orphan(previous)
         # Users of the killed keeper's server know its port and password: keep both if possible.
-        port, password = (previous.port, previous.password) if previous else (0, new_password())
+        port, password = (previous.port, previous.password) if previous else (0, self._password())
         if self._wanted_port or not port_is_free(port):
             port = self._wanted_port
         self._valkey = Valkey(
@@ -81,6 +82,17 @@ class Keeper:
         # ``bless``: the data is complete and no process remembers leases or starts that it lacks, since a keeper that
         # ends without users removes the hub file. An answer's fields are read by programs of every version.
         return {"ok": True, "bless": previous is None and not self._data_loss, "forgot": bool(self._data_loss)}
+
+    def _password(self) -> str:
+        """The same at every start: services keep the URL that `brimful up --port` printed."""
+        file = self._directory / "password"
+        with contextlib.suppress(OSError):
+            if password := file.read_text("ascii").strip():
+                return password
+        password = new_password()
+        with atomic_write(file) as out:
+            out.write(password.encode())
+        return password
 
     def keep(self) -> None:
         """Returns on SIGTERM, or when nobody uses the server; ``users.lock`` is then held, and new users wait for it.
