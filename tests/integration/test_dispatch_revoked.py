@@ -23,20 +23,22 @@ def _shards(client: redis.Redis, name: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("by", "waiting", "terminate"), [("brimful", False, True), ("brimful", True, False), ("a stranger", True, True)]
+    ("by", "waiting", "terminate", "name"),
+    [("brimful", False, True, ""), ("brimful", True, False, "other"), ("a stranger", True, True, "")],
 )
 def test_its_lines_are_recorded_as_cancelled(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, by: str, waiting: bool, terminate: bool
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, by: str, waiting: bool, terminate: bool, name: str
 ) -> None:
     source, out = write_prompts(tmp_path / "in.jsonl", 4), tmp_path / "out.jsonl"
     with (
         gateway_process("--latency", "600", "--per-token", "0") as gateway,
-        fleet(monkeypatch, gateway, workers=1, concurrency=1) as there,
+        fleet(monkeypatch, gateway, workers=1, concurrency=1, fleet=name) as there,
         redis.Redis.from_url(there.local.redis_url, decode_responses=True) as client,
     ):
         env = {"ACS_API_BASE": gateway.url, "ACS_API_KEY": "sk-fleet", "BRIMFUL_REDIS_URL": there.local.redis_url}
+        env["BRIMFUL_FLEET"] = name
         arguments = ("run", source, "-o", out, "--pack", "off", "--max-tokens", "4", "--json")
-        app = app_for(there.local.redis_url) if by == "brimful" else Celery("x", broker=there.local.redis_url)
+        app = app_for(there.local.redis_url, name) if by == "brimful" else Celery("x", broker=there.local.redis_url)
         with Running(*arguments, **env) as run, app:
             wait_until(lambda: len(_shards(client, "shard")) == 4, "four shards")
             [begun] = wait_until(lambda: _shards(client, "claim"), "one to run")

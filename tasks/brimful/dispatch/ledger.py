@@ -133,7 +133,7 @@ class RunLedger:
         for chunk in _chunks(shards):
             async with self.client.pipeline(transaction=False) as pipe:
                 for shard in chunk:
-                    pipe.get(revoked_key(shard))
+                    pipe.get(revoked_key(shard, self.fleet))
                 found |= {shard: value for shard, value in zip(chunk, await pipe.execute(), strict=True) if value}
         return found
 
