@@ -20,7 +20,7 @@
 --    epoch        the epoch it knows; "" = it joins
 --    server       run_id of the server it is connected to; uptime_ms: that server's age
 --    new_epoch    random id, used if an epoch begins
---    bound_ms     optional: the clock cannot be past this by the process's own clock
+--    bound_ms     optional: upper limit of the admission's clock, by the process's own clock
 --    lease_ms     its value of the lease, used where the limits in force are not known yet
 --    seen         number of the last grant it has taken
 --    rev          revision of the limits it knows

@@ -46,7 +46,7 @@ end
 
 -- A process that was here before the loss names the members it knew: all of those must join before everything is known. It
 -- knew everybody that was granted anything only if it spoke with that server not more than a lease ago. A process without
--- such knowledge stands in for nobody.
+-- such knowledge does not count as one of them.
 local function vouch(reported)
   if reported.used_age_ms <= message.lease_ms then put('certain', 1) end
   local awaited, veterans = ids('awaited'), ids('veterans')

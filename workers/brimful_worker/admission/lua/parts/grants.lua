@@ -132,7 +132,7 @@ local function deliver(granted)
     redis.call('HSET', pending_grants_key, process, cjson.encode(pending))
     if process ~= me then
       local push = {now = now, epoch = state.epoch, grants = fresh}
-      if push_quota[process] == 0 then push.at = now end -- it must confirm before it gets more
+      if push_quota[process] == 0 then push.at = now end -- its quota is used up: a command now confirms its grants
       redis.call('PUBLISH', channel_prefix .. process, cjson.encode(push))
     end
   end
