@@ -134,6 +134,8 @@ class Settings(BaseSettings):
     """Seconds without renewal after which a dead worker's task is redelivered."""
     result_expires_s: int = Field(86_400, ge=60)
     """Seconds for which Redis keeps a single request's result and its idempotency key. The workers' setting counts."""
+    run_expires_s: int = Field(604_800, ge=60)
+    """Seconds for which Redis keeps a run's completions that nobody collects. The workers' setting counts."""
     log_level: str = "INFO"
     """Level of a worker's log: DEBUG, INFO, WARNING or ERROR."""
     state_dir: Path | None = None

@@ -113,3 +113,11 @@ async def _failed_calls(client: Redis) -> bool:
     """Whether more were refused than are taken for a sign of an outcome that is too large."""
     told = await client.info("commandstats")
     return sum(told.get(f"cmdstat_{name}", {}).get("failed_calls", 0) for name in ("evalsha", "eval")) > 5
+
+
+async def test_outcomes_that_nobody_collects_expire(valkey: Valkey) -> None:
+    async with redis_client(valkey.url) as client:
+        store, keys = Store(client, expires_s=60), Keys("run")
+        await asyncio.wait_for(store.put(keys, "shard", "1", [], Outcome("1", completion={}), last=bool), 20)
+        await store.aclose(5)
+        assert 0 < await client.ttl(keys.results) <= 60

@@ -55,6 +55,7 @@ class WorkerPort:
             name,
             self.stopping,
             lambda fields: Request.parse(fields, settings.profile),
+            expires_s=settings.run_expires_s,
         )
         self._once = Once(required(settings.redis_url), self.stopping, settings.fleet)
         self._membership = Membership(settings)

@@ -22,6 +22,7 @@ COMMANDS = {
     "up": "run a whole fleet on this machine",
     "worker": "run one worker process",
     "limits": "show or change the limits in force",
+    "runs": "list or delete what runs have left in Redis",
     "gateway": "run the mock gateway",
     "doctor": "find what is wrong, and what to do about it",
 }

@@ -43,7 +43,7 @@ def read_queues(client: redis.Redis, fleet: str = "") -> Queues:
     """Count the fleet's messages, in one round trip. Raises redis.RedisError."""
     with client.pipeline(transaction=False) as pipe:
         for queue in QUEUES:
-            for name in _list_names(of_fleet(fleet, queue)):
+            for name in list_names(of_fleet(fleet, queue)):
                 pipe.llen(name)
         pipe.hlen(of_fleet(fleet, UNACKED))
         *counts, unacked = pipe.execute()
@@ -70,7 +70,7 @@ async def find_shards(client: Redis, shards: Collection[str], fleet: str = "") -
 async def _messages(client: Redis, fleet: str) -> AsyncIterator[Any]:
     command: Any = client.execute_command
     for queue in QUEUES:
-        for name in _list_names(of_fleet(fleet, queue)):
+        for name in list_names(of_fleet(fleet, queue)):
             start = 0
             while page := await command("LRANGE", name, start, start + _PAGE - 1, **_AS_BYTES):
                 for raw in page:
@@ -114,6 +114,6 @@ def parse_message(raw: Any) -> ShardMessage | None:
         return None
 
 
-def _list_names(queue: str) -> list[str]:
+def list_names(queue: str) -> list[str]:
     """kombu's ``_q_for_pri`` with its default separator: the most urgent step has the queue's own name."""
     return [f"{queue}\x06\x16{step}" if step else queue for step in PRIORITY_STEPS]

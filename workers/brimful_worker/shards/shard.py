@@ -21,7 +21,7 @@ from typing import Any, Self
 
 from celery.exceptions import Reject
 
-from brimful.dispatch.ledger import CLAIM_TTL_S, MAX_TRIES, Keys
+from brimful.dispatch.ledger import CLAIM_TTL_S, MAX_TRIES, TTL_S, Keys
 from brimful.errors import BadRequest
 from brimful.outcome import Cause, Failure, Outcome
 from brimful.request import Request
@@ -88,12 +88,13 @@ class ShardRunner:
         stopping: asyncio.Event,
         parse: Callable[[Mapping[str, Any]], Request],
         *,
+        expires_s: int = TTL_S,
         claim_ttl_s: float = CLAIM_TTL_S,
         check_s: float = _CHECK_S,
     ) -> None:
         """``sample`` is :meth:`brimful_worker.sampling.sampler.Sampler.sample`; ``parse`` makes a checked request of a
         message's fields, or raises BadRequest. Once ``stopping`` is set, nothing new begins, requests on the wire end,
-        and the rest is given back.
+        and the rest is given back. ``expires_s``: how long outcomes are kept.
         """
         self._sample = sample
         self._redis = packed(redis_client(redis_url))
@@ -102,7 +103,7 @@ class ShardRunner:
         self._parse = parse
         self._check_s = check_s
         self._claims = Claims(self._redis, stopping, claim_ttl_s)
-        self._store = Store(self._redis, lambda: sum(shard.left for shard in self._shards))
+        self._store = Store(self._redis, lambda: sum(shard.left for shard in self._shards), expires_s)
         self._shards: set[_Shard] = set()
         self._background: list[asyncio.Task[None]] = []
 

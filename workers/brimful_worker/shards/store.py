@@ -82,9 +82,11 @@ class _Run:
 class Store:
     """One process's, for all its shards. A run that cannot be stored does not hold up the others."""
 
-    def __init__(self, client: Redis, in_hand: Callable[[], int] = lambda: 0) -> None:
-        """``in_hand()`` is the number of requests whose outcomes are still to come."""
+    def __init__(self, client: Redis, in_hand: Callable[[], int] = lambda: 0, expires_s: int = TTL_S) -> None:
+        """``in_hand()`` is the number of requests whose outcomes are still to come. A run's outcomes expire
+        ``expires_s`` seconds after the last one."""
         self._redis = client
+        self._expires_s = expires_s
         self._in_hand = in_hand
         self._script = client.register_script(_STORE)
         self._writers: dict[_Run, asyncio.Task[None]] = {}
@@ -172,7 +174,7 @@ class Store:
 
     async def _send(self, keys: Keys, batch: list[_Item]) -> None:
         hashes = {shard: index for index, shard in enumerate(dict.fromkeys(item.shard for item in batch), start=2)}
-        arguments: list[Any] = [TTL_S]
+        arguments: list[Any] = [self._expires_s]
         for item in batch:
             arguments += (hashes[item.shard], item.fields["id"], item.fields["units"], item.fields["outcome"])
         await self._script(keys=[keys.results, *map(keys.shard, hashes)], args=arguments)

@@ -1,0 +1,96 @@
+"""Removes what a run left in Redis: queued prompts, uncollected completions, its ledger."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+
+from brimful.dispatch.ledger import CLAIM_TTL_S, Keys
+from brimful.names import QUEUES, of_fleet
+from brimful.state.broker_queues import UNACKED, list_names, parse_message
+from brimful.state.keys import run_key
+
+_PAGE = 50
+_END_S = CLAIM_TTL_S + 5.0
+"""A worker stops a withdrawn shard within about a second; a dead one's claim has expired by then."""
+_LOOK_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRun:
+    run: str
+    """With its fleet's name before it, if that has one."""
+    shards: int
+    """That have requests without an outcome."""
+    outcomes: int
+    """That no submitter has collected."""
+
+
+def stored_runs(client: redis.Redis) -> list[StoredRun]:
+    """The runs of all fleets in this database. Raises redis.RedisError."""
+    pattern = re.compile(re.escape(run_key("*", "")).replace(r"\*", "(.*?)").encode())
+    names = {match[1].decode() for key in client.scan_iter(run_key("*", "*"), 1000) if (match := pattern.match(key))}
+    found = []
+    for run in sorted(names):
+        keys = Keys(run)
+        found.append(StoredRun(run, int(client.zcard(keys.shards)), int(client.xlen(keys.results))))
+    return found
+
+
+def purge_run(client: redis.Redis, run: str, fleet: str = "") -> int:
+    """Delete everything of a run; workers stop what they have of it. Returns the number of deleted messages.
+
+    ``client`` answers with bytes. ``run``: as in :class:`StoredRun`. Raises redis.RedisError.
+    """
+    keys = Keys(run)
+    recorded: Any = client.zrange(keys.shards, 0, -1)
+    shards = [shard.decode() for shard in recorded]
+    with client.pipeline(transaction=True) as pipe:
+        for shard in shards:
+            pipe.delete(keys.shard(shard), keys.tries(shard))
+        pipe.delete(keys.shards)
+        pipe.execute()
+    deleted = _delete_queued(client, run, fleet)
+    end = time.monotonic() + _END_S
+    while any(client.scan_iter(f"{run_key(run, 'claim')}:*", 1000)) and time.monotonic() < end:
+        time.sleep(_LOOK_S)
+    deleted += _delete_delivered(client, run, fleet)
+    if left := list(client.scan_iter(run_key(run, "*"), 1000)):
+        client.delete(*left)
+    return deleted
+
+
+def _delete_queued(client: redis.Redis, run: str, fleet: str) -> int:
+    deleted = 0
+    for queue in QUEUES:
+        for name in list_names(of_fleet(fleet, queue)):
+            for raw in [raw for raw in _items(client, name) if _belongs(raw, run)]:
+                deleted += int(client.lrem(name, 1, raw))
+    return deleted
+
+
+def _delete_delivered(client: redis.Redis, run: str, fleet: str) -> int:
+    """Messages of dead workers: live ones have acknowledged theirs."""
+    unacked, index = of_fleet(fleet, UNACKED), of_fleet(fleet, "unacked_index")
+    tags = [tag for tag, raw in client.hscan_iter(unacked, count=_PAGE) if _belongs(raw, run)]
+    if tags:
+        client.zrem(index, *tags)
+        client.hdel(unacked, *tags)
+    return len(tags)
+
+
+def _items(client: redis.Redis, name: str) -> Iterator[Any]:
+    start = 0
+    while page := client.lrange(name, start, start + _PAGE - 1):
+        yield from page
+        start += len(page)
+
+
+def _belongs(raw: Any, run: str) -> bool:
+    message = parse_message(raw)
+    return message is not None and message.run == run
