@@ -158,8 +158,9 @@ class Store:
         """Whether Redis takes writes although a command failed: it closes the connection of one that is too large."""
         if refused_for_now(error):
             return False
-        with contextlib.suppress(RedisError, OSError):
-            return bool(await self._redis.ping())
+        for _ in range(2):  # the first ping may go to the connection that Redis is closing
+            with contextlib.suppress(RedisError, OSError):
+                return bool(await self._redis.ping())
         return False
 
     async def _gather(self, run: _Run) -> None:
