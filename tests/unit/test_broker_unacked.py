@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+from types import SimpleNamespace
 
+from brimful_worker.broker.dead_letters import DeadLetters
 from brimful_worker.broker.unacked import UnackedMessages
 from support.requests import FakeRequest
 
@@ -25,6 +27,16 @@ def test_messages_of_live_unacknowledged_requests_are_renewed() -> None:
     del live
     gc.collect()
     assert messages.to_renew() == set()
+
+
+def test_a_message_that_is_being_set_aside_counts_for_its_queue() -> None:
+    messages = UnackedMessages()
+    letters = DeadLetters(messages)
+    channel = SimpleNamespace(qos=SimpleNamespace(leave_to_another=lambda tag: None))
+    message = SimpleNamespace(delivery_tag="a", channel=channel)
+    letters.set_aside("why", content="5", headers={}, queue="batch", message=message)
+    assert messages.count_by_queue() == {"batch": 1}
+    assert messages.to_renew() == {"a"}
 
 
 def test_a_message_is_kept_until_its_deferred_acknowledgement_is_sent() -> None:

@@ -46,7 +46,10 @@ class _Pending:
     message: Any
     acknowledged = False
     eta = time_start = None
-    delivery_info: Mapping[str, Any] = ()  # type: ignore[assignment]
+
+    @property
+    def delivery_info(self) -> Mapping[str, Any]:
+        return {"routing_key": self.letter.queue}
 
 
 class DeadLetters:
