@@ -4,6 +4,7 @@ BrimfulError
 ├── UsageError              exit 2   bad input or a bad setting; nothing was started
 │   ├── SettingError                 a setting is missing or wrong
 │   ├── FleetTaken                   the fleet is another API key's
+│   ├── VersionMismatch              a later release of brimful wrote it; names both versions
 │   ├── InputError                   a line of an input file is wrong
 │   └── BadRequest                   the fields do not make a request
 │       └── RequestTooLarge          more tokens than one request may have
@@ -60,6 +61,10 @@ class SettingError(UsageError):
 
 class FleetTaken(UsageError):
     """The fleet is another API key's; the message names its tag, its workers and the ways out."""
+
+
+class VersionMismatch(UsageError):
+    """A file, a message or a run in Redis was written by a later release than this program reads."""
 
 
 class InputError(UsageError):

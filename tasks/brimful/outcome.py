@@ -49,6 +49,8 @@ class Cause(StrEnum):
     """Revoked, or the run was stopped."""
     WORKER_LOST = "worker_lost"
     """Workers died with the request in flight more often than it is redelivered."""
+    VERSION = "version"
+    """The request was sent by a later release of brimful than its worker's."""
     INTERNAL = "internal"
     """A fault in brimful; the worker's log has its traceback."""
 

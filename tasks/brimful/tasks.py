@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 from celery import Task
 
 from brimful.celery import app
-from brimful.errors import BadRequest, SampleError
+from brimful.errors import BadRequest, SampleError, VersionMismatch
 from brimful.fields import warn_of_unknown
 from brimful.names import TASK_SAMPLE, TASK_SHARD
 from brimful.runtime.port import port
+from brimful.schema import HEADER, MESSAGES, check_schema
 
 if TYPE_CHECKING:
     from celery.canvas import Signature
+
+
+_WAY_OUT = "start workers of the sender's release"
 
 
 class Handle(Protocol):
@@ -48,6 +52,7 @@ class CoroutineTask(Task):  # type: ignore[misc]  # celery ships no types
     abstract = True
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        check_schema("the task's message", self.request.get(HEADER), MESSAGES, _WAY_OUT)
         return port().run(self, self.run(*args, **kwargs))
 
 
@@ -66,6 +71,7 @@ class SampleTask(CoroutineTask):
         """``options`` are Celery's: ``queue``, ``task_id``, ``countdown``, ``expires``, ``priority``, ``link``, …"""
         fields = dict(kwargs or {})
         request = args[0] if args else fields.get("request")
+        options["headers"] = {HEADER: MESSAGES, **(options.get("headers") or {})}
         warn_of_unknown({*fields, *(request if isinstance(request, Mapping) else ())})
         handle: Handle = super().apply_async(args, fields, **options)
         return handle
@@ -102,9 +108,9 @@ async def _sample(request: Any = None, **fields: Any) -> dict[str, Any]:
     return {**outcome.completion, "brimful": took}
 
 
-sample: SampleTask = app.task(base=SampleTask, name=TASK_SAMPLE, shared=False, throws=(SampleError, BadRequest))(
-    _sample
-)
+sample: SampleTask = app.task(
+    base=SampleTask, name=TASK_SAMPLE, shared=False, throws=(SampleError, BadRequest, VersionMismatch)
+)(_sample)
 
 
 @app.task(base=CoroutineTask, name=TASK_SHARD, shared=False, ignore_result=True)  # type: ignore[untyped-decorator]

@@ -24,6 +24,7 @@ WORKER_MAY_USE = (
     "request",
     "outcome",
     "packing",
+    "schema",
     "runtime",
     "state",
 )

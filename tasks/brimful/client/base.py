@@ -21,6 +21,7 @@ from brimful.packing.units import PackOption
 from brimful.request import Request
 from brimful.runtime import fork
 from brimful.runtime.port import in_process
+from brimful.schema import HEADER, MESSAGES
 from brimful.state.fleets import check_submitter
 from brimful.state.probes import connect, unreachable
 from brimful.state.redis_url import required
@@ -110,7 +111,9 @@ class Client(Generic[Results]):
                 connect(self._url).close()  # with a wrong URL, Celery's result backend would retry for long
                 check_submitter(self._settings)
                 self._reached = True
-            sent: Handle = self._app.send_task(TASK_SAMPLE, args=[raw], kwargs=arguments, queue=queue, task_id=task_id)
+            sent: Handle = self._app.send_task(
+                TASK_SAMPLE, args=[raw], kwargs=arguments, queue=queue, task_id=task_id, headers={HEADER: MESSAGES}
+            )
             return sent
 
     @contextlib.contextmanager

@@ -20,6 +20,7 @@ from brimful.dispatch.inflight import SHARD_BYTES, InFlight, Shard
 from brimful.dispatch.ledger import RunLedger
 from brimful.names import TASK_SHARD
 from brimful.packing.units import manifest_message
+from brimful.schema import MESSAGES
 from brimful.state.redis_retry import REDIS_ERRORS, RetryPolicy, retry_until_available
 
 _SHARDS_AT_ONCE = 64
@@ -84,7 +85,8 @@ class Enqueuer:
         requests = []
         for id, packed in shard.requests.items():
             fields = {**packed.request.as_message(), "workload": shard.queue}
-            requests.append({"id": id, "units": manifest_message(packed.manifest), "request": fields})
+            units = manifest_message(packed.manifest)
+            requests.append({"id": id, "units": units, "request": fields, "schema": MESSAGES})
         return {"args": [self._run, shard.id, requests], "task_id": shard.id, "queue": shard.queue}
 
     def _publish(self, messages: list[dict[str, Any]]) -> None:

@@ -6,6 +6,7 @@
 ``results``                STREAM  ``id``, ``units`` (manifest JSON), ``outcome`` (JSON); trimmed when written down
 ``claim:<S>``              STRING  token of the worker that runs the shard; expires unless renewed
 ``tries:<S>``              STRING  how often the shard was begun without being given back
+``schema``                 STRING  version of these formats (:mod:`brimful.schema`); absent = 1
 ``drain``                  STRING  exists while the submitter wants nothing new on the wire
 =========================  ======  ==============================================================================
 
@@ -26,6 +27,7 @@ from redis.asyncio import Redis
 from brimful.outcome import Outcome
 from brimful.packing.units import Manifest, manifest_from, manifest_message
 from brimful.runtime.json_bytes import encode
+from brimful.schema import LEDGER, check_schema
 from brimful.state.keys import revoked_key, run_key
 
 TTL_S = 7 * 24 * 3600
@@ -62,6 +64,7 @@ class Keys:
         self.shards = run_key(run, "shards")
         self.results = run_key(run, "results")
         self.drain = run_key(run, "drain")
+        self.schema = run_key(run, "schema")
         self._run = run
 
     def shard(self, shard: str) -> str:
@@ -93,7 +96,13 @@ class RunLedger:
                 pipe.expire(self.keys.shard(shard), TTL_S)
                 pipe.zadd(self.keys.shards, {shard: now})
             pipe.expire(self.keys.shards, TTL_S)
+            pipe.set(self.keys.schema, LEDGER, ex=TTL_S)
             await pipe.execute()
+
+    async def check_schema(self) -> None:
+        """Raises VersionMismatch if a later release began this run."""
+        found = await self.client.get(self.keys.schema)
+        check_schema("what Redis holds of this run", found, LEDGER, "resume it with the release that began it")
 
     async def withdraw(self, shards: Iterable[str]) -> None:
         """Forget shards: no worker begins them any more, and workers that run them stop within about a second."""
@@ -169,8 +178,10 @@ class RunLedger:
         """Delete the run's keys and withdraw its shards, but keep outcomes that were not collected."""
         if shards := await self._recorded():
             await self.withdraw(shards)
-        collected = await self.client.xlen(self.keys.results) == 0
-        await self.client.delete(self.keys.shards, self.keys.drain, *([self.keys.results] if collected else []))
+        gone = [self.keys.shards, self.keys.drain, self.keys.schema]
+        if await self.client.xlen(self.keys.results) == 0:  # else they were not collected
+            gone.append(self.keys.results)
+        await self.client.delete(*gone)
 
     async def _recorded(self) -> list[str]:
         return [str(shard) for shard in await self.client.zrange(self.keys.shards, 0, -1)]

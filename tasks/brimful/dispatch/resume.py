@@ -31,8 +31,9 @@ async def collect(ledger: RunLedger, profile: Profile) -> Left:
     """Withdraws shards that have no message, or one that does not fit the ledger; their lines are then planned again.
 
     Reads shards before outcomes: a request that ends in between is in both, and counts as ended. Raises FleetError when
-    Redis refuses.
+    Redis refuses, and VersionMismatch when a later release began the run.
     """
+    await retry_until_available(ledger.check_schema)
     await retry_until_available(lambda: ledger.drain(False))
     recorded = await retry_until_available(ledger.outstanding)
     alive = {shard: rows for shard, rows in recorded.items() if rows}

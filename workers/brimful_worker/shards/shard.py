@@ -22,10 +22,11 @@ from typing import Any, Self
 from celery.exceptions import Reject
 
 from brimful.dispatch.ledger import CLAIM_TTL_S, MAX_TRIES, TTL_S, Keys
-from brimful.errors import BadRequest
+from brimful.errors import BadRequest, VersionMismatch
 from brimful.outcome import Cause, Failure, Outcome
 from brimful.request import Request
 from brimful.runtime.aio import cancel_and_wait
+from brimful.schema import MESSAGES, check_schema
 from brimful.state.redis_url import close_redis_client, redis_client
 from brimful_worker.broker.hiredis_packing import packed
 from brimful_worker.shards.claims import Claim, Claims
@@ -176,8 +177,11 @@ class ShardRunner:
                 failure = Failure(Cause.WORKER_LOST, message, permanent=True)
                 outcome = Outcome(id, failure=failure, worker=self._name)
             else:
+                check_schema("the request's message", entry.get("schema"), MESSAGES, "start workers of its release")
                 request = self._parse({**entry["request"], "id": id})
                 outcome = await self._sample(request, scope=shard.run, on_wire=partial(shard.wire, id))
+        except VersionMismatch as error:
+            outcome = Outcome(id, failure=Failure(Cause.VERSION, str(error)), worker=self._name)
         except BadRequest as error:
             outcome = Outcome(id, failure=Failure(Cause.BAD_REQUEST, str(error), permanent=True))
         except asyncio.CancelledError:

@@ -10,10 +10,10 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from brimful.errors import UsageError
+from brimful.errors import UsageError, VersionMismatch
 from brimful.runtime.atomic import atomic_write
+from brimful.schema import FILES, check_schema
 
-_VERSION = 1
 _TRIES = 50  # kept
 _VALUE_SHOWN = 60  # characters
 
@@ -39,14 +39,15 @@ class Sidecar:
 
     @classmethod
     def load(cls, path: Path) -> Sidecar | None:
-        """None when there is no file. Raises UsageError when it cannot be read."""
+        """None when there is no file. Raises UsageError when it cannot be read, VersionMismatch when it is too new."""
         try:
             raw = json.loads(path.read_text("utf-8"))
-            if raw.pop("version") != _VERSION:
-                raise ValueError("another version")
+            check_schema(str(path), raw.pop("version"), FILES, "use the release that wrote it, or --fresh")
             return TypeAdapter(cls).validate_python(raw)
         except FileNotFoundError:
             return None
+        except VersionMismatch:
+            raise
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             reason: object = error
             if isinstance(error, ValidationError):
@@ -60,7 +61,7 @@ class Sidecar:
         """Atomic. Raises FleetError."""
         self.tries = self.tries[-_TRIES:]
         with atomic_write(path) as file:
-            file.write(json.dumps({"version": _VERSION, **asdict(self)}, indent=1).encode() + b"\n")
+            file.write(json.dumps({"version": FILES, **asdict(self)}, indent=1).encode() + b"\n")
 
     def changes(self, parameters: dict[str, Any]) -> list[str]:
         """``NAME was VALUE and is VALUE`` for each parameter that differs now."""
