@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -155,3 +156,28 @@ def test_a_result_that_redis_will_never_take_is_a_failure(
         admin.config_set(setting, before)
     with pytest.raises(PermanentFailure, match="too large for Redis: 24,"):
         results[0].get(timeout=30)
+
+
+def test_a_worker_holds_at_most_one_message_that_redis_does_not_let_it_note(
+    servers: tuple[Valkey, Valkey], tmp_path: Path
+) -> None:
+    """It is in no list then, and lost if the worker is killed. The rest waits in the queue."""
+    fleet, notes = servers
+    with (
+        redis.Redis(port=fleet.port, decode_responses=True) as store,
+        client(fleet.url) as app,
+        PoolWorker(fleet.url, notes=notes.url, name="greedy", arguments=("-Q", "greedy"), directory=tmp_path) as worker,
+    ):
+        worker.ready()
+        worker.process.send_signal(signal.SIGSTOP)
+        results = [app.send_task("t.nap", [0.01], queue="greedy") for _ in range(8)]
+        _out_of_memory(store.execute_command, True)
+        worker.process.send_signal(signal.SIGCONT)
+        wait_until(lambda: "cannot note a delivery" in worker.output, "a delivery that is not noted")
+        worker.process.kill()
+        worker.process.wait()
+        assert store.llen("greedy") >= 7
+        _out_of_memory(store.execute_command, False)
+        store.delete("greedy")
+        for result in results:
+            result.forget()

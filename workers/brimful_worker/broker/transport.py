@@ -49,6 +49,7 @@ from brimful_worker.broker.dead_letters import dead_letters
 from brimful_worker.broker.fairness import fairness
 from brimful_worker.broker.message_check import check_item
 from brimful_worker.broker.qos import QoS, wake_after
+from brimful_worker.broker.unacked import unacked
 
 log = logging.getLogger(__name__)
 
@@ -136,7 +137,8 @@ class Channel(transport.Channel):
     def _brpop_start(self, timeout: float | None = None) -> None:
         # A pause is not a BRPOP with a short timeout: an idle Redis checks timeouts only ten times a second.
         paused = fairness.pause_s() or time.monotonic() < self._refused_until
-        if paused and get_event_loop() is not None:
+        # A message that Redis does not let us note would be lost if this worker died: it takes no second one.
+        if (paused or unacked.unrecorded()) and get_event_loop() is not None:
             return  # other workers go first, or Redis has time to recover
         connection = self.client.connection
         if self._client_id[0] is not connection._sock:
