@@ -191,7 +191,7 @@ class Coordinator:
         }
         message |= {name: value for name, value in optional.items() if value}
         behind = {workload.value: state.waiting.behind(queue) for workload, queue in WORKLOADS.items()}
-        if (description := describe_process(self.name, behind)) != self._description:
+        if (description := describe_process(self.name, self._fleet, behind)) != self._description:
             self._description = message["worker"] = description
         return message
 

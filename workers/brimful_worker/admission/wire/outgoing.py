@@ -45,7 +45,11 @@ class Outgoing:
             self.pause = pause
 
 
-def describe_process(name: str, behind: dict[str, int]) -> str:
-    """JSON text that ``status`` shows; ``behind``: waiters of each workload that Redis does not know."""
-    text: bytes = orjson.dumps({"name": name, "host": _HOST, "pid": os.getpid(), "version": _VERSION, **behind})
+def describe_process(name: str, fleet: str | None, behind: dict[str, int]) -> str:
+    """JSON text that ``status`` shows.
+
+    ``fleet``: None if it is no worker. ``behind``: waiters of each workload that Redis does not know.
+    """
+    process = {"name": name, "fleet": fleet, "host": _HOST, "pid": os.getpid(), "version": _VERSION}
+    text: bytes = orjson.dumps(process | behind)
     return text.decode()
