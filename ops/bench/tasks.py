@@ -88,7 +88,7 @@ class Figures:
     """CPU of the worker per task."""
     redis_ms: float
     commands: float
-    """Redis commands per task, of which the benchmark's own are none."""
+    """Redis commands per task, without the benchmark's own."""
 
 
 class Worker:

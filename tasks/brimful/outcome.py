@@ -176,7 +176,7 @@ class Rollout:
 
     @property
     def tool_calls(self) -> list[Any]:
-        """The message's; empty where there are none."""
+        """Tool calls of the message; an empty list if it has no such field."""
         return list((self.message or {}).get("tool_calls") or ())
 
     @property

@@ -81,7 +81,7 @@ def _query(url: str) -> tuple[Any, str]:
 
 
 def _get(url: str) -> tuple[str | None, str]:
-    """The answer's text, or None and why there is none."""
+    """The answer's text; or None, and the reason."""
     if not url.startswith(("http://", "https://")):
         return None, "the URL must begin with http:// or https://"
     try:

@@ -10,7 +10,7 @@ from brimful.run.display.summary import duration
 from brimful.state.status import Status
 
 ReadStatus = Callable[[], Awaitable[Status | None]]
-"""Gives the fleet's newest figures, None while there are none."""
+"""Returns the fleet's newest figures, or None before the first."""
 
 
 @dataclass(frozen=True)
