@@ -32,7 +32,7 @@ def test_messages_of_live_unacknowledged_requests_are_renewed() -> None:
 def test_a_message_that_is_being_set_aside_counts_for_its_queue() -> None:
     messages = UnackedMessages()
     letters = DeadLetters(messages)
-    channel = SimpleNamespace(qos=SimpleNamespace(leave_to_another=lambda tag: None))
+    channel = SimpleNamespace(qos=SimpleNamespace(leave_to_other_thread=lambda tag: None))
     message = SimpleNamespace(delivery_tag="a", channel=channel)
     letters.set_aside("why", content="5", headers={}, queue="batch", message=message)
     assert messages.count_by_queue() == {"batch": 1}

@@ -36,7 +36,7 @@ def install() -> None:
     Consumer.on_invalid_task = _on_invalid_task
 
 
-def is_the_message_s(error: Exception) -> bool:
+def caused_by_message(error: Exception) -> bool:
     """Whether the message caused ``error``, not the broker. redis-py raises DataError for a value it cannot send."""
     return isinstance(error, redis.DataError) or not isinstance(error, BROKER_ERRORS)
 
@@ -56,7 +56,7 @@ def _create_guarded_handler(self: Consumer, *args: Any, **options: Any) -> Calla
         try:
             handle(message)
         except Exception as error:
-            if not is_the_message_s(error):
+            if not caused_by_message(error):
                 raise
             # The error's text may hold an argument, so only its place is logged.
             log.error("%s for a message:\n%s", type(error).__name__, "".join(traceback.format_tb(error.__traceback__)))

@@ -119,7 +119,7 @@ class DeadLetters:
         pending = _Pending(letter, failure, context, not self._ignores_result(known), message)
         if message is not None:
             self._messages.add(message.delivery_tag, pending)
-            message.channel.qos.leave_to_another(message.delivery_tag)
+            message.channel.qos.leave_to_other_thread(message.delivery_tag)
         self._waiting.put(pending)
         return task_id
 

@@ -215,7 +215,7 @@ class QoS(transport.QoS):
             raise KeyError(exchange)
         return queues
 
-    def leave_to_another(self, delivery_tag: str) -> None:
+    def leave_to_other_thread(self, delivery_tag: str) -> None:
         """Another thread acknowledges this message. It no longer counts here, nor is it requeued by this channel."""
         virtual.QoS.ack(self, delivery_tag)
 

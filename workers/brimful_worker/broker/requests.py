@@ -22,7 +22,7 @@ from brimful.outcome import Cause, Failure
 from brimful.runtime.redaction import describe
 from brimful.state.redis_retry import REDIS_ERRORS
 from brimful.state.revocations import TERMINATE, record_revoked
-from brimful_worker.broker.consumer import is_the_message_s, set_aside
+from brimful_worker.broker.consumer import caused_by_message, set_aside
 from brimful_worker.broker.qos import lost_count
 from brimful_worker.broker.unacked import unacked
 
@@ -94,7 +94,7 @@ class WorkerRequest(Request):  # type: ignore[misc]  # celery ships no types
         try:
             return end(*args, **options)
         except Exception as error:
-            if self.acknowledged or not is_the_message_s(error):
+            if self.acknowledged or not caused_by_message(error):
                 raise
             why = f"{type(error).__name__} when its task ended"
             set_aside(self.message, why, self._eventer)

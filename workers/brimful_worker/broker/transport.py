@@ -44,7 +44,7 @@ from redis.retry import Retry
 
 from brimful.names import plain_queue
 from brimful.state.redis_retry import refused_for_now, reply_text
-from brimful_worker.broker.consumer import is_the_message_s
+from brimful_worker.broker.consumer import caused_by_message
 from brimful_worker.broker.dead_letters import dead_letters
 from brimful_worker.broker.fairness import fairness
 from brimful_worker.broker.message_check import check_item
@@ -184,7 +184,7 @@ class Channel(transport.Channel):
                 self.connection._deliver(item, queue)
                 return
         except Exception as error:
-            if item is not None and not is_the_message_s(error):
+            if item is not None and not caused_by_message(error):
                 raise
             # Only what comes before the message is recorded as unacknowledged raises this: the consumer guards itself.
             why = f"the item is no message ({type(error).__name__})"
@@ -195,7 +195,7 @@ class Channel(transport.Channel):
         try:
             return super()._receive_one(client)
         except Exception as error:
-            if not is_the_message_s(error):
+            if not caused_by_message(error):
                 raise
             log.warning("ignored a malformed broadcast (%s)", type(error).__name__)
             return None
