@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from brimful_worker.gateway.text import prompt_digest, sample_text
+from brimful_worker.gateway.model.text import prompt_digest, sample_text
 from support.commands import Running, nothing_left, records
 from support.gateways import gateway_process
 from support.waiting import wait_until

@@ -21,6 +21,7 @@ BROKEN = "connection broken"
 # fault -> (status, or BROKEN before the headers or in the body; what the body begins with or its error code)
 EXPECTED: dict[str, tuple[int | str, Any]] = {
     "400": (400, "invalid_value"),
+    "400key": (400, "INVALID_ARGUMENT"),
     "401": (401, "invalid_api_key"),
     "402": (402, "insufficient_quota"),
     "403": (403, "permission_denied"),
@@ -59,8 +60,11 @@ EXPECTED: dict[str, tuple[int | str, Any]] = {
     "spaced": (200, b"\xef\xbb\xbf"),
     "stale": (200, b'{"id":'),
     "hang=0.01": (200, b'{"id":'),
+    "longheaders": (200, b'{"id":'),
+    "manyheaders": (200, b'{"id":'),
+    "errorevent": (500, "server_error"),
 }
-WHOLE = {"slow", "drip", "gzip", "spaced", "stale", "hang"}
+WHOLE = {"slow", "drip", "gzip", "spaced", "stale", "hang", "longheaders", "manyheaders"}
 
 
 def test_every_fault_has_its_test() -> None:
@@ -68,7 +72,7 @@ def test_every_fault_has_its_test() -> None:
 
 
 async def call(url: str) -> tuple[int | str, bytes, dict[str, str]]:
-    async with aiohttp.ClientSession(headers=KEY) as session:
+    async with aiohttp.ClientSession(headers=KEY, max_field_size=65536, max_headers=256) as session:
         try:
             async with session.post(f"{url}/completions", json=ASK, allow_redirects=False) as answer:
                 return answer.status, await answer.read(), dict(answer.headers)

@@ -47,7 +47,12 @@ def test_every_form_of_prompt_is_accepted(prompt: Any, count: int) -> None:
         ({"temperature": "hot"}, 400, "invalid_type", "temperature"),
         ({"seed": 1.5}, 400, "invalid_type", "seed"),
         ({"stop": [1]}, 400, "invalid_type", "stop"),
-        ({"stream": True}, 400, "unsupported_value", "stream"),
+        ({"stream": 1}, 400, "invalid_type", "stream"),
+        ({"stream_options": {"include_usage": True}}, 400, "invalid_value", "stream_options"),
+        ({"n": 3, "best_of": 2, "max_tokens": 5}, 400, "invalid_value", "best_of"),
+        ({"best_of": 2000, "max_tokens": 32}, 400, "request_too_large", "max_tokens"),
+        ({"logprobs": 6}, 400, "invalid_value", "logprobs"),
+        ({"echo": "yes"}, 400, "invalid_type", "echo"),
     ],
 )
 def test_an_invalid_field_is_refused_by_name(change: dict[str, Any], status: int, code: str, param: str) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful.runtime.json_bytes import encode
-from brimful_worker.gateway.text import count_tokens, prompt_digest, sample_text
+from brimful_worker.gateway.model.text import count_tokens, prompt_digest, sample_text
 
 
 def test_same_identity_same_text() -> None:

@@ -44,6 +44,14 @@ def gateway(
     disconnect: Annotated[
         str, typer.Option(help="When a client disconnects: free its slot, or finish its request first.")
     ] = "free",
+    shared_tokens_per_s: Annotated[
+        float | None,
+        typer.Option("--shared-throughput", min=0.001, help="Tokens a second that all requests share, as locally."),
+    ] = None,
+    usage: Annotated[str, typer.Option(help="What usage says: true, missing, zero or one_choice.")] = "true",
+    reasoning: Annotated[
+        str, typer.Option(help="Field of the reasoning in chat messages: none, reasoning or reasoning_content.")
+    ] = "none",
     text: Annotated[str, typer.Option(help="Generated text: english, or unicode (unusual characters).")] = "english",
 ) -> None:
     """Run the mock gateway until Ctrl-C. It prints its URL as the only line on stdout.

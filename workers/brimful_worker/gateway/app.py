@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any, Self
+from urllib.parse import unquote
 
 from aiohttp import web
 
@@ -14,7 +16,7 @@ from brimful_worker.gateway.faults.fault import Fault
 from brimful_worker.gateway.generation import Generation
 from brimful_worker.gateway.jobs.routes import job_routes
 from brimful_worker.gateway.options import GatewayOptions
-from brimful_worker.gateway.responses import Refusal, json_response
+from brimful_worker.gateway.responses import REQUEST_ID, Refusal, json_response
 from brimful_worker.gateway.sample_request import SampleRequest
 from brimful_worker.gateway.server import listen
 
@@ -59,6 +61,13 @@ class Gateway(GatewayCore):
         await self.stop()
 
     async def _handle(self, http: web.BaseRequest) -> web.StreamResponse:
+        http[REQUEST_ID] = f"req_{uuid.uuid4().hex}"
+        response = await self._answer(http)
+        if not response.prepared:
+            response.headers["x-request-id"] = http[REQUEST_ID]
+        return response
+
+    async def _answer(self, http: web.BaseRequest) -> web.StreamResponse:
         path = http.raw_path.partition("?")[0].removeprefix("/v1") if http.raw_path[:1] == "/" else http.path
         try:
             return await self._route(http, path)
@@ -77,10 +86,14 @@ class Gateway(GatewayCore):
                 return response
             case "GET", ["models"]:
                 self.check_key(http)
-                models = self.options.models
-                data = [{"id": name, "object": "model", "created": 0, "owned_by": "mock"} for name in models]
-                return json_response({"object": "list", "data": data})
-            case _, ["completions"] | ["chat", "completions"] | ["completion-jobs"] | ["models"]:
+                return json_response({"object": "list", "data": [_model(name) for name in self.options.models]})
+            case "GET", ["models", *parts]:  # a model's name may hold slashes
+                self.check_key(http)
+                name = unquote("/".join(parts))
+                if self.options.models and name not in self.options.models:
+                    raise Refusal(404, "model_not_found", f"The model '{name}' does not exist.", param="model")
+                return json_response(_model(name))
+            case _, ["completions"] | ["chat", "completions"] | ["completion-jobs"] | ["models", *_]:
                 raise Refusal(405, "method_not_allowed", f"{http.method} is not allowed for {path}.")
         if (response := await control(self, http, path)) is not None:
             return response
@@ -94,3 +107,7 @@ class Gateway(GatewayCore):
             response = await generation.respond(fault, http)
             self.request_log.spoiled += fault is not None and fault.after_work and not generation.delivered
             return response
+
+
+def _model(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "mock"}

@@ -18,8 +18,9 @@ from brimful_worker.gateway.jobs.jobs import Jobs
 from brimful_worker.gateway.limits import Budget, Slots, Window
 from brimful_worker.gateway.options import GatewayOptions
 from brimful_worker.gateway.request_log import Arrival, RequestLog
-from brimful_worker.gateway.responses import Refusal, json_response, retry_headers
+from brimful_worker.gateway.responses import REQUEST_ID, Refusal, json_response, retry_headers
 from brimful_worker.gateway.sample_request import SampleRequest, parse_request, read_json
+from brimful_worker.gateway.throughput import SharedThroughput
 
 Serve = Callable[[web.BaseRequest, SampleRequest, dict[str, Any], Fault | None], Awaitable[web.StreamResponse]]
 """Serves an accepted request, given its body's fields and its fault. May raise Refusal."""
@@ -36,6 +37,7 @@ class GatewayCore:
         self.slots = Slots(options.slots, options.waiters, time.monotonic)
         self.window = Window(options.window_s)
         self.budget = Budget(options.budget)
+        self.throughput = SharedThroughput(options.shared_tokens_per_s or 1.0)
         self.faults = Faults(options.faults, options.seed)
         self.jobs = Jobs(options)
         self.request_log = RequestLog(
@@ -52,6 +54,7 @@ class GatewayCore:
         self.slots.resize(self.options.slots)
         self.window.window_s = self.request_log.window.window_s = self.options.window_s
         self.budget.total = self.options.budget
+        self.throughput.tokens_per_s = self.options.shared_tokens_per_s or 1.0
 
     def reset(self) -> None:
         """Clear the request log and the peaks. Limits, Jobs and used tokens stay."""
@@ -87,7 +90,7 @@ class GatewayCore:
     async def receive(self, http: web.BaseRequest, kind: str, serve: Serve) -> web.StreamResponse:
         """Log an arrival from its start to its end, and answer it; a refusal is answered too."""
         log = self.request_log
-        arrival = log.arrive(kind, http.headers.get(_WORKLOAD_HEADER, ""))
+        arrival = log.arrive(kind, http.headers.get(_WORKLOAD_HEADER, ""), http[REQUEST_ID])
         try:
             response = await self._accept(http, kind, arrival, serve)
         except Refusal as refusal:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-import uuid
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -13,10 +12,10 @@ from aiohttp import web
 from brimful_worker.gateway.core import GatewayCore
 from brimful_worker.gateway.faults.fault import Fault, FaultContext
 from brimful_worker.gateway.jobs.jobs import Result
-from brimful_worker.gateway.options import GatewayOptions
+from brimful_worker.gateway.model.completion import Completion, complete
 from brimful_worker.gateway.responses import Refusal, json_response
 from brimful_worker.gateway.sample_request import SampleRequest, read_json
-from brimful_worker.gateway.text import sample_text
+from brimful_worker.gateway.streaming import EventStream, stream_rounds
 
 
 class Generation:
@@ -27,9 +26,11 @@ class Generation:
         self._core = core
         self._request = request
         self._background = background
-        self._answer: dict[str, Any] | None = None
+        self._completion: Completion | None = None
+        self._used = 0
         self._entered = False
         self._until = 0.0
+        self._seconds = 0.0
         self.delivered = False
 
     async def __aenter__(self) -> Self:
@@ -54,32 +55,67 @@ class Generation:
         """Take the request's time, then answer it, or let the fault do so. ``http`` is None for a Job."""
         core, request = self._core, self._request
         draw = core.jitter.random() if core.options.jitter else 0.5
-        seconds = core.options.seconds(max_tokens=request.max_tokens, choices=request.choices, random=draw)
-        self._until = time.monotonic() + seconds
-        if seconds > 0:
-            await asyncio.sleep(seconds)
+        self._seconds = core.options.seconds(max_tokens=request.max_tokens, choices=request.choices, random=draw)
+        self._until = time.monotonic() + self._seconds
+        context = FaultContext(http, core.retry_after, self.answer, self.leave, self.deliver)
+        if request.stream and http is not None and (fault is None or fault.after_work):
+            return await self._stream(EventStream(http), fault, context)
+        await self._take_time(1.0)
         if fault is not None:
-            return await fault.inject(FaultContext(http, core.retry_after, self.answer, self.leave, self.deliver))
+            return await fault.inject(context)
         self.deliver()
         return json_response(self.answer())
 
+    async def _stream(self, events: EventStream, fault: Fault | None, context: FaultContext) -> web.StreamResponse:
+        """A fault comes in the middle of the stream: ``errorevent`` as an event, any other resets the connection."""
+        await events.open()
+        rounds = stream_rounds(self._request, self._complete())
+        for number, chunks in enumerate(rounds):
+            await self._take_time(1 / len(rounds))
+            if fault is not None and number >= len(rounds) // 2:
+                if fault.name != "errorevent":
+                    await context.reset()
+                self.leave()
+                await events.fail("server_error", "The server had an error while processing your request.")
+                return events.response
+            await events.send(*chunks)
+        self.answer()
+        self.deliver()
+        self.leave()
+        await events.send("[DONE]")
+        await events.response.write_eof()
+        return events.response
+
+    async def _take_time(self, share: float) -> None:
+        """Wait for this share of the request's time."""
+        core = self._core
+        if core.options.shared_tokens_per_s is not None:
+            await asyncio.sleep(core.options.latency_s * share)
+            await core.throughput.generate(self._complete().completion_tokens * share)
+        elif self._seconds > 0:
+            await asyncio.sleep(self._seconds * share)
+
+    def _complete(self) -> Completion:
+        if self._completion is None:
+            self._completion = complete(self._request, self._core.options)
+        return self._completion
+
     def answer(self) -> dict[str, Any]:
         """The true answer. Its tokens count as used from now on."""
-        if self._answer is None:
-            self._answer = complete(self._request, self._core.options)
-        return self._answer
+        completion = self._complete()
+        self._used = completion.prompt_tokens + completion.completion_tokens
+        return completion.body
 
     def deliver(self) -> None:
         """Log the choices as sampled: the answer will arrive complete."""
         if not self.delivered:
             self.delivered = True
-            self._core.request_log.sampled(self._request, self.answer()["usage"]["completion_tokens"])
+            self._core.request_log.sampled(self._request, self._complete().completion_tokens)
 
     def leave(self) -> None:
         if self._entered:
             self._entered = False
-            used = self._answer["usage"]["total_tokens"] if self._answer else 0
-            self._core.budget.settle(self._request.hold, used)
+            self._core.budget.settle(self._request.hold, self._used)
             self._core.slots.give()
 
     def _finish(self) -> None:
@@ -98,40 +134,3 @@ async def run_job(core: GatewayCore, request: SampleRequest, on_running: Callabl
     assert isinstance(response, web.Response)
     assert isinstance(response.body, bytes)
     return response.status, read_json(response.body)
-
-
-def complete(request: SampleRequest, options: GatewayOptions) -> dict[str, Any]:
-    """All prompts x n choices, choice i of prompt p at index p*n + i, and the usage. ("Sample many rollouts")"""
-    choices: list[dict[str, Any]] = []
-    generated = 0
-    for digest in request.digests:
-        for choice in range(request.n):
-            text, tokens, finish = sample_text(
-                digest,
-                choice,
-                max_tokens=request.max_tokens,
-                seed=request.seed,
-                model=request.model,
-                greedy=request.greedy,
-                odd=options.text == "unicode",
-            )
-            for stop in request.stop:
-                if (end := text.find(stop)) >= 0:
-                    text, finish = text[:end], "stop"
-                    tokens = len(text.split())
-            generated += tokens
-            message = {"role": "assistant", "content": text}
-            content: dict[str, Any] = {"message": message} if request.chat else {"text": text}
-            choices.append({"index": len(choices), **content, "logprobs": None, "finish_reason": finish})
-    return {
-        "id": ("chatcmpl-" if request.chat else "cmpl-") + uuid.uuid4().hex,
-        "object": "chat.completion" if request.chat else "text_completion",
-        "created": int(time.time()),
-        "model": request.model,
-        "choices": choices,
-        "usage": {
-            "prompt_tokens": request.prompt_tokens,
-            "completion_tokens": generated,
-            "total_tokens": request.prompt_tokens + generated,
-        },
-    }

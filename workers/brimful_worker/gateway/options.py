@@ -40,6 +40,9 @@ class GatewayOptions(BaseModel):
     jitter: float = Field(0.0, ge=0)
     """Multiply the latency by a random factor in 1 +- jitter."""
 
+    shared_tokens_per_s: float | None = Field(None, gt=0)
+    """Tokens a second that all running requests share, as those of one local server; replaces ``per_token_s``."""
+
     models: tuple[str, ...] = ("llama-8b", "llama-70b", "gpt-5.5")
     """Known models; empty accepts every one."""
     keys: tuple[str, ...] = ()
@@ -53,6 +56,11 @@ class GatewayOptions(BaseModel):
     """Tokens that the key has; None is unlimited."""
     budget_status: int = Field(402, ge=400)
     """Status of a request whose hold does not fit, with the code ``insufficient_quota``. (our choice)"""
+
+    usage: Literal["true", "missing", "zero", "one_choice"] = "true"
+    """What an answer's usage says: the truth, nothing, zeros, or the tokens of the first choice only."""
+    reasoning: Literal["none", "reasoning", "reasoning_content"] = "none"
+    """The field of a chat message that holds reasoning, which takes half of ``max_tokens``."""
 
     retry_after: Literal["seconds", "fraction", "ms", "date", "none"] = "seconds"
     """The form in which a 429 names the time to wait, until the window has room or 1 s for a full queue. ``ms`` is the

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from brimful_worker.gateway.limits import Window
+from brimful_worker.gateway.model.text import prompt_digest
 from brimful_worker.gateway.sample_request import SampleRequest
-from brimful_worker.gateway.text import prompt_digest
 
 
 @dataclass(slots=True)
@@ -28,6 +28,7 @@ class Arrival:
     status: int = 0
     code: str = ""
     fault: str = ""
+    request_id: str = ""
     prompts: int = 0
     n: int = 0
     max_tokens: int = 0
@@ -72,14 +73,14 @@ class RequestLog:
 
     # -- written by the gateway ---------------------------------------------------------------------------------
 
-    def arrive(self, kind: str, workload: str) -> Arrival:
+    def arrive(self, kind: str, workload: str, request_id: str) -> Arrival:
         now = time.monotonic()
         self.window.admit(now, None)
         self.first_at = now if self.first_at is None else self.first_at
         self.last_at = now
         self.kinds[kind] += 1
         self.workloads[workload] += 1
-        arrival = Arrival(now, kind, workload)
+        arrival = Arrival(now, kind, workload, request_id=request_id)
         self.arrivals.append(arrival)
         return arrival
 

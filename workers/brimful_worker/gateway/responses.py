@@ -11,6 +11,9 @@ from aiohttp import web
 
 from brimful.runtime import json_bytes
 
+REQUEST_ID = web.RequestKey("request_id", str)
+"""The id of a request, which its response bears as ``x-request-id``."""
+
 _TYPES = {
     401: "authentication_error",
     402: "insufficient_quota",

@@ -109,6 +109,25 @@ async def _stale(context: FaultContext, parameter: str) -> web.StreamResponse:
     return context.whole_response()
 
 
+@fault("longheaders", "the answer with a header of =bytes (default 8000)", int, 8000, after_work=True)
+async def _long_header(context: FaultContext, parameter: int) -> web.StreamResponse:
+    response = context.whole_response()
+    response.headers["x-debug"] = "h" * parameter
+    return response
+
+
+@fault("manyheaders", "the answer with =count further headers (default 150)", int, 150, after_work=True)
+async def _many_headers(context: FaultContext, parameter: int) -> web.StreamResponse:
+    response = context.whole_response()
+    response.headers.update({f"x-debug-{number}": "h" * 40 for number in range(parameter)})
+    return response
+
+
+@fault("errorevent", "an error event in the middle of a stream; otherwise 500", after_work=True)
+async def _error_event(context: FaultContext, parameter: str) -> web.StreamResponse:
+    return json_response(error_body(500, "server_error", "The server had an error."), 500)
+
+
 @fault("jobfail", "the Job fails: its result is a 500 error object")
 async def _job_fails(context: FaultContext, parameter: str) -> web.StreamResponse:
     return json_response(error_body(500, "job_failed", "The Job failed."), 500)

@@ -23,6 +23,7 @@ def _status(name: str, status: int, code: Any, message: str, *, on_arrival: bool
 
 
 _status("400", 400, "invalid_value", "Invalid request.", on_arrival=True)
+_status("400key", 400, "INVALID_ARGUMENT", "API key not valid. Please pass a valid API key.", on_arrival=True)
 _status("401", 401, "invalid_api_key", "Incorrect API key provided.", on_arrival=True)
 _status("402", 402, "insufficient_quota", "Your Budget is at its end.", on_arrival=True)
 _status("403", 403, "permission_denied", "This key may not do that.", on_arrival=True)

@@ -14,7 +14,7 @@ from brimful_worker.gateway.core import GatewayCore
 from brimful_worker.gateway.faults.fault import Fault, FaultContext
 from brimful_worker.gateway.generation import run_job
 from brimful_worker.gateway.jobs.jobs import Result
-from brimful_worker.gateway.responses import json_response
+from brimful_worker.gateway.responses import Refusal, json_response
 from brimful_worker.gateway.sample_request import SampleRequest
 
 
@@ -43,6 +43,8 @@ async def _create(
     """Make the Job, or find the one of the same key. Raises Refusal (409) as ``Jobs.submit`` does."""
     if fault is not None and not fault.after_work:
         return await fault.inject(FaultContext(http, core.retry_after))
+    if request.stream:
+        raise Refusal(400, "unsupported_value", "A Job cannot be streamed.", param="stream")
     key, body = http.headers.get("Idempotency-Key"), json_bytes.encode(fields, sort=True)
     view = core.jobs.view(core.jobs.submit(request, key, body, partial(run_job, core)))
     if fault is not None:
