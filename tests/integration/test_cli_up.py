@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -10,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from brimful_worker.local.server.valkey import free_port
+from brimful_worker.local.server.valkey import Valkey, free_port
 from support.commands import Running, brimful, nothing_left
 from support.gateways import gateway_process
 
@@ -84,7 +85,7 @@ def test_sigterm_stops_the_fleet_too() -> None:
         ((), {}, "ACS_API_BASE"),
         ((), {"ACS_API_BASE": "http://127.0.0.1:9/v1"}, "ACS_API_KEY"),
         (("--workers", "0"), {}, "--workers"),
-        ((), {"BRIMFUL_REDIS_URL": "redis://127.0.0.1:1", "ACS_API_KEY": KEY}, "no Redis at redis://127.0.0.1:1"),
+        ((), {"BRIMFUL_REDIS_URL": "redis://127.0.0.1:1", "ACS_API_KEY": KEY}, "ACS_API_BASE"),
         (("--port", "7000"), {"BRIMFUL_REDIS_URL": "redis://127.0.0.1:1"}, "BRIMFUL_REDIS_URL is set"),
     ],
 )
@@ -93,6 +94,47 @@ def test_a_missing_setting_is_named(flags: tuple[str, ...], env: dict[str, str],
     assert done.returncode == 2
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("away", ["before it starts", "behind a socket", "silent", "while its workers start"])
+def test_it_waits_for_a_redis_that_is_away_and_says_so_once(away: str, tmp_path: Path) -> None:
+    socket_path = tmp_path / "valkey.sock"
+    valkey = Valkey(tmp_path / "valkey", port=free_port(), options=(f"unixsocket {socket_path}",))
+    url = f"unix://{socket_path}?db=0" if away == "behind a socket" else valkey.url
+    env = {"ACS_API_BASE": "http://127.0.0.1:9/v1", "ACS_API_KEY": KEY, "BRIMFUL_REDIS_URL": url}
+    with contextlib.ExitStack() as stack:
+        if away in ("silent", "while its workers start"):
+            stack.enter_context(valkey)
+        if away == "silent":
+            os.kill(valkey.pid, signal.SIGSTOP)
+        up = stack.enter_context(Running("up", "--workers", "1", **env))
+        if away == "while its workers start":
+            up.line_with("logs  ")
+            valkey.kill()
+        assert "no Redis at" in up.line_with("Waiting until it answers")
+        if away == "silent":
+            os.kill(valkey.pid, signal.SIGCONT)
+        else:
+            stack.enter_context(valkey)
+        assert "Waiting" not in up.text_until("1 worker ready")
+        assert up.interrupt() == 0
+        nothing_left(up.family)
+
+
+def test_ctrl_c_ends_the_wait_for_redis() -> None:
+    url = f"redis://127.0.0.1:{free_port()}"
+    with Running("up", ACS_API_BASE="http://127.0.0.1:9/v1", ACS_API_KEY=KEY, BRIMFUL_REDIS_URL=url) as up:
+        up.line_with("Waiting until it answers")
+        assert up.interrupt() == 0
+
+
+def test_a_redis_that_refuses_its_password_is_not_waited_for(tmp_path: Path) -> None:
+    with Valkey(tmp_path / "valkey", password="right") as valkey:
+        url = f"redis://:hush@127.0.0.1:{valkey.port}/0"
+        done = brimful("up", ACS_API_BASE="http://127.0.0.1:9/v1", ACS_API_KEY=KEY, BRIMFUL_REDIS_URL=url)
+    assert done.returncode == 2
+    assert "refuses this user or password" in done.stderr
+    assert "hush" not in done.stderr
 
 
 @pytest.mark.parametrize("flag", ["--port", "--flower-port"])

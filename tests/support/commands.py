@@ -76,12 +76,16 @@ class Running:
 
     def line_with(self, word: str) -> str:
         """The next line of its output that holds ``word``."""
+        return self.text_until(word).splitlines(keepends=True)[-1]
+
+    def text_until(self, word: str) -> str:
+        """Its output up to the next line that holds ``word``."""
         assert self.process.stdout is not None
         seen = []
         for line in self.process.stdout:
             seen.append(line)
             if word in line:
-                return line
+                return "".join(seen)
         raise AssertionError(f"it ended without printing {word!r}: {''.join(seen)}")
 
     def interrupt(self, timeout: float = 60) -> int:

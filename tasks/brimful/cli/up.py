@@ -12,13 +12,16 @@ from typing import Annotated, Any
 import typer
 
 from brimful.config import Settings
-from brimful.errors import UsageError
+from brimful.errors import RedisUnreachable, RedisUnusable, UsageError
 from brimful.runtime.extras import LocalFleet, local_fleet
 from brimful.runtime.interrupt import KeyPresses
 from brimful.state.fleets import take_fleet_over
-from brimful.state.probes import connect
+from brimful.state.probes import connect, unreachable
+from brimful.state.redis_retry import REDIS_ERRORS
+from brimful.state.redis_url import required
 
 _LOOK_S = 0.5
+_AWAY = "Waiting until it answers; Ctrl-C ends the wait"
 
 
 def up(
@@ -35,6 +38,7 @@ def up(
     """Run a whole fleet until Ctrl-C: Redis (unless BRIMFUL_REDIS_URL is set), worker processes and Flower.
 
     Ctrl-C lets the requests on the wire finish; a second Ctrl-C abandons them. Either way no process is left running.
+    While the Redis at BRIMFUL_REDIS_URL does not answer, it says so and waits.
     """
     settings = Settings.load(workers=workers, flower_port=flower_port)
     own_redis = settings.redis_url is None or rehearse
@@ -43,11 +47,12 @@ def up(
     fleet = local_fleet(
         settings, workers=settings.workers, flower=True, rehearse=rehearse, valkey_port=port, keep_logs=not rehearse
     )
-    if settings.redis_url and not own_redis:
-        connect(settings.redis_url).close()  # the workers would wait for it silently
-        if take_over:
-            take_fleet_over(settings)
+    fleet.check_settings()
     with _StopSignal() as stop:
+        if not own_redis:
+            _wait_for_redis(settings, take_over, stop)
+        if stop.asked:
+            return
         fleet.start()
         try:
             _describe(fleet, own_redis=own_redis)
@@ -117,14 +122,43 @@ def _describe(fleet: LocalFleet, *, own_redis: bool) -> None:
     _say("  python -c \"import brimful; print(brimful.sample.delay('The sky is', max_tokens=8).get())\"")
 
 
+def _wait_for_redis(settings: Settings, take_over: bool, stop: _StopSignal) -> None:
+    """Returns when the fleet's Redis answers, or ``stop`` is asked for. Raises RedisUnusable: waiting will not help."""
+    url, said = required(settings.redis_url), False
+    while not stop.asked:
+        try:
+            connect(url).close()
+            if take_over:
+                take_fleet_over(settings)
+            return
+        except RedisUnusable:
+            raise
+        except (RedisUnreachable, *REDIS_ERRORS) as error:
+            said = said or _say_away(url, error)
+        stop.wait(_LOOK_S)
+
+
 def _wait_until_ready(fleet: LocalFleet, workers: int, stop: _StopSignal) -> None:
-    began = time.monotonic()
+    from kombu.exceptions import OperationalError  # slow to import
+
+    began, said = time.monotonic(), False
     while not stop.asked:
         fleet.check()
-        if fleet.ready_workers() >= workers:
+        try:
+            ready = fleet.ready_workers()
+        except (OperationalError, *REDIS_ERRORS) as error:
+            said = said or _say_away(fleet.redis_url, error)
+            stop.wait(_LOOK_S)
+            continue
+        if ready >= workers:
             took = time.monotonic() - began
             _say(f"{workers} worker{'s' if workers > 1 else ''} ready after {took:.1f} s; Ctrl-C stops the fleet")
             return
+
+
+def _say_away(url: str, error: Exception) -> bool:
+    _say(f"{error if isinstance(error, RedisUnreachable) else unreachable(url, error)}. {_AWAY}")
+    return True
 
 
 def _say(text: str) -> None:

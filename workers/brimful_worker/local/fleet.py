@@ -98,6 +98,13 @@ class LocalFleet:
         """How often a worker was restarted."""
         return self._supervisor.restarts if self._supervisor else 0
 
+    def check_settings(self) -> None:
+        """Raises SettingError (no key, no URL, a port taken). Starts nothing; ``start`` calls it too."""
+        if not self._rehearse:
+            _ = self.settings.api_base, self.settings.api_key
+        if self._want_flower:
+            check_port(self.settings)
+
     def start(self) -> None:
         """Returns when all processes are started: work can be enqueued, and is taken when the workers are ready.
 
@@ -162,13 +169,11 @@ class LocalFleet:
         self.stop()
 
     def _start(self) -> None:
+        self.check_settings()
         settings = self.settings
         if self._rehearse:
             key = SecretStr(f"{REHEARSAL_KEY}{secrets.token_hex(12)}")
             settings = settings.placed(redis_url="", api_base="http://127.0.0.1:0/v1", api_key=key)
-        _ = settings.api_base, settings.api_key  # raise SettingError before anything starts
-        if self._want_flower:
-            check_port(settings)
         directory = state_dir(settings.state_dir) / settings.key_tag
         if self._rehearse or settings.redis_url is None:
             redis_url = self._open_valkey(directory, settings)
