@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ from brimful.state.redis_url import celery_settings, without_password
 from brimful.state.target import RedisTarget, find_redis, find_tag
 from brimful_worker.local.server.valkey import Valkey, free_port
 from support.commands import brimful
+from support.waiting import wait_until
 
 KEY = "sk-canary-d0c7"
 
@@ -129,6 +131,21 @@ def test_a_policy_that_would_evict_is_reported_before_there_is_a_limit(valkey: V
         client.config_set("maxmemory-policy", "allkeys-lru")
         found = {check.name: check for check in server_checks(target, client)}
     assert (found["memory"].level, "once a maxmemory is set" in found["memory"].said) == (Level.WARN, True)
+
+
+def test_a_primary_that_takes_writes_without_its_replicas_is_reported(valkey: Valkey, tmp_path: Path) -> None:
+    target = RedisTarget(valkey.url)
+    with Valkey(tmp_path / "replica") as second, connect(second.url) as replica, connect(target.url) as client:
+        assert "replicas" not in {check.name for check in server_checks(target, client)}
+        replica.replicaof("127.0.0.1", valkey.port)
+        wait_until(lambda: client.info("replication")["connected_slaves"] == 1, "the replica is attached")
+        found = {check.name: check for check in server_checks(target, client)}
+        assert found["replicas"].level is Level.WARN
+        assert "min-replicas-to-write 1" in found["replicas"].todo
+        client.config_set("min-replicas-to-write", 1)
+        found = {check.name: check for check in server_checks(target, client)}
+        assert found["replicas"].level is Level.OK
+        replica.replicaof("NO", "ONE")
 
 
 def test_without_the_right_to_use_info_the_other_checks_are_made(valkey: Valkey) -> None:

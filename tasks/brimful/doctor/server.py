@@ -1,4 +1,4 @@
-"""Checks of Redis: it answers, is recent and near, persists its data, evicts nothing, and agrees on the time."""
+"""Checks of Redis: it answers, is recent and near, keeps its data, evicts nothing, and agrees on the time."""
 
 from __future__ import annotations
 
@@ -54,6 +54,7 @@ def server_checks(target: RedisTarget, client: redis.Redis) -> Iterator[Check]:
         said = f"it is a {info['role']}, which takes no writes"
         yield Check("Redis role", Level.FAIL, said, "let BRIMFUL_REDIS_URL name the primary")
     yield _persistence(info)
+    yield from _replication(info)
     yield _eviction(info)
     yield _clock(client)
 
@@ -69,6 +70,24 @@ def _persistence(info: dict[str, Any]) -> Check:
     if info.get("aof_last_write_status", "ok") != "ok":
         return Check("persistence", Level.FAIL, "it cannot write its append-only file", "check its disk")
     return Check("persistence", Level.OK, "append-only file")
+
+
+def _replication(info: dict[str, Any]) -> Iterator[Check]:
+    """Nothing for a server without replicas. INFO has ``min_slaves_good_slaves`` only where both settings are not 0."""
+    if info.get("role") != "master" or not (replicas := int(info.get("connected_slaves", 0))):
+        return
+    said = f"{replicas} replica{'s' if replicas > 1 else ''}"
+    if "min_slaves_good_slaves" in info:
+        yield Check("replicas", Level.OK, f"{said}; it takes no writes without {'them' if replicas > 1 else 'it'}")
+        return
+    yield Check(
+        "replicas",
+        Level.WARN,
+        f"{said} and min-replicas-to-write 0: after a failover, workers that still reach this server go on starting "
+        "requests beside those of the new primary",
+        "set `min-replicas-to-write 1` and `min-replicas-max-lag 5` here and on each replica (CONFIG SET, and in its "
+        "configuration); see docs/redis.md",
+    )
 
 
 def _eviction(info: dict[str, Any]) -> Check:
