@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -228,3 +230,27 @@ async def test_a_network_that_cuts_and_drops_breaks_no_limit(valkey: Valkey, led
                 await more(ledger, 10, "work flows though all was cut")
             assert proxy.dropped >= 4
     check(ledger)
+
+
+@pytest.mark.parametrize("how", ["stopped", "asleep", "paused"][: rounds(1, 3)])
+async def test_a_stall_of_redis_costs_its_own_time_only(tmp_path: Path, ledger: Ledger, how: str) -> None:
+    """The time of the stall counts as passed: else the window's starts would be waited for a second time."""
+    with Valkey(tmp_path / "own", options=("enable-debug-command yes",)) as valkey:
+        client = marked_clean(valkey)
+        with fleet([valkey.url] * 2, ledger, hold_s=0.05) as holders:
+            await ready(holders)
+            await more(ledger, STARTS, "work flows")
+            skew = int(client.hget(KEYS["state"], "skew") or 0)
+            stalled = time.monotonic()
+            if how == "stopped":
+                os.kill(valkey.pid, signal.SIGSTOP)
+                await wait_until_async(lambda: time.monotonic() - stalled > 2 * LEASE_S, "it stands still")
+                os.kill(valkey.pid, signal.SIGCONT)
+            elif how == "paused":
+                client.client_pause(round(2000 * LEASE_S))
+            else:
+                await asyncio.to_thread(client.execute_command, "DEBUG", "SLEEP", 2 * LEASE_S)
+            await more(ledger, 2 * STARTS, "work flows again")
+            assert time.monotonic() - stalled > 2 * LEASE_S
+            assert int(client.hget(KEYS["state"], "skew") or 0) > skew - 1000 * LEASE_S
+        check(ledger)

@@ -167,6 +167,8 @@ class TestClock:
         bound = clock.bound_ms(2.0)
         assert bound is not None
         assert 51_400 <= bound < 51_500  # the slowest of those before was 200 ms slower than the fastest
+        assert not clock.stepped(4.0, 53_400)  # it was sent at 2.0 and carried out at 4.0
+        assert clock.stepped(4.0, 53_600)
         clock.reset()
         assert clock.bound_ms(3.0) is None
 

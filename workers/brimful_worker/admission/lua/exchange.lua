@@ -21,6 +21,7 @@
 --    server       run_id of the server it is connected to; uptime_ms: that server's age
 --    new_epoch    random id, used if an epoch begins
 --    bound_ms     optional: upper limit of the admission's clock, by the process's own clock
+--    stepped      optional true: a clock past bound_ms was stepped, and is held back to it
 --    lease_ms     its value of the lease, used where the limits in force are not known yet
 --    seen         number of the last grant it has taken
 --    rev          revision of the limits it knows
@@ -40,6 +41,7 @@
 --    leave        optional true: the process ends
 -- Returns: an error that begins with SCRIPTERROR if this script has failed; else a JSON object
 --    status       "ok"; "join": join first, nothing was done; "stale": an older command, nothing was done;
+--                 "late": the clock is past bound_ms, nothing was done, to be sent again at once with a new bound;
 --                 "schema": the fleet uses another schema, in the field schema; nothing was done, no other field is set
 --    epoch, now   the epoch in force; the clock
 --    grants       optional [[number, ticket, granted_at]]
@@ -75,6 +77,7 @@ local me = message.process
 --#include parts/grants.lua
 
 local function exchange()
+  if late then return cjson.encode({status = 'late', epoch = state.epoch, now = now}) end
   local schema = other_schema()
   if schema then return cjson.encode({status = 'schema', schema = schema}) end
 

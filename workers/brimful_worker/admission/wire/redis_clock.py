@@ -11,7 +11,7 @@ from collections import deque
 _KEPT = 16
 _SLACK_S = 0.25
 """How far the clock may run ahead of this process's before that counts as a step; less than the network's part of the
-guard. A command that takes this much longer than the slowest of those kept looks like a step too, and is held back."""
+guard. A command that takes this much longer than the slowest of those kept is sent again: see :meth:`stepped`."""
 _SLACK_SHARE = 0.005
 
 
@@ -40,3 +40,11 @@ class RedisClock:
             return None
         slack = _SLACK_S + _SLACK_SHARE * (sent - self._last_sent)
         return int((sent - min(self._offsets) + slack) * 1000)
+
+    def stepped(self, received: float, now_ms: float) -> bool:
+        """Whether a reply received at this time shows more than the clock can without a step forward.
+
+        If not, a stall of Redis or of the network explains why its command was carried out past its bound.
+        """
+        bound = self.bound_ms(received)
+        return bound is not None and now_ms > bound

@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 SCHEMA = 1
 """Version of the admission's keys, messages and script. Processes of different versions never share a Redis: raise it
 with every change that an older script would misread. Workers that send no version count as version 1."""
+_LATE_MOST = 3
+"""Commands in a row that came late: from then on the network is taken as slower than it was, not as stalling."""
 _INCLUDE = re.compile(r"^--#include (\S+)$", re.MULTILINE)
 
 
@@ -85,16 +87,21 @@ class Rpc:
 
     async def call(self, message: dict[str, Any], seen: Callable[[], int]) -> Answer:
         """Send until answered. ``seen`` gives the number of the last grant taken, at each sending."""
-        first_sent = boot_time()
+        first_sent, late, stepped = boot_time(), 0, False
         while True:
             try:
                 if not self._connection.connected:
                     await self._connect()
-                answer = await self._send(first_sent, {**message, **self._circumstances(), "seen": seen()})
+                circumstances = self._circumstances() | {"seen": seen()} | ({"stepped": True} if stepped else {})
+                answer = await self._send(first_sent, message | circumstances)
             except (ConnectionDown, ResponseError) as error:
                 self._failed(_failure(error))
                 await self._connection.close()
                 await self._backoff.sleep()
+                continue
+            if answer.reply["status"] == "late":
+                late += 1
+                stepped = late >= _LATE_MOST or self._clock.stepped(answer.received, answer.reply["now"])
                 continue
             if answer.reply["status"] == "ok":
                 self._succeeded()

@@ -1,8 +1,10 @@
 -- clock: Redis's TIME without its steps. After a step backward, grants would lie "in the future" for as long as the step;
 -- a step forward would end leases and the window early. So the clock never goes back, and never past what the sending
--- process's own clock allows. A joining process cannot tell: it does not move the clock over a gap in which other
+-- process's own clock allows. A command past that bound is either from before a stall of Redis or the network, which is no
+-- reason to hold the clock back, or the clock was stepped: the process tells which (exchange.lua, `late` and `stepped`).
+-- A joining process cannot tell: it does not move the clock over a gap in which other
 -- processes, still subscribed, would have sent something. The difference to TIME is kept as skew.
-local now
+local now, late
 
 local function listeners(channel)
   return redis.call('PUBSUB', 'NUMSUB', channel)[2]
@@ -19,12 +21,15 @@ do
   local time = redis.call('TIME')
   local real = time[1] * 1000 + math.floor(time[2] / 1000)
   now = real + number('skew')
+  late = message.epoch == state.epoch and message.bound_ms and now > message.bound_ms and not message.stepped
   if message.epoch == state.epoch then
-    now = math.min(now, message.bound_ms or now)
+    if not late then now = math.min(now, message.bound_ms or now) end
   elseif state.last and now - number('last') > 2 * message.lease_ms and others_live() then
     now = number('last')
   end
   if now < number('last') then now = number('last') end
-  if now - real ~= number('skew') then put('skew', now - real) end
-  put('last', now)
+  if not late then
+    if now - real ~= number('skew') then put('skew', now - real) end
+    put('last', now)
+  end
 end
