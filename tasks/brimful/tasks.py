@@ -113,7 +113,9 @@ sample: SampleTask = app.task(
 )(_sample)
 
 
-@app.task(base=CoroutineTask, name=TASK_SHARD, shared=False, ignore_result=True)  # type: ignore[untyped-decorator]
+@app.task(  # type: ignore[untyped-decorator]
+    base=CoroutineTask, name=TASK_SHARD, shared=False, ignore_result=True, store_errors_even_if_ignored=True
+)
 async def shard(run: str, shard: str, requests: list[dict[str, Any]]) -> dict[str, Any]:
     """Sample many requests of one run; for drivers, which record the shard in the run's ledger first.
 

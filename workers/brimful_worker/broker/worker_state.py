@@ -1,7 +1,7 @@
 """Celery's per-process worker state: the only module that reads it, so that an upgrade is checked in one place.
 
 Private parts of celery 5.7.0:
-    celery.worker.state: active_requests, maybe_shutdown, requests, should_terminate
+    celery.worker.state: active_requests, maybe_shutdown, requests, should_terminate, successful_requests
     celery.worker.autoscale.Autoscaler: max_concurrency
 """
 
@@ -12,6 +12,10 @@ from weakref import ref
 
 from celery.signals import worker_ready
 from celery.worker import state
+from celery.worker.control import inspect_command
+
+ENDED = "brimful_ended"
+"""A remote control command: which tasks of ``ids`` succeeded in this worker. Celery remembers the last 1,000 ids."""
 
 _worker: Any = lambda: None  # noqa: E731  # a reference that is dead
 
@@ -46,3 +50,9 @@ def autoscale_maximum() -> int:
 def _remember(sender: Any, **_: Any) -> None:
     global _worker
     _worker = ref(sender.controller)
+
+
+@inspect_command(name=ENDED, variadic="ids", signature="[id1 [id2 [... [idN]]]]")  # type: ignore[untyped-decorator]
+def _ended(_panel: Any, ids: list[str], **_: Any) -> dict[str, Any]:
+    """Tasks that have succeeded in this worker, of those given."""
+    return {"succeeded": [id for id in ids if id in state.successful_requests]}
