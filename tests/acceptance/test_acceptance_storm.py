@@ -10,21 +10,14 @@ import random
 import signal
 from pathlib import Path
 
-import psutil
 import pytest
 
 from brimful_worker.local.server.valkey import Valkey
+from support.chaos import LONG, rounds
 from support.commands import Running, nothing_left, records, write_prompts
+from support.kills import STARTS, WINDOW_S, killed_under_a_run
 from support.strict_gateway import StrictGatewayProcess
 from support.waiting import wait_until
-
-LONG = os.environ.get("BRIMFUL_CHAOS") == "long"
-LINES = 3000 if LONG else 300
-LIMITS = {"BRIMFUL_STARTS": "120", "BRIMFUL_WINDOW_S": "6"}
-
-
-def _workers(up: Running) -> list[psutil.Process]:
-    return [process for process in up.look() if process.is_running() and "worker" in process.cmdline()]
 
 
 def _lines(out: Path) -> int:
@@ -35,34 +28,15 @@ def _lines(out: Path) -> int:
 @pytest.mark.timeout(1800 if LONG else 240)
 @pytest.mark.parametrize("memory", ["kept", "lost"])
 def test_workers_and_the_server_are_killed_under_a_run(tmp_path: Path, memory: str) -> None:
-    dice = random.Random(7)
-    prompts, out = write_prompts(tmp_path / "prompts.jsonl", LINES), tmp_path / "out.jsonl"
     valkey = Valkey(tmp_path / "valkey", appendonly=memory == "kept")
-    with valkey, StrictGatewayProcess(starts=120, window=6, latency=0.4, spread=0.2) as gateway:
-        env = {"ACS_API_BASE": gateway.url, "ACS_API_KEY": "sk-storm", "BRIMFUL_REDIS_URL": valkey.url, **LIMITS}
-        with Running("up", "--workers", "4", **env) as up:
-            run = Running("run", prompts, "-o", out, "--pack", "off", "--max-tokens", "4", **env)
-            with run:
-                deaths = 0
-                for share in range(1, 9 if LONG else 4):
-                    goal = LINES * share // (10 if LONG else 5)
-                    wait_until(lambda goal=goal: _lines(out) >= goal or run.process.poll() is not None, "progress", 300)
-                    if share % 3 == 2:
-                        valkey.kill()
-                        valkey.start()
-                    else:
-                        for worker in dice.sample(workers := _workers(up), k=max(1, len(workers) // 2)):
-                            worker.kill()
-                            deaths += 1
-                output, _ = run.process.communicate(timeout=600)
-                assert run.process.returncode == 0, output
-            assert up.interrupt() == 0
-            nothing_left(up.family)
+    with valkey, StrictGatewayProcess(starts=STARTS, window=WINDOW_S, latency=0.4, spread=0.2) as gateway:
+        where = {"BRIMFUL_REDIS_URL": valkey.url}
+        lines, kills = rounds(300, 3000), rounds(3, 8)
+        deaths = killed_under_a_run(tmp_path, gateway, valkey, where, lines=lines, rounds=kills, workers=4)
         ledger = gateway.ledger()
     assert deaths >= 2
-    assert sorted(record["id"] for record in records(out)) == sorted(f"p{place}" for place in range(LINES))
     assert ledger["peak_active"] <= 16
-    assert ledger["most_in_window"] <= 120
+    assert ledger["most_in_window"] <= STARTS
     assert set(ledger["statuses"]) == {"200"}
 
 

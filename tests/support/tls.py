@@ -13,15 +13,28 @@ from pathlib import Path
 
 def certificate_in(folder: Path) -> tuple[Path, ssl.SSLContext]:
     """A self-signed certificate for 127.0.0.1, and a server's context with it."""
-    cert, key = folder / "cert.pem", folder / "key.pem"
+    cert, key = _self_signed(folder, "cert", "key")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(cert, key)
+    return cert, context
+
+
+def client_certificate_in(folder: Path, server: ssl.SSLContext) -> tuple[Path, Path]:
+    """A client's certificate and its key. From now on ``server`` refuses all who do not show this certificate."""
+    cert, key = _self_signed(folder, "client", "client-key")
+    server.verify_mode = ssl.CERT_REQUIRED
+    server.load_verify_locations(cert)
+    return cert, key
+
+
+def _self_signed(folder: Path, name: str, key_name: str) -> tuple[Path, Path]:
+    cert, key = folder / f"{name}.pem", folder / f"{key_name}.pem"
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=test",
          "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(cert)],
         check=True, capture_output=True,
     )  # fmt: skip
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(cert, key)
-    return cert, context
+    return cert, key
 
 
 @contextlib.contextmanager

@@ -1,0 +1,34 @@
+"""Workers and the server are killed under a run, through each kind of Redis URL that docs/redis.md promises."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.chaos import LONG, rounds
+from support.kills import STARTS, WINDOW_S, killed_under_a_run
+from support.pairings import PAIRINGS, reached_by, refused_commands
+from support.strict_gateway import StrictGatewayProcess
+
+SHORT = ("acl", "client_certificate", "unix", "sentinel")
+"""In `make test`; `make chaos` takes all. The plain form is that of every other storm."""
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(1800 if LONG else 240)
+@pytest.mark.parametrize("pairing", PAIRINGS if LONG else SHORT)
+def test_kills_under_a_run(tmp_path: Path, pairing: str) -> None:
+    lines, kills = rounds(60, 1500), rounds(2, 8)
+    quick = {} if LONG else {"BRIMFUL_LEASE_S": "2", "BRIMFUL_VISIBILITY_TIMEOUT_S": "3"}
+    with (
+        reached_by(pairing, tmp_path) as (where, valkey),
+        StrictGatewayProcess(starts=STARTS, window=WINDOW_S, latency=0.4, spread=0.2) as gateway,
+    ):
+        deaths = killed_under_a_run(tmp_path, gateway, valkey, where, lines=lines, rounds=kills, workers=2, **quick)
+        ledger = gateway.ledger()
+        assert refused_commands(valkey) == []
+    assert deaths >= 1
+    assert ledger["peak_active"] <= 16
+    assert ledger["most_in_window"] <= STARTS
+    assert set(ledger["statuses"]) == {"200"}
