@@ -8,7 +8,7 @@ from types import SimpleNamespace
 class FakeRequest:
     def __init__(self, tag: str, *, queue: str = "batch", acknowledged: bool = False, eta: str | None = None) -> None:
         self.message = SimpleNamespace(delivery_tag=tag)
-        self.delivery_info = {"routing_key": queue}
+        self.queue = queue
         self.acknowledged = acknowledged
         self.eta = eta
         self.time_start: float | None = None

@@ -16,7 +16,15 @@ from brimful.config import Settings
 from brimful.errors import UsageError
 from brimful.names import Workload
 from brimful.state.keys import ADMISSION, admission_keys
-from brimful_worker.admission.policy import GATHER_MOST_S, Limits, Rules, gather_s, release_delay, wire_lag
+from brimful_worker.admission.policy import (
+    GATHER_BUSY_S,
+    GATHER_MOST_S,
+    Limits,
+    Rules,
+    gather_s,
+    release_delay,
+    wire_lag,
+)
 from brimful_worker.admission.recent_starts import RecentStarts
 from brimful_worker.admission.waiters import WORKLOADS, Queue, Waiter, Waiters
 from brimful_worker.admission.wire.outgoing import Outgoing
@@ -140,6 +148,10 @@ class TestPolicy:
     @pytest.mark.parametrize(("held", "seconds"), [(0, 0.0), (16, 0.0), (99, 0.0), (500, 0.005), (5000, GATHER_MOST_S)])
     def test_only_a_process_that_holds_much_waits_between_commands(self, held: int, seconds: float) -> None:
         assert gather_s(held) == pytest.approx(seconds)
+
+    def test_a_busy_process_waits_between_commands(self) -> None:
+        assert gather_s(0, took_s=0.0005) == pytest.approx(0.002)
+        assert gather_s(0, took_s=0.1) == gather_s(500, took_s=0.1) == GATHER_BUSY_S < gather_s(5000, took_s=0.1)
 
 
 class TestClock:

@@ -1,10 +1,17 @@
-"""The pool's semaphore, and its queue of calls for the main thread."""
+"""The pool's semaphore, its queue of calls for the main thread, and its batches of events."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
+from celery import Celery
+from celery.events.dispatcher import EventDispatcher
+from celery.worker.consumer.consumer import Consumer
 from kombu.asynchronous import Hub
 from kombu.asynchronous.semaphore import LaxBoundedSemaphore
 
+from brimful_worker.pool.events import EventBatches
 from brimful_worker.pool.mainthread import MainThreadQueue
 from brimful_worker.pool.semaphore import PoolSemaphore
 
@@ -108,3 +115,50 @@ def test_the_main_threads_calls_are_made_in_order_and_a_failure_stops_none() -> 
         main.put(call)
     main.drain()
     assert done == [1, 2]
+
+
+class Published:
+    """A consumer with Celery's own dispatcher, and a producer that keeps what it is given."""
+
+    def __init__(self, hub: Hub | None) -> None:
+        self.hub = hub
+        self.messages: list[list[dict[str, Any]]] = []
+        self.batches = EventBatches()
+        with Celery("events", broker="memory://", set_as_current=False) as app:
+            self.event_dispatcher = EventDispatcher(
+                app.connection_for_write(), app=app, buffer_group=["task"], on_send_buffered=self._buffered
+            )
+        self.event_dispatcher.producer = SimpleNamespace(publish=lambda events, **_: self.messages.append(events))
+
+    def _buffered(self) -> None:
+        self.batches.buffered(self)
+
+    def _flush_events(self) -> None:
+        Consumer._flush_events(self)
+
+    def send(self, number: int) -> None:
+        for one in range(number):
+            self.event_dispatcher.send("task-started", uuid=str(one))
+
+
+def test_events_of_a_moment_are_one_message() -> None:
+    hub = Hub()
+    published = Published(hub)
+    published.send(30)
+    assert published.messages == []
+    published.batches.flush()
+    published.send(5)
+    published.batches.flush()
+    assert [len(events) for events in published.messages] == [30, 5]
+    assert len(hub.timer) == 2
+    hub.close()
+
+
+def test_many_events_do_not_wait() -> None:
+    hub = Hub()
+    published = Published(hub)
+    published.send(250)
+    assert [len(events) for events in published.messages] == [100, 100]
+    published.batches.flush()
+    assert sum(map(len, published.messages)) == 250
+    hub.close()

@@ -19,6 +19,7 @@ from celery import Celery
 from celery.app.task import Context
 
 from brimful.errors import BadRequest
+from brimful.names import plain_queue
 from brimful.state.dead_letters import DeadLetter, add, digest, shown_headers
 from brimful.state.redis_retry import reply_text
 from brimful_worker.broker.message_check import is_name
@@ -48,8 +49,8 @@ class _Pending:
     eta = time_start = None
 
     @property
-    def delivery_info(self) -> Mapping[str, Any]:
-        return {"routing_key": self.letter.queue}
+    def queue(self) -> str:
+        return plain_queue(self.letter.queue)
 
 
 class DeadLetters:

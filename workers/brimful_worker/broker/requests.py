@@ -17,7 +17,7 @@ from celery.app.task import Task
 from celery.signals import task_revoked
 from celery.worker.request import Request
 
-from brimful.names import TASK_SAMPLE, TASK_SHARD
+from brimful.names import TASK_SAMPLE, TASK_SHARD, plain_queue
 from brimful.outcome import Cause, Failure
 from brimful.runtime.redaction import describe
 from brimful.state.redis_retry import REDIS_ERRORS
@@ -65,6 +65,7 @@ class WorkerRequest(Request):  # type: ignore[misc]  # celery ships no types
         if described is not None:  # the publisher may have put the arguments there
             self._argsrepr, self._kwargsrepr = described
             self.request_dict["argsrepr"], self.request_dict["kwargsrepr"] = described
+        self.queue = plain_queue(str(self.delivery_info.get("routing_key")))
         unacked.add(message.delivery_tag, self)
 
     def info(self, safe: bool = False) -> Any:

@@ -66,6 +66,7 @@ class Channel(transport.Channel):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self._refused_until = -_LOG_AGAIN_S
+        self._kept_client: Any = None
         super().__init__(*args, **options)
         self._left_out: frozenset[str] = frozenset()
         """Queues that the BRPOP under way does not ask."""
@@ -115,6 +116,14 @@ class Channel(transport.Channel):
     def blocking_client(self) -> Any:
         """A client of its own connection pool, for any one thread."""
         return self._create_client()
+
+    def _create_client(self, asynchronous: bool = False) -> Any:
+        # kombu makes a client for every command, which costs more than the command.
+        if asynchronous:
+            return super()._create_client(asynchronous)
+        if self._kept_client is None or self._kept_client.connection_pool is not self.pool:
+            self._kept_client = super()._create_client()
+        return self._kept_client
 
     def close(self) -> None:
         if self.closed:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from weakref import WeakValueDictionary
 
-from brimful.names import plain_queue
 from brimful_worker.broker.worker_state import reserved_requests, running_requests
 
 
@@ -95,9 +94,9 @@ class UnackedMessages:
         Those that wait for their ETA do not count.
         """
         return Counter(
-            plain_queue(str(request.delivery_info.get("routing_key")))
+            request.queue
             for request in self._live()
-            if not request.acknowledged and (request.eta is None or request.time_start)
+            if not request.acknowledged and (request.time_start or request.eta is None)
         )
 
     def kept(self) -> set[str]:

@@ -25,6 +25,7 @@ from celery.exceptions import Reject
 from brimful_worker import logs
 from brimful_worker.broker.worker_state import cold_shutdown
 from brimful_worker.metrics import catalogue as metrics
+from brimful_worker.pool.events import event_batches
 from brimful_worker.pool.execution import Execution
 from brimful_worker.pool.mainthread import MainThreadQueue
 from brimful_worker.pool.process import prepare
@@ -117,6 +118,7 @@ class TaskPool(BasePool):  # type: ignore[misc]  # celery ships no types
             self._main_thread.arrived.wait(_TICK_S)
         self._stopped = True
         self._process.stop(_CLOSE_S, 1.0 if cold_shutdown() else _CLOSE_S)
+        self._main_thread.put(event_batches.flush)
         self._main_thread.drain_all()
 
     def _end_all(self) -> None:

@@ -23,7 +23,7 @@ from brimful_worker.broker.dead_letters import dead_letters
 from brimful_worker.broker.fairness import fairness
 from brimful_worker.broker.renewal import Renewal
 from brimful_worker.broker.worker_state import raise_if_shutting_down
-from brimful_worker.pool import task_context
+from brimful_worker.pool import events, task_context
 from brimful_worker.pool.execution import adapt_tasks
 from brimful_worker.pool.loop import LoopThread
 
@@ -113,6 +113,7 @@ def prepare(app: Celery, node: str) -> Process:
     logs.install()
     mingle.install()
     requests.install()
+    events.install()
     if TASK_SAMPLE not in app.tasks:
         return Process(app, node, None)
     assemble: Callable[[str], WorkerPort] = symbol_by_name(_ASSEMBLE)  # type: ignore[no-untyped-call]

@@ -60,6 +60,8 @@ class Coordinator:
         """Revision and ids of the fleet's processes; each command confirms the revision."""
         self._paused_until, self._pause_reason = 0.0, ""
         self._last_sent = boot_time()
+        self._took_s = 0.0
+        """From the last command's sending to its reply, as this process saw it."""
         self._description = ""
         self._leaving = False
         self._differs = False
@@ -125,7 +127,8 @@ class Coordinator:
     def _gathering_s(self) -> float:
         if self._leaving or not self._epoch or self.local_state.outgoing.pause:
             return 0.0
-        return max(0.0, self._last_sent + gather_s(len(self.local_state.held)) - boot_time())
+        gather = gather_s(len(self.local_state.held), self._took_s)
+        return max(0.0, self._last_sent + gather - boot_time())
 
     def _due(self) -> float:
         state, rules = self.local_state, self.local_state.rules
@@ -226,7 +229,7 @@ class Coordinator:
             self._epoch = reply["epoch"]
             self._members = 0, self._members[1]  # revisions are an epoch's
         self._clock.note(sent, now_ms)
-        self._last_sent = sent
+        self._last_sent, self._took_s = sent, received - sent
         if limits := reply.get("limits"):
             self._rev = reply["rev"]
             self._overrides = reply.get("overrides")
