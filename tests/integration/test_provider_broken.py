@@ -240,3 +240,39 @@ def test_a_connection_is_watched_for_its_own_request_only(loop: str) -> None:
             assert said == ["watch", "unwatch"], "although the lease is still held, as a Job's is"
 
     run(loop, test)
+
+
+def _head(*headers: str) -> bytes:
+    return "\r\n".join(["HTTP/1.1 200 OK", "Content-Length: 2", *headers, "", "{}"]).encode()
+
+
+@pytest.mark.parametrize(
+    "headers", [["x-a: " + "h" * 8300], ["x-a: " + "h" * 100_000], [f"x-{number}: h" for number in range(1500)]],
+    ids=["8 KB", "100 KB", "1,500 headers"],
+)  # fmt: skip
+async def test_a_long_head_is_read(headers: list[str]) -> None:
+    """The answer is paid for."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
+        await reader.readuntil(b"{}")
+        writer.write(_head(*headers))
+
+    async with Bench(serve) as bench:
+        answer = await bench.ask()
+    assert isinstance(answer, Answer)
+    assert (answer.status, answer.body) == (200, b"{}")
+    assert len(answer.headers) == 1 + len(headers)
+
+
+async def test_a_head_without_end_is_permanent() -> None:
+    """The next answers would be the same, and each of them is paid for."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
+        await reader.readuntil(b"{}")
+        writer.write(_head("x-a: " + "h" * 300_000))
+
+    async with Bench(serve) as bench:
+        answer = await bench.ask()
+    assert isinstance(answer, TransportError)
+    assert (answer.cause, answer.permanent) == (Cause.BAD_ANSWER, True)
+    assert "longer than brimful reads" in answer.message

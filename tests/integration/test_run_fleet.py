@@ -142,6 +142,30 @@ def test_failures_are_recorded_and_retried(tmp_path: Path, refusing: str) -> Non
     assert not (tmp_path / "out.jsonl.errors.jsonl").exists()
 
 
+@pytest.mark.parametrize("refusing", [400, 404], indirect=True)
+@pytest.mark.parametrize("pack", ["off", "auto"])
+def test_a_provider_that_refuses_everything_stops_the_run_with_its_words(
+    tmp_path: Path, refusing: str, pack: str
+) -> None:
+    """A gateway may say 400 for a wrong key, or 404 for a wrong path: it is no fault of 2,000 lines."""
+    source, out = write_prompts(tmp_path / "in.jsonl", 2000), tmp_path / "out.jsonl"
+    env = {"ACS_API_BASE": refusing, "ACS_API_KEY": KEY}
+    done = brimful(*_arguments(source, out, "--json", "--pack", pack), **env)
+    assert done.returncode == 1, done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert "no (refused)" in last
+    assert "--keep-going" in last
+    summary = json.loads(done.stdout)
+    assert (summary["ended"], summary["rollouts"]) == ("error", 0)
+    assert 0 < summary["starts"] <= 150
+    assert (summary["left"], summary["failed"]) == (2000, 0)
+    assert not (tmp_path / "out.jsonl.errors.jsonl").exists()
+    with StrictGatewayProcess() as gateway:
+        again = brimful(*_arguments(source, out, "--json"), ACS_API_BASE=gateway.url, ACS_API_KEY=KEY)
+        assert again.returncode == 0, again.stderr
+    assert len(records(out)) == 2000
+
+
 def test_a_closed_standard_output_ends_the_run(tmp_path: Path) -> None:
     source = write_prompts(tmp_path / "in.jsonl", 300)
     process = subprocess.Popen(

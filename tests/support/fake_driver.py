@@ -46,6 +46,7 @@ class FakeDriver:
         self.asked: list[Unit] = []
         self.total: int | None = None
         self.status = DriveStatus()
+        self.refused: Failure | None = None
 
     async def recover(self) -> Recovered:
         return self._recovered

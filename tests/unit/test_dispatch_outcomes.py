@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from brimful.dispatch.outcomes import Outcomes, attempts_since
+from brimful.dispatch.outcomes import Outcomes, SameRefusals, attempts_since
 from brimful.outcome import Cause, Failure, Outcome
 from brimful.packing.batcher import Batcher
 from brimful.packing.pack_size import PackSizer
@@ -24,6 +24,28 @@ def test_a_refused_pack_is_split_and_counted() -> None:
     outcome = Outcome("r", failure=failure, attempts=1, retries={"bad_request": 1}, started_at=None)
     assert Outcomes(batcher, sizer, status).records(packed, outcome) == []
     assert (status.split, status.packed, status.attempts, status.retries) == (1, 1, 1, {"bad_request": 1})
+
+
+def test_the_same_refusal_of_every_request_is_noticed() -> None:
+    wrong_key = Failure(Cause.BAD_REQUEST, "HTTP 400: API key not valid", 400, permanent=True)
+    throttled = Failure(Cause.RATE_LIMITED, "HTTP 429", 429)
+    too_long = Failure(Cause.BAD_REQUEST, "HTTP 400: 9000 tokens are too many", 400, permanent=True)
+    filtered = Failure(Cause.CONTENT_FILTER, "HTTP 400: filtered", 400, permanent=True)
+
+    def noticed(*ended: tuple[Failure | None, int]) -> Failure | None:
+        refusals = SameRefusals()
+        for failure, lines in ended:
+            refusals.add(failure, lines)
+        return refusals.failure
+
+    assert noticed(*[(wrong_key, 1)] * 19) is None
+    assert noticed(*[(wrong_key, 1)] * 19, (throttled, 1), (wrong_key, 1)) is wrong_key
+    assert noticed(*[(wrong_key, 0)] * 63) is None
+    assert noticed(*[(wrong_key, 0)] * 64) is wrong_key
+    assert noticed((wrong_key, 125)) is wrong_key
+    for other in (None, too_long, filtered):
+        assert noticed((other, 1), *[(wrong_key, 1)] * 99) is None
+        assert noticed(*[(wrong_key, 1)] * 5, (other, 1), *[(wrong_key, 1)] * 99) is None
 
 
 def test_attempts_before_this_submitter_are_not_counted() -> None:

@@ -53,6 +53,8 @@ GOOD = [
     ("chat, a tool call", completion(chat_choice(0, None, "tool_calls", tool_calls=[{"id": "t"}])), 1),
     ("chat, a refusal", completion(chat_choice(0, None, refusal="I cannot")), 1),
     ("chat, thoughts used the tokens up", completion(chat_choice(0, None, "length")), 1),
+    ("chat, reasoning only", completion(chat_choice(0, None, "stop", reasoning="so")), 1),
+    ("chat, reasoning_content only", completion(chat_choice(0, None, "stop", reasoning_content="so")), 1),
     ("chat, content in parts", completion(chat_choice(0, [{"type": "text", "text": "a"}])), 1),
 ]
 

@@ -75,6 +75,20 @@ def test_neither_key_nor_prompt_is_quoted(message: str, fields: dict[str, Any], 
     assert redact(refusal(message), KEY, request).message == clean
 
 
+@pytest.mark.parametrize("key", ["none", "x", "EMPTY", "content"])
+def test_a_key_that_is_an_ordinary_word_leaves_messages_readable(key: str) -> None:
+    """Local servers take any key, and people set ``none`` or ``x``."""
+    request = Request.parse({"prompt": "a"}, get_profile("acs"), max_tokens=1)
+    answer = replace(refusal("HTTP 200: none of 3 choices has content; next"), code="content_extra")
+    assert redact(answer, key, request) == answer
+
+
+def test_a_short_key_is_replaced_as_a_whole_word() -> None:
+    request = Request.parse({"prompt": "a"}, get_profile("acs"), max_tokens=1)
+    answer = redact(refusal("HTTP 400: abcd1234, abcd12345, x-abcd1234 (abcd1234)"), "abcd1234", request)
+    assert answer.message == "HTTP 400: [key], abcd12345, x-abcd1234 ([key])"
+
+
 @pytest.mark.parametrize(
     ("code", "kept"), [("queue_full", "queue_full"), (KEY, None), (f"key {KEY}", None), (LONG[:60], None)]
 )

@@ -55,6 +55,9 @@ def run(
         bool, typer.Option("--retry-errors", help="Sample only the requests that failed before.")
     ] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over; the old files are renamed.")] = False,
+    keep_going: Annotated[
+        bool, typer.Option("--keep-going", help="Go on though every request is refused in the same words.")
+    ] = False,
     budget_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens that the whole run may use.")] = None,
     pack: Pack = "auto",
     workload: Annotated[str, typer.Option(help="batch, or interactive, which is served before batch.")] = "batch",
@@ -87,6 +90,7 @@ def run(
         strict=strict,
         retry_errors=retry_errors,
         fresh=fresh,
+        keep_going=keep_going,
         budget_tokens=budget_tokens,
         workers=workers,
         rehearse=rehearse,

@@ -29,6 +29,7 @@ from brimful.dispatch.results import ResultsReader
 from brimful.dispatch.resume import collect
 from brimful.dispatch.stop import Stop
 from brimful.names import Workload, of_fleet
+from brimful.outcome import Failure
 from brimful.packing.batcher import Batcher
 from brimful.packing.pack_size import PackSizer
 from brimful.packing.slot_model import Limits, SlotModel
@@ -59,6 +60,7 @@ class Driver:
         sweep_s: float = 15.0,
         keep: bool = True,
         sync: Sync | None = None,
+        stop_if_refused: bool = False,
     ) -> None:
         """``fleet``: the name of the one that samples it. ``timeout_s``: of one request, which bounds how large packs
         grow. ``workload`` None: each request's own.
@@ -69,6 +71,8 @@ class Driver:
 
         ``sync``: makes durable what the consumer has written; called before its outcomes leave Redis, and once a second
         at most, but for a last time at the end. It raises FleetError, which ends the deliveries.
+
+        ``stop_if_refused``: send nothing more once the provider has refused all requests in the same words.
         """
         run = of_fleet(fleet, run)
         limits = Limits(profile.slots, profile.starts, profile.window_s)
@@ -87,8 +91,10 @@ class Driver:
         self._enqueuer = Enqueuer(run, self._ledger, app_for(redis_url, fleet), in_flight)
         self._intake = intake = Intake(self._batcher, self._sizer, in_flight, self._deliveries, auto=auto)
         self._stop = Stop(self._ledger, in_flight, intake, self._deliveries)
-        outcomes = Outcomes(self._batcher, self._sizer, in_flight.status)
-        self._results = ResultsReader(self._ledger, outcomes, in_flight, intake, self._deliveries, self._stop)
+        self._outcomes = Outcomes(self._batcher, self._sizer, in_flight.status)
+        self._results = ResultsReader(
+            self._ledger, self._outcomes, in_flight, intake, self._deliveries, self._stop, stop_if_refused
+        )
         self._reconciler = Reconciler(
             self._ledger, in_flight, intake, self._enqueuer, self._results, self._stop, sweep_s
         )
@@ -146,6 +152,11 @@ class Driver:
         """
         if not self._closed:
             await (self._stop.drain() if drain else self._stop.now())
+
+    @property
+    def refused(self) -> Failure | None:
+        """How the provider has refused all requests so far, if it did so in the same words."""
+        return self._outcomes.refused
 
     def snapshot(self) -> DriveStatus:
         status = self._in_flight.status

@@ -13,6 +13,12 @@ from brimful.packing.units import Delivered, DriveStatus, Failed
 
 STOPS = (Cause.KEY_REFUSED, Cause.BUDGET)
 """Failures after which no request of the run can succeed."""
+REFUSED = "refused"
+"""Why nothing more is sent: the first requests were all refused with the same words."""
+_REFUSED_LINES = 20
+_REFUSED_REQUESTS = 64
+"""Lines that were refused in the same words before any was sampled; requests, while packs are split in search of the
+culprit: each of them may hold a line that deserves it, so more are needed."""
 
 
 def attempts_since(outcome: Outcome, began: float) -> int:
@@ -25,10 +31,41 @@ def attempts_since(outcome: Outcome, began: float) -> int:
     return max(0, outcome.attempts - 1)
 
 
+class SameRefusals:
+    """Notices that a provider refuses everything in the same words: a key under 400, an unknown model, a wrong path."""
+
+    def __init__(self) -> None:
+        self._failure: Failure | None = None
+        self._lines = self._requests = 0
+        self._over = False
+
+    def add(self, failure: Failure | None, lines: int = 0) -> None:
+        """A request has ended, and so many lines have failed for good with it."""
+        if self._over or self.failure is not None:
+            return
+        if failure is not None and (not failure.permanent or failure.cause is Cause.CANCELLED):
+            return
+        if failure is None or failure.cause not in (Cause.BAD_REQUEST, Cause.CONNECTION):
+            self._over = True
+        elif self._failure is None or self._failure.message == failure.message:
+            self._failure = failure
+            self._requests += 1
+            self._lines += lines
+        else:
+            self._over = True
+
+    @property
+    def failure(self) -> Failure | None:
+        """The refusal, once it cannot be due to single lines."""
+        enough = self._lines >= _REFUSED_LINES or self._requests >= _REFUSED_REQUESTS
+        return self._failure if enough and not self._over else None
+
+
 class Outcomes:
     """Keeps the status, teaches the sizer latencies, and gives parts of failed packs back to the batcher."""
 
     def __init__(self, batcher: Batcher, sizer: PackSizer, status: DriveStatus) -> None:
+        self._refusals = SameRefusals()
         self._batcher = batcher
         self._sizer = sizer
         self._status = status
@@ -51,12 +88,18 @@ class Outcomes:
                 failure = Failure(Cause.BAD_ANSWER, f"the outcome does not fit its request: {error}")
                 outcome = replace(outcome, completion=None, failure=failure)
             else:
+                self._refusals.add(None)
                 self._learn(packed, outcome)
                 self._status.rollouts += sum(len(item.rollouts) for item in delivered)
                 return list(delivered)
-        if self._send_again(packed, failure):
-            return []
-        return self._failed(packed, outcome, adopted)
+        sent_again = self._send_again(packed, failure)
+        self._refusals.add(failure, 0 if sent_again else packed.lines)
+        return [] if sent_again else self._failed(packed, outcome, adopted)
+
+    @property
+    def refused(self) -> Failure | None:
+        """How the provider has refused every request of this try, once that is not the lines' fault."""
+        return self._refusals.failure
 
     def revoked(self, packed: PackedRequest, shard: str, *, adopted: bool = False) -> list[Delivered | Failed]:
         """Records for a request that got no outcome, since its shard's task was revoked."""

@@ -12,7 +12,7 @@ from brimful.dispatch.deliveries import Deliveries
 from brimful.dispatch.inflight import InFlight, Shard
 from brimful.dispatch.intake import Intake
 from brimful.dispatch.ledger import Result, RunLedger
-from brimful.dispatch.outcomes import STOPS, Outcomes
+from brimful.dispatch.outcomes import REFUSED, STOPS, Outcomes
 from brimful.dispatch.stop import Stop
 from brimful.packing.units import Delivered, Failed
 from brimful.state.redis_retry import retry_until_available
@@ -33,6 +33,8 @@ class ResultsReader:
     intake: Intake
     deliveries: Deliveries
     stop: Stop
+    stop_if_refused: bool
+    """Whether to send nothing more once the provider has refused all requests in the same words."""
 
     async def run(self) -> None:
         """Never returns. Raises FleetError when Redis refuses."""
@@ -77,6 +79,8 @@ class ResultsReader:
             records += ended
             failure = result.outcome.failure
             if ended and failure is not None and failure.cause in STOPS:
-                self.stop.begin_by(failure.cause)
+                self.stop.begin_by(failure.cause.value)
+        if self.stop_if_refused and self.outcomes.refused is not None:
+            self.stop.begin_by(REFUSED)
         self.intake.plan()
         return records

@@ -16,7 +16,6 @@ from brimful.dispatch.inflight import InFlight
 from brimful.dispatch.intake import Intake
 from brimful.dispatch.ledger import RunLedger
 from brimful.errors import FleetError
-from brimful.outcome import Cause
 from brimful.state.redis_retry import REDIS_ERRORS, recent_refusal, retry_until_available
 
 log = logging.getLogger(__name__)
@@ -43,10 +42,10 @@ class Stop:
         if not len(self.in_flight) and (self.in_flight.status.stopping is not None or self.intake.done):
             self.deliveries.end()
 
-    def begin_by(self, cause: Cause) -> None:
-        """An outcome says that the key, or its budget, takes no more requests."""
+    def begin_by(self, cause: str) -> None:
+        """The outcomes say that the provider takes no more requests."""
         if self.in_flight.status.stopping is None:
-            self._begin(cause.value)
+            self._begin(cause)
             self._refused.set()
 
     async def drain(self) -> None:

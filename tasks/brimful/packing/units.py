@@ -161,4 +161,5 @@ class DriveStatus:
     redelivered: int = 0
     """Shards enqueued again because no queue or worker had them."""
     stopping: str | None = None
-    """Why nothing more is enqueued: a cause of :class:`brimful.outcome.Cause`, ``"drain"`` or ``"stop"``."""
+    """Why nothing more is enqueued: a cause of :class:`brimful.outcome.Cause`, ``"refused"``, ``"drain"`` or
+    ``"stop"``."""

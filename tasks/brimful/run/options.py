@@ -26,6 +26,8 @@ class RunOptions:
     strict: bool = False
     retry_errors: bool = False
     fresh: bool = False
+    keep_going: bool = False
+    """Go on though the provider refuses the first requests in the same words."""
     budget_tokens: int | None = None
     workers: int | None = None
     rehearse: bool = False

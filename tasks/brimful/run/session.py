@@ -81,7 +81,8 @@ class Session:
         if error is None:
             error = self._feed.fault or self._feed.nothing_usable()
             self._prepared.unused = self._feed.unused
-        error = self._lost_error() or error
+        error = self._lost_error() or error or self._refused_error()
+        self._collector.record_undecided()
         self._finish(error)
         if error is not None:
             raise error
@@ -152,6 +153,19 @@ class Session:
         return FleetError(
             f"{self._lost} while the run was writing it; what came is kept in {self._prepared.files.kept}, and the "
             "same command resumes the run with it"
+        )
+
+    def _refused_error(self) -> FleetError | None:
+        failure = self._driver.refused if self._driver is not None and self._ended == "done" else None
+        if failure is None or self._snapshot().stopping is None:
+            return None
+        if self._feed.at_end and self._totals.left <= self._collector.undecided:
+            return None  # no line is left to be asked for
+        self._collector.drop_undecided()
+        self._ended = "error"
+        return FleetError(
+            f"the provider refused every request in the same words: {failure.message}. Nothing more was sent, and no "
+            "line was recorded as failed: correct what they name, and type the command again; or add --keep-going"
         )
 
     async def _drain(self, driver: Driver, *, at_most_s: float | None) -> None:

@@ -29,6 +29,11 @@ class Totals:
     def _requests(self) -> int:
         return self._prepared.survey.requests if self._prepared.survey else self._feed.requests
 
+    @property
+    def left(self) -> int:
+        """Requests read so far that have neither succeeded nor failed."""
+        return max(0, self._requests - self._prepared.done.lines - self._collector.failed)
+
     def _retries(self, drive: DriveStatus) -> dict[str, int]:
         collected = self._collector.retries
         causes = {**collected, **drive.retries}
@@ -56,7 +61,7 @@ class Totals:
         prepared, counts, collected = self._prepared, self._prepared.counts, self._collector
         paths, profile, errors = prepared.paths, prepared.profile, prepared.errors
         seconds = max(1e-9, self._clock() - self._began)
-        left = max(0, self._requests - prepared.done.lines - collected.failed)
+        left = self.left
         input_read = prepared.survey is not None or self._feed.at_end
         if ended == "interrupted" and input_read and not left:
             retrying = collected.failed and prepared.options.retry_errors

@@ -36,6 +36,7 @@ class Collector:
     def __post_init__(self) -> None:
         self._outcomes = Recent()
         self._unrecorded = 0
+        self._undecided: list[Failed] | None = []
         self._began = time.time()
         self.waiting_s, self.provider_s, self.retrying_s = Histogram(), Histogram(), Histogram()
         self.provider_sum_s = 0.0
@@ -73,12 +74,29 @@ class Collector:
         for record in records:
             self.counts.add(record)
         feed.budget.used = self.counts.tokens
+        if records:
+            self.record_undecided()
         for item in batch:
             if isinstance(item, Failed):
                 self._fail(item)
                 feed.ended(item.line)
             elif self.done.complete(item.line):
                 feed.ended(item.line)
+
+    @property
+    def undecided(self) -> int:
+        """Failures that are not recorded yet: so far the provider has refused everything, maybe for no line's fault."""
+        return len(self._undecided or ())
+
+    def record_undecided(self) -> None:
+        """Record them: the provider has sampled something, or the run is over. Raises FleetError."""
+        undecided, self._undecided = self._undecided, None
+        for failed in undecided or ():
+            self._record(failed)
+
+    def drop_undecided(self) -> None:
+        """The next try asks for these lines again."""
+        self._undecided = None
 
     def take_bad(self, bad: BadLine) -> None:
         """Record a bad line of the input. Raises FleetError."""
@@ -92,11 +110,18 @@ class Collector:
         cause, message = failed.failure.cause, failed.failure.message
         if cause in (Cause.KEY_REFUSED, Cause.BUDGET):
             self.on_end(cause.value, message)  # not the request's fault: the next try asks again
-        elif self.errors is not None:
+        elif failed.failure.permanent and self._undecided is not None:
+            self._undecided.append(failed)
+        else:
+            self._record(failed)
+
+    def _record(self, failed: Failed) -> None:
+        if self.errors is not None:
             self.errors.write_failed(failed)
         else:
             self._unrecorded += 1
-            self.say(f"line {failed.line} (id {failed.id}): {cause.value}: {message}")
+            failure = failed.failure
+            self.say(f"line {failed.line} (id {failed.id}): {failure.cause.value}: {failure.message}")
 
     def _count(self, outcome: Outcome, packed: int) -> None:
         if not self._outcomes.add(outcome.id):

@@ -64,6 +64,11 @@ def _index(choice: Mapping[str, Any], default: int | None) -> int | None:
     return default
 
 
+_IN_PLACE_OF_CONTENT = ("tool_calls", "function_call", "refusal", "audio", "reasoning", "reasoning_content")
+"""Fields of a chat message that make an answer without ``content``. vLLM calls its reasoning ``reasoning``, and called
+it ``reasoning_content`` before."""
+
+
 def has_text(choice: Mapping[str, Any]) -> bool:
     """Whether the choice holds a continuation; an empty string is one.
 
@@ -74,7 +79,7 @@ def has_text(choice: Mapping[str, Any]) -> bool:
     if isinstance(message, dict):
         if isinstance(message.get("content"), (str, list)):
             return True
-        if any(message.get(name) for name in ("tool_calls", "function_call", "refusal", "audio", "reasoning_content")):
+        if any(message.get(name) for name in _IN_PLACE_OF_CONTENT):
             return True
         return choice.get("finish_reason") in ("content_filter", "length")
     return isinstance(choice.get("text"), str) or choice.get("finish_reason") == "content_filter"

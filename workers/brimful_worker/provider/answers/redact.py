@@ -8,6 +8,10 @@ from dataclasses import replace
 from brimful.request import Request
 from brimful_worker.provider.answers.answer import Classification
 
+_MIN_KEY_CHARS = 8
+"""A shorter key (``none``, ``x`` for a local server) is no secret, and a word that messages may contain."""
+_SURE_KEY_CHARS = 16
+"""A shorter key is replaced only where it stands as a whole word."""
 _MIN_PROMPT_CHARS = 6
 """A shorter prompt occurs within ordinary words, so it is not searched for."""
 _MIN_QUOTE_CHARS = 24
@@ -21,10 +25,12 @@ _MAX_PROMPT_CHARS = 200_000
 def redact(classification: Classification, key: str, request: Request) -> Classification:
     """The classification with the key and quotations of the prompts removed from its message, and from its code."""
     message, code = classification.message, classification.code
-    if code is not None and (not _CODE.fullmatch(code) or (key and key in code)):
+    secret = len(key) >= _MIN_KEY_CHARS
+    if code is not None and (not _CODE.fullmatch(code) or (secret and key in code)):
         code = None
-    if key and key in message:
-        message = message.replace(key, "[key]")
+    if secret and key in message:
+        whole = "" if len(key) >= _SURE_KEY_CHARS else r"[\w-]"
+        message = re.sub(f"(?<!{whole}){re.escape(key)}(?!{whole})" if whole else re.escape(key), "[key]", message)
     if classification.status is not None:  # otherwise the message is ours, not the provider's
         prompts = _prompts_in_one_line(request)
         for prompt in prompts:

@@ -9,7 +9,7 @@ This is the only module that uses parts of aiohttp that its documentation does n
   ``abort``, ``_payload``
 - ``streams.StreamReader``: ``is_eof``, ``exception``, ``set_exception``
 - ``client_reqrep.ClientRequest``: made without a session; ``headers``, ``is_ssl()``, ``proxy``
-- ``http_exceptions.HttpProcessingError``: raised by ``ResponseHandler.read``
+- ``http_exceptions.HttpProcessingError``: raised by ``ResponseHandler.read``, and ``LineTooLong``, its cause
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ import aiohttp
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.client_reqrep import ClientRequest
 from aiohttp.connector import Connection
-from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 from aiohttp.streams import StreamReader
 from yarl import URL
 
-__all__ = ["Connection", "Connector", "HttpProcessingError", "ResponseProtocol", "Route"]
+__all__ = ["Connection", "Connector", "HttpProcessingError", "LineTooLong", "ResponseProtocol", "Route"]
 
 _KEEPALIVE_S = 50.0
 """How long an idle connection is kept: shorter than the 60 s and more of the load balancers in front of providers, so

@@ -21,6 +21,7 @@ from brimful_worker.provider.transport.connections import (
     Connection,
     Connector,
     HttpProcessingError,
+    LineTooLong,
     ResponseProtocol,
     Route,
 )
@@ -28,6 +29,11 @@ from brimful_worker.provider.transport.connections import (
 _SENT_AT_ONCE = 65_536
 """Bytes. When a larger request is refused, its body may not have left completely (TLS does not tell), and the next
 request would wait behind the rest: so the connection is dropped."""
+
+
+_MAX_LINE_BYTES = 131_072
+_MAX_HEADERS = 2048
+"""Of an answer's head. aiohttp's own limits, 8,190 bytes and 128 headers, are below what gateways send."""
 
 
 class Grant(Protocol):
@@ -188,7 +194,9 @@ def _send(connection: Connection, route: Route, body: bytes | None, exchange: Ht
     transport = None if protocol is None else protocol.transport
     if not isinstance(protocol, ResponseProtocol) or transport is None or transport.is_closing():
         raise aiohttp.ServerDisconnectedError("the connection closed before the request was sent")
-    protocol.set_response_params(read_until_eof=True)
+    protocol.set_response_params(
+        read_until_eof=True, max_line_size=_MAX_LINE_BYTES, max_field_size=_MAX_LINE_BYTES, max_headers=_MAX_HEADERS
+    )
     exchange.reused = protocol.used
     exchange.start(transport)
     protocol.used = True
@@ -221,6 +229,10 @@ def _transport_error(error: BaseException, exchange: HttpExchange) -> TransportE
             message = "invalid provider URL"
         case aiohttp.ClientPayloadError():
             message = "the connection ended within the answer's body"
+        case HttpProcessingError() if isinstance(error.__cause__, LineTooLong):
+            # The provider's next answers would be the same, and each of them is paid for.
+            cause, permanent = Cause.BAD_ANSWER, True
+            message = f"the answer's head is longer than brimful reads ({_MAX_LINE_BYTES:,} bytes a header)"
         case aiohttp.ClientResponseError() | HttpProcessingError():
             cause = Cause.BAD_ANSWER
             message = "the answer is not HTTP"
