@@ -123,6 +123,21 @@ async def test_a_newcomer_does_not_stand_in_for_a_holder(valkey: Valkey, client:
         await asyncio.gather(*[each.task for each in held], return_exceptions=True)
 
 
+async def test_a_newcomer_alone_waits_for_holders_that_nobody_knows(valkey: Valkey, client: redis.Redis) -> None:
+    """To the first process on an empty Redis it looks the same whether it is new or was flushed."""
+    async with Proxy(valkey.port) as proxy, admissions(proxy.url, 1, slots=1, lease_s=2, cooldown_s=0.2) as (holder,):
+        await wait_until_async(lambda: client.info("server")["uptime_in_seconds"] > 2, "it is older than a lease")
+        held = await hold(holder)
+        proxy.refuse = True
+        proxy.cut()
+        client.flushall()
+        async with admissions(valkey.url, 1, slots=1, lease_s=2) as (new,):
+            holding = await hold(new)
+            assert held.lease.lost or held.lease.deadline < boot_time()
+            await holding.end()
+        await asyncio.gather(held.task, return_exceptions=True)
+
+
 async def test_a_newcomer_is_granted_nothing_until_all_others_know_it(valkey: Valkey, client: redis.Redis) -> None:
     """Else it could hold slots that nobody misses after a loss of memory."""
     async with (
@@ -179,7 +194,7 @@ async def test_a_request_that_is_still_being_ended_keeps_its_slot_through_a_loss
             async with one.slot() as lease:
                 tickets.append(lease.id)
                 try:
-                    client.zrem(KEYS["slots"], lease.id)
+                    client.zadd(KEYS["slots"], {lease.id: 1})
                     await asyncio.Event().wait()
                 finally:
                     lost.set()

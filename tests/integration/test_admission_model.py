@@ -146,7 +146,6 @@ class Machine(RuleBasedStateMachine):
             "command": self.command[process],
             "epoch": self.epoch,
             "server": self._server(),
-            "uptime_ms": 100_000,
             "new_epoch": "never",
             "lease_ms": self.limits["lease_ms"],
             "seen": self.seen[process],

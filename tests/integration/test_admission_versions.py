@@ -39,7 +39,6 @@ def join(client: redis.Redis, **fields: Any) -> dict[str, Any]:
         "command": 1,
         "epoch": "",
         "server": client.info("server")["run_id"],
-        "uptime_ms": 100_000,
         "new_epoch": "new",
         "lease_ms": 8000,
         "seen": 0,
@@ -78,7 +77,8 @@ async def test_a_worker_that_names_no_schema_counts_as_version_1(
         assert join(client, schema=1) == {"status": "schema", "schema": 2}
     client.flushall()
     assert join(client)["status"] == "ok"
-    client.hdel(KEYS["state"], "schema")
+    client.hdel(KEYS["state"], "schema", "sums")
+    client.hset(KEYS["state"], "last", int(client.hget(KEYS["state"], "last") or 0))
     with pytest.raises(SchemaMismatch, match=r"version 2 .* version 1"):
         await Admission(valkey.url, TAG, Limits()).start()
     version_2.undo()
@@ -119,6 +119,22 @@ async def test_waiters_of_a_process_whose_fleet_was_taken_over(valkey: Valkey, c
         with pytest.raises(SchemaMismatch):
             await Holding(one).task
         await held.cancel()
+
+
+async def test_turns_of_a_version_that_keeps_no_sums_are_no_loss(valkey: Valkey, client: redis.Redis) -> None:
+    async with admissions(valkey.url, 1, slots=2) as (one,):
+        held = await hold(one)
+        epoch = client.hget(KEYS["state"], "epoch")
+        now = int(client.hget(KEYS["state"], "last") or 0)
+        client.zrem(KEYS["starts"], held.lease.id)  # as an older script undoes a start
+        client.hset(KEYS["state"], "last", now)
+        await (await hold(one)).end()
+        assert client.hget(KEYS["state"], "epoch") == epoch
+        assert client.zcard(KEYS["starts"]) == 1
+        client.zremrangebyrank(KEYS["starts"], 0, -1)
+        await (await hold(one)).end()
+        assert client.hget(KEYS["state"], "epoch") != epoch, "now nobody but us wrote last"
+        await held.end()
 
 
 async def test_limits_that_an_older_process_did_not_bring(
@@ -171,7 +187,7 @@ async def test_a_turn_that_failed_half_way_loses_no_wait_and_no_slot(valkey: Val
     async with admissions(valkey.url, 2, slots=1) as (one, two):
         held, waiting = await hold(one), Holding(two)
         await wait_until_async(lambda: client.zcard(KEYS["batch"]) == 1, "one waits")
-        client.set(KEYS["inbox"], "not a hash")
+        client.hset(KEYS["inbox"], two._started().process, "no JSON")
         await held.end()
         await asyncio.wait_for(waiting.granted.wait(), 20)
         assert client.zrange(KEYS["slots"], 0, -1) == [waiting.lease.id]

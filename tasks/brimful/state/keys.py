@@ -19,7 +19,7 @@ DEAD_LETTERS = "brimful:dead_letters"
 
 
 ADMISSION = (
-    "state",  # HASH: epoch, server, clock, pause, slow start, circuit breaker
+    "state",  # HASH: epoch, server, clock, sizes of the other keys, pause, slow start, circuit breaker
     "limits",  # HASH: the operator's limits, which override the defaults
     "defaults",  # HASH: the limits that the first process brought
     "slots",  # ZSET: ticket → expiry of its lease (ms); ``~ticket`` while the slot cools down

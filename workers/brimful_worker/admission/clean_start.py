@@ -20,6 +20,9 @@ _REBUILD_FIELDS = (
     "lost_at",
     "seen_used",
     "seen_at",
+    "seen_tokens",
+    "cools_until",
+    "restored",
     "told",
     "probe",
 )
@@ -34,7 +37,10 @@ def mark_clean(client: redis.Redis, tag: str) -> str:
     names = admission_keys(tag)
     server: Any = client.info("server")
     epoch = secrets.token_hex(8)
+    last: Any = client.hget(names["state"], "last")
     with client.pipeline(transaction=True) as pipe:
+        if last is not None:
+            pipe.hset(names["state"], "last", int(last))  # without the mark of sums, which these deletions do not match
         pipe.delete(*[names[name] for name in _PROCESS_KEYS])
         pipe.hdel(names["state"], *_REBUILD_FIELDS)
         pipe.hset(names["state"], mapping={"epoch": epoch, "server": str(server["run_id"])})

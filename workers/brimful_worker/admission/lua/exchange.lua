@@ -18,7 +18,7 @@
 --    command      number of its command: a repeated number delivers the same grants, renews again and does nothing
 --                 else; a lower one is stale
 --    epoch        the epoch it knows; "" = it joins
---    server       run_id of the server it is connected to; uptime_ms: that server's age
+--    server       run_id of the server it is connected to
 --    new_epoch    random id, used if an epoch begins
 --    bound_ms     optional: upper limit of the admission's clock, by the process's own clock
 --    stepped      optional true: a clock past bound_ms was stepped, and is held back to it
@@ -66,6 +66,7 @@ local message, channel_prefix, everyone = cjson.decode(ARGV[1]), ARGV[2], ARGV[3
 local me = message.process
 
 --#include parts/state.lua
+--#include parts/sums.lua
 --#include parts/clock.lua
 --#include parts/members.lua
 --#include parts/limits.lua
@@ -84,13 +85,13 @@ local function exchange()
   local reply = {status = 'ok', now = now}
   local function refuse(status)
     reply.status = status
-    save_state()
+    save_with_sums()
     return cjson.encode(reply)
   end
 
   local recorded = tonumber(redis.call('HGET', command_seq_key, me) or nil)
   local rolled_back = recorded and state.epoch == message.epoch and recorded < message.command - 1 and not message.join
-  if not state.epoch or state.server ~= message.server or rolled_back then
+  if not state.epoch or state.server ~= message.server or rolled_back or next(shrunken) then
     begin_epoch()
     recorded = nil
   end
@@ -135,7 +136,10 @@ local function exchange()
   reply.at = next_poll_at(outcome)
   if #lost > 0 then reply.lost = lost end
   if #outcome.refused > 0 then reply.refused = outcome.refused end
-  if not state.opens_at then reply.used, reply.alive = outcome.used, live_count(rules) end
+  if not state.opens_at then
+    reply.used, reply.alive = outcome.used, live_count(rules)
+    if outcome.used ~= number('used') then put('used', outcome.used) end
+  end
   if now < number('pause_until') then reply.pause = {number('pause_until') - now, state.pause_reason} end
   if rules.budget > 0 then reply.spent = number('spent') end
   if message.members and (message.join or message.members ~= number('members_rev')) then
@@ -147,7 +151,7 @@ local function exchange()
     reply.limits = rules
     reply.overrides = overrides
   end
-  save_state()
+  save_with_sums()
   return cjson.encode(reply)
 end
 

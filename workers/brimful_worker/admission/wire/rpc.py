@@ -81,7 +81,7 @@ class Rpc:
         self._backoff = Backoff()
         self._tag = tag
         self._connection = Connection(url, f"brimful-{process}")
-        self._server, self._server_born = "", 0.0
+        self._server = ""
         self._subscriber = subscriber
         self._clock = clock
 
@@ -120,8 +120,6 @@ class Rpc:
         answer: bytes = await self._connection.call("INFO", "server")
         fields = dict(line.split(b":", 1) for line in answer.splitlines() if b":" in line)
         self._server = fields.get(b"run_id", b"").decode()
-        # In whole seconds: the server may be up to a second younger than it says.
-        self._server_born = boot_time() - max(0.0, float(fields.get(b"uptime_in_seconds", b"0")) - 1)
 
     def _failed(self, failure: FleetError) -> None:
         """Log a failure once; a connection that breaks once is not worth it."""
@@ -142,7 +140,6 @@ class Rpc:
         """Fields that may differ between two sendings of one command."""
         fields: dict[str, Any] = {
             "server": self._server,
-            "uptime_ms": int((boot_time() - self._server_born) * 1000),
             "new_epoch": secrets.token_hex(8),
         }
         if (bound := self._clock.bound_ms(boot_time())) is not None:

@@ -17,7 +17,16 @@ local function others_live()
   return false
 end
 
+-- The newest time in a key; a state that was lost takes its clock with it, and the other keys show how far it had come.
+local function newest(key)
+  return tonumber(redis.call('ZREVRANGE', key, 0, 0, 'WITHSCORES')[2] or 0)
+end
+
+local turned_at = number('last') -- when the last turn was
 do
+  if not state.last then
+    put('last', math.max(newest(last_seen_key), newest(starts_key), newest(slots_key) - message.lease_ms))
+  end
   local time = redis.call('TIME')
   local real = time[1] * 1000 + math.floor(time[2] / 1000)
   now = real + number('skew')
@@ -29,7 +38,7 @@ do
   end
   if now < number('last') then now = number('last') end
   if not late then
-    if now - real ~= number('skew') then put('skew', now - real) end
+    if not state.skew or now - real ~= number('skew') then put('skew', now - real) end
     put('last', now)
   end
 end

@@ -1,15 +1,38 @@
--- epoch: a server's unbroken memory. When it is lost or in doubt a new epoch begins: nothing is granted until every
--- process has reported what it holds and what it started (join), or until a lease has passed, by which time the leases of
--- any process that could not report have ended by that process's own clock.
+-- epoch: a server's unbroken memory. When it is lost, in whole or in part, or in doubt, a new epoch begins: nothing is
+-- granted until every process has reported what it holds and what it started (join), or until a lease has passed, by which
+-- time the leases of any process that could not report have ended by that process's own clock.
+
+-- How many starts were in the window at this time, by the latest such count.
+local function note_used(at, used)
+  if at > number('seen_at') or (at == number('seen_at') and used > number('seen_used')) then
+    put('seen_at', at)
+    put('seen_used', used)
+  end
+end
+
+-- Removes the rest of keys that lost a part, where processes bring the whole or bring only what is missing altogether.
+local function drop_damaged()
+  if shrunken.defaults or shrunken.state then
+    redis.call('DEL', defaults_key)
+    put('owners', nil)
+  end
+  if shrunken.limits then redis.call('DEL', limits_key) end
+  if shrunken.tokens or shrunken.token_amounts then
+    put('seen_tokens', math.max(number('seen_tokens'), number('tokens_sum')))
+    redis.call('DEL', tokens_key, token_amounts_key)
+  end
+end
+
+-- What the last turn counted in the window stays known, whoever started it.
 local function begin_epoch()
   local lease = message.lease_ms
   local newest = redis.call('ZREVRANGE', last_seen_key, 0, 0, 'WITHSCORES')[2]
   local remembered = newest and redis.call('ZRANGEBYSCORE', last_seen_key, newest - lease, '+inf') or {}
   redis.call('DEL', start_only_key, interactive_key, batch_key, last_seen_key, command_seq_key, grant_seq_key,
     pending_grants_key, workers_key)
-  for _, field in ipairs({'told', 'probe', 'seen_used', 'seen_at', 'certain', 'veterans', 'expected', 'newcomers'}) do
-    put(field, nil)
-  end
+  if state.used then note_used(turned_at, number('used')) end
+  for _, field in ipairs({'told', 'probe', 'used', 'certain', 'veterans', 'expected', 'newcomers'}) do put(field, nil) end
+  drop_damaged()
   put('tokens_sum', 0)
   for _, amount in ipairs(redis.call('HVALS', token_amounts_key)) do put('tokens_sum', number('tokens_sum') + amount) end
   put('epoch', message.new_epoch)
@@ -17,16 +40,10 @@ local function begin_epoch()
   local awaited = ids('awaited') -- of a rebuild that was not complete yet
   for _, id in ipairs(remembered) do awaited[id] = true end
   put_ids('awaited', awaited)
-  put('opens_at', now + lease)
   put('lost_at', now)
-  if message.uptime_ms < lease then
-    -- a young server: processes from before may still be on their way back
-    put('opens_at', now + lease - message.uptime_ms)
-    put('lost_at', now - message.uptime_ms)
-    if #remembered > 0 then put('certain', 1) end
-  else
-    put('certain', 1)
-  end
+  put('cools_until', shrunken.slots and number('cooled_at') or nil)
+  put('opens_at', math.max(now + lease, number('cools_until')))
+  if #remembered > 0 then put('certain', 1) end
   redis.call('PUBLISH', everyone, cjson.encode({epoch = state.epoch}))
 end
 
@@ -57,13 +74,24 @@ local function vouch(reported)
   if not reported.members then put('expected', math.max(number('expected'), reported.alive)) end
 end
 
+-- Puts the operator's limits back, as a process knows them. Of several versions the latest counts.
+local function restore_limits(overrides)
+  local rev, known = overrides.rev or 0, limits_sum()
+  local missing = redis.call('EXISTS', limits_key) == 0
+  if missing or (state.restored and rev > known) then
+    redis.call('DEL', limits_key)
+    put('restored', 1)
+  elseif rev ~= known then
+    return
+  end
+  for field, value in pairs(overrides) do redis.call('HSETNX', limits_key, field, value) end
+end
+
 -- Registers what the process holds and what it started.
 local function join(reported)
   redis.call('HDEL', pending_grants_key, me) -- it asks again for what it has not taken
   redis.call('HSET', command_seq_key, me .. ' seen', redis.call('HGET', grant_seq_key, me) or 0)
-  if reported.overrides and redis.call('EXISTS', limits_key) == 0 then
-    for field, value in pairs(reported.overrides) do redis.call('HSET', limits_key, field, value) end
-  end
+  if reported.overrides then restore_limits(reported.overrides) end
   local held = {}
   for _, lease in ipairs(reported.leases or {}) do held[lease[1]] = true end
   for _, ticket in ipairs(redis.call('ZRANGE', slots_key, 0, -1)) do
@@ -73,16 +101,12 @@ local function join(reported)
     end
   end
   for ticket in pairs(held) do redis.call('ZADD', slots_key, now + message.lease_ms, ticket) end
-  for _, start in ipairs(reported.starts or {}) do redis.call('ZADD', starts_key, 'NX', now - start[2], start[1]) end
+  for _, start in ipairs(reported.starts or {}) do redis.call('ZADD', starts_key, 'GT', now - start[2], start[1]) end
   for _, entry in ipairs(reported.tokens or {}) do add_tokens(entry[1], now - entry[2], entry[3]) end
   if message.members then redis.call('HSET', command_seq_key, me .. ' members', 0) end
   if state.opens_at and reported.alive and reported.alive > 0 then
     vouch(reported)
-    local at = now - reported.used_age_ms
-    if at > number('seen_at') or (at == number('seen_at') and reported.used > number('seen_used')) then
-      put('seen_at', at)
-      put('seen_used', reported.used)
-    end
+    note_used(now - reported.used_age_ms, reported.used)
   end
   if reported.spent then put('spent', math.max(number('spent'), reported.spent)) end
 end
@@ -95,7 +119,7 @@ end
 local function fill_window(rules, at, used)
   local known = redis.call('ZCOUNT', starts_key, '(' .. (at - rules.window_ms - rules.guard_ms), at)
   for i = 1, used - known do
-    redis.call('ZADD', starts_key, at, 'unknown.' .. state.epoch .. '.' .. i)
+    redis.call('ZADD', starts_key, at, 'unknown.' .. state.epoch .. '.' .. at .. '.' .. i)
   end
 end
 
@@ -115,14 +139,18 @@ end
 local function open_if_complete(rules)
   local back = all_back()
   local complete = state.certain and back and redis.call('ZCARD', last_seen_key) >= listeners(everyone)
-  if not complete and now < number('opens_at') then return end
+  if complete then put('opens_at', math.min(number('opens_at'), math.max(now, number('cools_until')))) end
+  if now < number('opens_at') then return end
   if not back then put('full', math.max(number('full'), number('lost_at'))) end
   if rules.starts > 0 then
     if state.seen_used then fill_window(rules, number('seen_at'), number('seen_used')) end
     if state.full then fill_window(rules, number('full'), rules.starts) end
   end
   if state.full and rules.tokens > 0 then add_tokens('unknown.' .. state.epoch, number('full'), rules.tokens) end
-  local rebuilding = {'opens_at', 'certain', 'expected', 'awaited', 'veterans', 'lost_at', 'seen_used', 'seen_at', 'full'}
+  local missing_tokens = number('seen_tokens') - number('tokens_sum')
+  if missing_tokens > 0 then add_tokens('unknown.' .. state.epoch .. '.seen', number('lost_at'), missing_tokens) end
+  local rebuilding = {'opens_at', 'certain', 'expected', 'awaited', 'veterans', 'lost_at', 'seen_used', 'seen_at',
+    'seen_tokens', 'cools_until', 'full', 'restored'}
   for _, field in ipairs(rebuilding) do put(field, nil) end
   publish_members()
 end

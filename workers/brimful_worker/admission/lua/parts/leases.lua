@@ -23,7 +23,10 @@ local function release(rules, ended, lost)
     return
   end
   if undo == 0 then set_usage(rules, ticket, used) end
-  if cooldown > 0 then redis.call('ZADD', slots_key, now + cooldown, '~' .. ticket) end
+  if cooldown > 0 then
+    redis.call('ZADD', slots_key, now + cooldown, '~' .. ticket)
+    put('cooled_at', math.max(number('cooled_at'), now + cooldown))
+  end
 end
 
 local function renew(rules, tickets, lost)

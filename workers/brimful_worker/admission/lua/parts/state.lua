@@ -1,8 +1,9 @@
 -- state: the HASH of single values. Read once; what changed is written once, at the end.
-local state, changed = {}, {}
+local state, changed, fields = {}, {}, 0
 do
   local flat = redis.call('HGETALL', state_key)
   for i = 1, #flat, 2 do state[flat[i]] = flat[i + 1] end
+  fields = #flat / 2
 end
 
 -- Numbers are stored as whole numbers; nil removes the field.
@@ -17,11 +18,15 @@ local function number(field)
 end
 
 local function save_state()
+  local written, removed = {}, {}
   for field in pairs(changed) do
     if state[field] == nil then
-      redis.call('HDEL', state_key, field)
+      removed[#removed + 1] = field
     else
-      redis.call('HSET', state_key, field, state[field])
+      written[#written + 1] = field
+      written[#written + 1] = state[field]
     end
   end
+  if #removed > 0 then redis.call('HDEL', state_key, unpack(removed)) end
+  if #written > 0 then redis.call('HSET', state_key, unpack(written)) end
 end
