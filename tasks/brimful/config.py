@@ -23,6 +23,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from brimful.credentials import DOTENV, first_set, key_file, read_key
 from brimful.errors import SettingError
+from brimful.names import MOST_WEIGHT
 from brimful.profile import Profile, get_profile
 from brimful.redis_address import with_tls_files
 from brimful.setting_faults import fault_text, variable
@@ -140,6 +141,10 @@ class Settings(BaseSettings):
     """Level of a worker's log: DEBUG, INFO, WARNING or ERROR."""
     state_dir: Path | None = None
     """Where the embedded Valkey keeps its data. Default: $XDG_STATE_HOME/brimful."""
+
+    weight: float = Field(1.0, ge=1 / MOST_WEIGHT, le=MOST_WEIGHT)
+    """The share of a run or a map beside others on the same fleet: one of weight 3 gets three times as many requests as
+    one of weight 1."""
 
     # Flower and metrics
     flower_port: int = Field(0, ge=0, le=65535)

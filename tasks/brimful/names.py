@@ -31,6 +31,9 @@ class Workload(StrEnum):
 QUEUES = (Workload.INTERACTIVE.value, DEFAULT_QUEUE, Workload.BATCH.value)
 """In the order in which workers consume them; the names of the unnamed fleet's."""
 
+MOST_WEIGHT = 100.0
+"""The largest weight of a run; its inverse is the smallest."""
+
 FLEET_SETTING = "brimful_fleet"
 """The fleet's name among the settings of our Celery apps."""
 

@@ -38,7 +38,7 @@ class HeldSampler:
         """Requests that wait for a grant: never on the wire."""
 
     async def sample(
-        self, request: Request, *, scope: str = "", on_wire: Callable[[bool], None] | None = None
+        self, request: Request, *, scope: str = "", on_wire: Callable[[bool], None] | None = None, **_: Any
     ) -> Outcome:
         assert scope == RUN
         self.begun.append(request.id)
@@ -229,7 +229,7 @@ async def test_a_request_between_attempts_is_given_back_when_the_worker_stops(
     failed = asyncio.Event()
 
     class Retrying(HeldSampler):
-        async def sample(self, request: Request, *, scope: str = "", on_wire: Any = None) -> Outcome:
+        async def sample(self, request: Request, *, scope: str = "", on_wire: Any = None, **_: Any) -> Outcome:
             on_wire(True)
             self.begun.append(request.id)
             await failed.wait()

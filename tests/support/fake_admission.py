@@ -72,7 +72,7 @@ class FakeAdmission:
         self._obey = obey_pauses
 
     @asynccontextmanager
-    async def slot(self, workload: Any = "batch", *, tokens: int = 0) -> AsyncIterator[FakeLease]:
+    async def slot(self, workload: Any = "batch", *, tokens: int = 0, flow: Any = None) -> AsyncIterator[FakeLease]:
         asked = time.monotonic()
         async with self.free:
             while self._obey and (left := self._until - time.monotonic()) > 0:  # noqa: ASYNC110

@@ -49,7 +49,7 @@ class StubSampler:
         self.active = self.peak = 0
 
     async def sample(
-        self, request: Request, *, scope: str = "", on_wire: Callable[[bool], None] | None = None
+        self, request: Request, *, scope: str = "", on_wire: Callable[[bool], None] | None = None, **_: Any
     ) -> Outcome:
         loop = asyncio.get_running_loop()
         async with self.slots:

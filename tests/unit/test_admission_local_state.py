@@ -16,6 +16,7 @@ from brimful_worker.admission import local_state as local_state_module
 from brimful_worker.admission.admission import Slot
 from brimful_worker.admission.local_state import LocalState
 from brimful_worker.admission.policy import Limits, Rules
+from brimful_worker.admission.turns import NO_FLOW
 from brimful_worker.admission.waiters import Queue
 from brimful_worker.admission.wire.redis_clock import RedisClock
 from brimful_worker.liveness.boot_time import boot_time
@@ -70,7 +71,7 @@ async def timed(clock: Clock) -> AsyncIterator[LocalState]:
 
 async def grant(state: LocalState, at: float, ahead: float = 1000.0) -> Lease:
     """A lease granted at this time by the process's clock."""
-    waiter = state.ask(Queue.BATCH, 0, at)
+    waiter = state.ask(Queue.BATCH, NO_FLOW, 0, at)
     state.waiting.register(32)
     state.granted(waiter.id, (at + ahead) * 1000)
     return await waiter.future
@@ -253,19 +254,19 @@ async def test_how_long_a_process_may_stand_still(timed: LocalState, clock: Cloc
 @pytest.mark.parametrize("cancel", [True, False])
 async def test_stopping_ends_every_wait(state: LocalState, cancel: bool) -> None:
     error = FleetError("the admission is closed")
-    waiting = [asyncio.create_task(Slot(state, Queue.BATCH, 0).__aenter__()) for _ in range(3)]
+    waiting = [asyncio.create_task(Slot(state, Queue.BATCH, NO_FLOW, 0).__aenter__()) for _ in range(3)]
     await wait_until_async(lambda: state.waiting.count(Queue.BATCH) == 3, "three wait")
     state.stop(error, cancel=cancel)
     results: list[Any] = await asyncio.gather(*waiting, return_exceptions=True)
     kind = asyncio.CancelledError if cancel else FleetError
     assert [type(result) for result in results] == [kind] * 3
     with pytest.raises(FleetError, match="closed"):
-        state.ask(Queue.BATCH, 0, boot_time())
+        state.ask(Queue.BATCH, NO_FLOW, 0, boot_time())
 
 
 async def test_a_body_whose_lease_is_lost_raises_lease_lost(state: LocalState) -> None:
     async def body() -> None:
-        async with Slot(state, Queue.BATCH, 0) as lease:
+        async with Slot(state, Queue.BATCH, NO_FLOW, 0) as lease:
             asyncio.get_running_loop().call_soon(state.lost, lease.id)
             await asyncio.Event().wait()
 

@@ -26,6 +26,7 @@ from brimful_worker.admission.policy import (
     wire_lag,
 )
 from brimful_worker.admission.recent_starts import RecentStarts
+from brimful_worker.admission.turns import NO_FLOW
 from brimful_worker.admission.waiters import WORKLOADS, Queue, Waiter, Waiters
 from brimful_worker.admission.wire.outgoing import Outgoing
 from brimful_worker.admission.wire.redis_clock import RedisClock
@@ -191,7 +192,7 @@ class TestWaiters:
         return fresh_loop
 
     def add(self, waiters: Waiters, loop: asyncio.AbstractEventLoop, since: float, workload: str = "batch") -> Waiter:
-        return waiters.add(WORKLOADS[Workload(workload)], 7, since, loop.create_future())
+        return waiters.add(WORKLOADS[Workload(workload)], NO_FLOW, 7, since, loop.create_future())
 
     def test_the_oldest_few_are_registered(self, loop: Any) -> None:
         waiters = Waiters("abc")

@@ -61,6 +61,9 @@ def run(
     budget_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens that the whole run may use.")] = None,
     pack: Pack = "auto",
     workload: Annotated[str, typer.Option(help="batch, or interactive, which is served before batch.")] = "batch",
+    weight: Annotated[
+        float | None, typer.Option(help="Share beside other runs: 3 gets three times as much as 1, the default.")
+    ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Worker processes of a fleet on this machine.")] = None,
     provider: Provider = None,
     rehearse: Annotated[bool, typer.Option("--rehearse", help="Use the mock gateway; needs no key.")] = False,
@@ -95,7 +98,7 @@ def run(
         workers=workers,
         rehearse=rehearse,
     )
-    settings = Settings.load(provider=provider, workers=workers)
+    settings = Settings.load(provider=provider, workers=workers, weight=weight)
     display = DisplayOptions(json=json, progress=not no_progress, command=("brimful", *sys.argv[1:]))
     raise typer.Exit(int(run_to_end(options, settings, display)))
 

@@ -56,6 +56,7 @@ class Client(Generic[Results]):
         *,
         pack: PackOption | str = "auto",
         workload: Workload | str = Workload.BATCH,
+        weight: float | None = None,
         **fields: Any,
     ) -> Results:
         """Sample many requests, and iterate over one :class:`Sampled` for each, in their order.
@@ -64,7 +65,8 @@ class Client(Generic[Results]):
 
         ``requests`` may be endless: it is read as there is room, at most 20,000 ahead of the result that is awaited; an
         iterable that is not async is read in a thread. ``fields`` are defaults, which a request's own fields override.
-        ``pack``: how many prompts share one call to the provider: ``"auto"``, ``"off"`` or a number.
+        ``pack``: how many prompts share one call to the provider: ``"auto"``, ``"off"`` or a number. ``weight``: the
+        map's share beside other maps and runs, from 0.01 to 100; BRIMFUL_WEIGHT by default, else 1.
 
         A request that failed is a Sampled with a ``failure``; only its ``text``, ``texts`` and ``check()`` raise.
         Closing the generator cancels what is in progress; leaving a blocking ``for`` loop does so too. Raises
@@ -72,7 +74,7 @@ class Client(Generic[Results]):
         ``requests`` raises.
         """
         warn_of_unknown(fields)
-        return self._results(MapRun(requests, self._settings, pack, workload, fields, ordered=True))
+        return self._results(MapRun(requests, self._settings, pack, workload, weight, fields, ordered=True))
 
     def as_completed(
         self,
@@ -80,11 +82,12 @@ class Client(Generic[Results]):
         *,
         pack: PackOption | str = "auto",
         workload: Workload | str = Workload.BATCH,
+        weight: float | None = None,
         **fields: Any,
     ) -> Results:
         """As :meth:`map`, but each result as soon as it is there; ``index`` is its request's place."""
         warn_of_unknown(fields)
-        return self._results(MapRun(requests, self._settings, pack, workload, fields, ordered=False))
+        return self._results(MapRun(requests, self._settings, pack, workload, weight, fields, ordered=False))
 
     def _results(self, run: MapRun) -> Results:
         raise NotImplementedError

@@ -20,7 +20,7 @@ from brimful.fields import KNOWN, unknown_field
 from brimful.names import IDEMPOTENCY_KEY, Workload
 from brimful.outcome import Cause, Failure, Outcome, Rollout
 from brimful.packing.request_size import line_profile
-from brimful.packing.units import Delivered, Failed, PackOption, Unit, parse_pack
+from brimful.packing.units import Delivered, Failed, PackOption, Unit, checked_weight, parse_pack
 from brimful.packing.usage import merge_usage
 from brimful.profile import Profile
 from brimful.request import Request
@@ -101,6 +101,7 @@ class MapRun:
         settings: Settings,
         pack: PackOption | str,
         workload: Workload | str,
+        weight: float | None,
         fields: Mapping[str, Any],
         *,
         ordered: bool,
@@ -108,6 +109,7 @@ class MapRun:
         self._requests = requests
         self._settings = settings
         self._pack = parse_pack(pack)
+        self._weight = settings.weight if weight is None else checked_weight(weight)
         self._ordered = ordered
         _refuse_key(fields)
         self._fields = {**fields, "workload": Workload(workload).value}
@@ -152,6 +154,7 @@ class MapRun:
             pack=self._pack,
             workload=self._fields["workload"],
             timeout_s=settings.timeout_s,
+            weight=self._weight,
             keep=False,
         )
 

@@ -41,6 +41,7 @@ from brimful.state.redis_url import close_redis_client, redis_client
 from brimful.state.status import live_limits
 
 _LIMITS_S = 5.0
+_WEIGHTS_S = 2.0
 _CLOSE_S = 2.0
 
 
@@ -59,6 +60,7 @@ class Driver:
         timeout_s: float = 120.0,
         sweep_s: float = 15.0,
         keep: bool = True,
+        weight: float = 1.0,
         sync: Sync | None = None,
         stop_if_refused: bool = False,
     ) -> None:
@@ -68,6 +70,9 @@ class Driver:
 
         ``keep``: what is queued when the driver is closed stays queued for the run's next submitter; else it is
         withdrawn.
+
+        ``weight``: its share beside other runs of the fleet, relative to theirs. Workers grant slots by it, and what
+        each run keeps enqueued is in proportion to it.
 
         ``sync``: makes durable what the consumer has written; called before its outcomes leave Redis, and once a second
         at most, but for a last time at the end. It raises FleetError, which ends the deliveries.
@@ -88,7 +93,7 @@ class Driver:
         self._in_flight = in_flight = InFlight(self._sizer, slot_model, workload)
         self._deliveries = Deliveries()
         self._acknowledger = Acknowledger(self._ledger, self._deliveries, sync)
-        self._enqueuer = Enqueuer(run, self._ledger, app_for(redis_url, fleet), in_flight)
+        self._enqueuer = Enqueuer(run, self._ledger, app_for(redis_url, fleet), in_flight, weight)
         self._intake = intake = Intake(self._batcher, self._sizer, in_flight, self._deliveries, auto=auto)
         self._stop = Stop(self._ledger, in_flight, intake, self._deliveries)
         self._outcomes = Outcomes(self._batcher, self._sizer, in_flight.status)
@@ -98,6 +103,7 @@ class Driver:
         self._reconciler = Reconciler(
             self._ledger, in_flight, intake, self._enqueuer, self._results, self._stop, sweep_s
         )
+        self._weight = weight
         self._tasks: list[asyncio.Task[None]] = []
         self._fault: BaseException | None = None
         self._closed = False
@@ -132,6 +138,7 @@ class Driver:
             self._stop.run(),
             self._acknowledger.run(),
             self._follow_limits(),
+            self._follow_weights(),
         )
         self._tasks += [asyncio.create_task(self._guarded(part)) for part in parts]
         try:
@@ -179,6 +186,7 @@ class Driver:
             await self._enqueuer.aclose()
             with contextlib.suppress(*REDIS_ERRORS, TimeoutError):
                 async with asyncio.timeout(_CLOSE_S):
+                    await self._ledger.end()
                     await self._acknowledger.trim()
                     if not len(self._in_flight) or not self._keep:
                         await self._ledger.clear()
@@ -198,6 +206,14 @@ class Driver:
                 ) is not None:
                     self._in_flight.slot_model.limits = self._sizer.limits = limits
             await asyncio.sleep(_LIMITS_S)
+
+    async def _follow_weights(self) -> None:
+        """Keep enough enqueued for this run's share beside the others that are under way."""
+        while True:
+            with contextlib.suppress(*REDIS_ERRORS):
+                weights = await reraise_cancellation(lambda: self._ledger.weigh(self._weight))
+                self._in_flight.slot_model.weights = weights
+            await asyncio.sleep(_WEIGHTS_S)
 
     async def _guarded(self, part: Awaitable[None]) -> None:
         """A fault in any part ends the deliveries and is raised there."""

@@ -19,7 +19,7 @@ from kombu.exceptions import OperationalError
 from brimful.dispatch.inflight import SHARD_BYTES, InFlight, Shard
 from brimful.dispatch.ledger import RunLedger
 from brimful.names import TASK_SHARD
-from brimful.packing.units import manifest_message
+from brimful.packing.units import WEIGHT, manifest_message
 from brimful.schema import MESSAGES
 from brimful.state.redis_retry import REDIS_ERRORS, RetryPolicy, retry_until_available
 
@@ -30,8 +30,9 @@ _PAUSE_S = 0.5
 class Enqueuer:
     """Sends what :attr:`InFlight.unsent` holds. Publishing blocks, so it has a thread and a connection of its own."""
 
-    def __init__(self, run: str, ledger: RunLedger, app: Celery, in_flight: InFlight) -> None:
+    def __init__(self, run: str, ledger: RunLedger, app: Celery, in_flight: InFlight, weight: float = 1.0) -> None:
         self._run = run
+        self._marks = {"schema": MESSAGES} | ({WEIGHT: weight} if weight != 1 else {})
         self._ledger = ledger
         self._app = app
         self._in_flight = in_flight
@@ -86,7 +87,7 @@ class Enqueuer:
         for id, packed in shard.requests.items():
             fields = {**packed.request.as_message(), "workload": shard.queue}
             units = manifest_message(packed.manifest)
-            requests.append({"id": id, "units": units, "request": fields, "schema": MESSAGES})
+            requests.append({"id": id, "units": units, "request": fields, **self._marks})
         return {"args": [self._run, shard.id, requests], "task_id": shard.id, "queue": shard.queue}
 
     def _publish(self, messages: list[dict[str, Any]]) -> None:

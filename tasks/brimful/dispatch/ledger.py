@@ -25,16 +25,19 @@ from typing import Any, NamedTuple
 from redis.asyncio import Redis
 
 from brimful.outcome import Outcome
+from brimful.packing.slot_model import Weights
 from brimful.packing.units import Manifest, manifest_from, manifest_message
 from brimful.runtime.json_bytes import encode
 from brimful.schema import LEDGER, check_schema
-from brimful.state.keys import revoked_key, run_key
+from brimful.state.keys import revoked_key, run_key, weights_key
 
 TTL_S = 7 * 24 * 3600
 CLAIM_TTL_S = 10.0
 """A worker that has not renewed its claim for this long counts as dead."""
 MAX_TRIES = 5
 """A shard whose worker died this often is given up: its requests end with cause ``worker_lost``."""
+_WEIGHT_S = 10.0
+"""A run that has not stated its weight for this long is over."""
 _CHUNK = 500
 
 
@@ -85,6 +88,21 @@ class RunLedger:
         self.client = client
         self.fleet = fleet
         self.keys = Keys(run)
+        self._run = run
+        self._weight: str | None = None
+
+    async def weigh(self, weight: float) -> Weights:
+        """State this run's weight, every few seconds while it is under way. Returns the weights of all such runs."""
+        key, now = weights_key(self.fleet), (await self.client.time())[0]
+        self._weight = f"{weight:g} {self._run}"
+        async with self.client.pipeline(transaction=True) as pipe:
+            pipe.zadd(key, {self._weight: now})
+            pipe.zremrangebyscore(key, "-inf", now - _WEIGHT_S)
+            pipe.expire(key, 60)
+            pipe.zrange(key, 0, -1)
+            *_, stated = await pipe.execute()
+        weights = [float(each.partition(" ")[0]) for each in stated]
+        return Weights(weight, min(weights), sum(weights))
 
     async def record(self, shards: Mapping[str, Mapping[str, Manifest]]) -> None:
         """Record shards, each with its requests' manifests by request id, before their messages are sent."""
@@ -182,6 +200,11 @@ class RunLedger:
         if await self.client.xlen(self.keys.results) == 0:  # else they were not collected
             gone.append(self.keys.results)
         await self.client.delete(*gone)
+
+    async def end(self) -> None:
+        """Its submitter is gone: it does not count beside other runs any more."""
+        if self._weight is not None:
+            await self.client.zrem(weights_key(self.fleet), self._weight)
 
     async def _recorded(self) -> list[str]:
         return [str(shard) for shard in await self.client.zrange(self.keys.shards, 0, -1)]

@@ -8,6 +8,7 @@ import heapq
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 AHEAD_S = 2.5
 """Seconds of work enqueued ahead of the slots: enough for the way to the workers, with something to spare."""
@@ -38,12 +39,29 @@ class Limits:
         return float("inf") if self.starts is None else self.starts / self.window_s
 
 
+class Weights(NamedTuple):
+    """Of the runs that share the slots."""
+
+    own: float = 1.0
+    least: float = 1.0
+    total: float = 1.0
+
+    def share(self, amount: float, least: float) -> float:
+        """This run's share of an ``amount``, such that no run's is below ``least``.
+
+        Queues serve runs by what they have in them, so what each keeps there must be in proportion to its weight. With
+        ``least``, any one of them can fill the slots when the others stop.
+        """
+        return self.own * max(amount / self.total, least / self.least)
+
+
 class SlotModel:
     """Assumes that the slots serve requests in the order in which they are enqueued. Times are monotonic seconds."""
 
     def __init__(self, limits: Limits, *, adapting: bool = False) -> None:
         """``adapting``: pack sizes are learnt on the way."""
         self.limits = limits
+        self.weights = Weights()
         self._ahead_s = AHEAD_ADAPTING_S if adapting else AHEAD_S
         self._ahead_share = AHEAD_ADAPTING_SHARE if adapting else AHEAD_SHARE
         self._running: dict[str, tuple[float, Callable[[], float]]] = {}
@@ -116,7 +134,7 @@ class SlotModel:
         slots, rate = self.limits.slots, self.rate(now)
         if seconds:
             rate = max(min(rate, self.limits.start_rate), min(slots / seconds, self.limits.start_rate))
-        ahead = max(self._ahead_s * rate, self._ahead_share * slots, 2.0)
-        most = min(int(slots + ahead), _MOST_OUTSTANDING)
+        least = slots + max(self._ahead_share * slots, 2.0)
+        most = min(int(self.weights.share(max(slots + self._ahead_s * rate, least), least)), _MOST_OUTSTANDING)
         room, kept_ahead = most - len(self), max(0, most - slots)
         return room if room >= max(1, int(kept_ahead * _AT_ONCE_SHARE)) else 0

@@ -12,12 +12,15 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from brimful.errors import SettingError
+from brimful.names import MOST_WEIGHT
 from brimful.outcome import Failure, Outcome, Rollout
 from brimful.packing.usage import share_usage
 from brimful.request import Request
 
 PackOption = Literal["off", "auto"] | int
 """How many prompts share a request: only those of one line, as many as pay, or at most this many."""
+WEIGHT = "weight"
+"""Field of each request in a shard's message: its run's share beside other runs. Absent = 1."""
 
 
 def parse_pack(text: str | int) -> PackOption:
@@ -30,6 +33,23 @@ def parse_pack(text: str | int) -> PackOption:
     if not (word.isascii() and word.isdigit()) or int(word) < 1:
         raise SettingError(f"--pack: {text!r} is not off, auto or a whole number of at least 1")
     return int(word)
+
+
+def checked_weight(weight: float) -> float:
+    """A run's weight. Raises SettingError where it is out of range."""
+    if not _is_weight(weight):
+        raise SettingError(f"weight: {weight!r} is not a number from {1 / MOST_WEIGHT:g} to {MOST_WEIGHT:g}")
+    return weight
+
+
+def weight_of(request: Mapping[str, Any]) -> float:
+    """The weight of its run, from a request's message; 1 where there is none that is valid."""
+    weight = request.get(WEIGHT)
+    return float(weight) if weight is not None and _is_weight(weight) else 1.0
+
+
+def _is_weight(raw: Any) -> bool:
+    return isinstance(raw, int | float) and not isinstance(raw, bool) and 1 / MOST_WEIGHT <= raw <= MOST_WEIGHT
 
 
 class ManifestEntry(NamedTuple):

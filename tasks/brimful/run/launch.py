@@ -224,6 +224,7 @@ def _driver(settings: Settings, redis_url: str, prepared: Prepared) -> Driver:
         pack=prepared.options.pack,
         workload=prepared.options.read.workload,
         timeout_s=settings.timeout_s,
+        weight=settings.weight,
         sync=partial(asyncio.to_thread, prepared.files.sync) if prepared.files is not None else None,
         stop_if_refused=not prepared.options.keep_going,
     )

@@ -18,6 +18,11 @@ DEAD_LETTERS = "brimful:dead_letters"
 """LIST: JSON of messages that no worker could run, the newest first; bounded. They belong to a queue, not to a key."""
 
 
+def weights_key(fleet: str) -> str:
+    """ZSET: ``<weight> <run>`` of the runs and maps under way → when it was last stated (seconds, Unix)."""
+    return f"brimful:{of_fleet(fleet, 'weights')}"
+
+
 ADMISSION = (
     "state",  # HASH: epoch, server, clock, sizes of the other keys, pause, slow start, circuit breaker
     "limits",  # HASH: the operator's limits, which override the defaults

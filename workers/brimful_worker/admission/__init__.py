@@ -21,7 +21,7 @@ Job, uses ``admission.start_only()``.
 Promises, across all processes, deaths, and restarts or memory loss of Redis:
 
 - never more than ``slots`` leases at once, and never more than ``starts`` grants in any window, on Redis's clock;
-- first come, first served across the fleet, interactive before batch;
+- first come, first served across the fleet, interactive before batch; within a process, flows share by weight;
 - nothing starts while Redis is away, and a lease that cannot be renewed ends before its slot is given to another.
 """
 
@@ -30,9 +30,12 @@ from brimful_worker.admission.clean_start import assume_full, mark_clean
 from brimful_worker.admission.errors import LeaseLost, Retired, SchemaMismatch, ScriptFailed, StaleGrant
 from brimful_worker.admission.lease import Lease
 from brimful_worker.admission.policy import Limits
+from brimful_worker.admission.turns import NO_FLOW, Flow
 
 __all__ = [
+    "NO_FLOW",
     "Admission",
+    "Flow",
     "Lease",
     "LeaseLost",
     "Limits",

@@ -22,6 +22,7 @@ from brimful_worker.admission.errors import LeaseLost, Retired
 from brimful_worker.admission.lease import Lease
 from brimful_worker.admission.local_state import LocalState
 from brimful_worker.admission.policy import Limits
+from brimful_worker.admission.turns import NO_FLOW, Flow
 from brimful_worker.admission.waiters import WORKLOADS, Queue
 from brimful_worker.admission.wire.coordinator import Coordinator
 from brimful_worker.liveness.boot_time import boot_time
@@ -108,15 +109,17 @@ class Admission:
     async def __aexit__(self, *error: object) -> None:
         await self.aclose()
 
-    def slot(self, workload: Workload | str = Workload.BATCH, *, tokens: int = 0) -> Slot:
+    def slot(self, workload: Workload | str = Workload.BATCH, *, tokens: int = 0, flow: Flow = NO_FLOW) -> Slot:
         """Wait for a slot and a start; hold the slot until the ``async with`` block ends.
 
+        Flows of one workload share this process's grants by their weights, whoever came first; where tokens are
+        limited, only requests for as many tokens change places.
         ``tokens`` is the most that the request may use (prompt estimate + n x max_tokens), needed only where tokens are
         limited. Entering raises BudgetExhausted when the fleet's token budget is at its end, and FleetError when the
         admission was closed or has failed. Leaving raises LeaseLost if the lease could not be kept. When a block raises
         without :meth:`Lease.report`, the slot stays taken for :attr:`Limits.cooldown_s`.
         """
-        return Slot(self._started().local_state, WORKLOADS[Workload(workload)], tokens)
+        return Slot(self._started().local_state, WORKLOADS[Workload(workload)], flow, tokens)
 
     def start_only(self) -> Slot:
         """Wait for a start without a slot: for a request that counts as a start and is made while a slot is held, such
@@ -125,7 +128,7 @@ class Admission:
         It goes before everything else, and waits for the end of a pause even where starts are not limited. Its lease
         cannot be lost.
         """
-        return Slot(self._started().local_state, Queue.START_ONLY, 0)
+        return Slot(self._started().local_state, Queue.START_ONLY, NO_FLOW, 0)
 
     async def pause(self, seconds: float, reason: str) -> None:
         """Let nobody in the fleet start anything for this long, as a provider's Retry-After demands. A longer pause in
@@ -178,9 +181,10 @@ class Slot:
     Leaving it never waits, so a cancellation cannot interrupt it half-way.
     """
 
-    def __init__(self, local_state: LocalState, queue: Queue, tokens: int) -> None:
+    def __init__(self, local_state: LocalState, queue: Queue, flow: Flow, tokens: int) -> None:
         self._local_state = local_state
         self._queue = queue
+        self._flow = flow
         self._tokens = tokens
         self._lease: Lease | None = None
         self._task: asyncio.Task[object] | None = None
@@ -190,7 +194,7 @@ class Slot:
     async def __aenter__(self) -> Lease:
         since = boot_time()
         while True:
-            waiter = self._local_state.ask(self._queue, self._tokens, since)
+            waiter = self._local_state.ask(self._queue, self._flow, self._tokens, since)
             try:
                 lease = await waiter.future
             except BaseException:

@@ -15,6 +15,7 @@ from brimful.errors import BudgetExhausted, FleetError
 from brimful_worker.admission.lease import Lease
 from brimful_worker.admission.policy import Limits, Rules, wire_lag
 from brimful_worker.admission.recent_starts import RecentStarts
+from brimful_worker.admission.turns import Flow
 from brimful_worker.admission.waiters import Queue, Waiter, Waiters, is_start_only
 from brimful_worker.admission.wire.outgoing import Outgoing
 from brimful_worker.admission.wire.redis_clock import RedisClock
@@ -57,11 +58,11 @@ class LocalState:
 
     # called by coroutines
 
-    def ask(self, queue: Queue, tokens: int, since: float) -> Waiter:
+    def ask(self, queue: Queue, flow: Flow, tokens: int, since: float) -> Waiter:
         """A waiter whose future becomes a Lease. Raises FleetError when nothing will be granted any more."""
         if self.closed is not None:
             raise copy(self.closed)
-        waiter = self.waiting.add(queue, tokens, since, asyncio.get_running_loop().create_future())
+        waiter = self.waiting.add(queue, flow, tokens, since, asyncio.get_running_loop().create_future())
         if self.waiting.wants_registering(queue, self.rules.registered):
             self._send_soon()
         return waiter
@@ -101,7 +102,7 @@ class LocalState:
 
     def granted(self, ticket: str, granted_ms: float) -> None:
         """A grant has arrived; it is given back if its waiter is gone."""
-        waiter = self.waiting.pop(ticket)
+        waiter = self.waiting.take(ticket, same_tokens=bool(self.rules.tokens or self.rules.budget))
         granted = self._clock.not_after(granted_ms)
         start_only = is_start_only(ticket)
         deadline = math.inf if start_only else granted + self._lease_at(granted)

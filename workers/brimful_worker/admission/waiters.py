@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from brimful.names import Workload
 from brimful_worker.admission.lease import Lease
+from brimful_worker.admission.turns import Flow, Turns
 from brimful_worker.liveness.boot_time import boot_time
 
 
@@ -31,10 +32,12 @@ def is_start_only(ticket: str) -> bool:
 class Waiter:
     """One coroutine's request for a grant. Its ticket, ``id``, is also the grant's and the lease's; none is reused."""
 
-    __slots__ = ("future", "id", "queue", "since", "tokens")
+    __slots__ = ("flow", "future", "id", "queue", "since", "tokens")
 
-    def __init__(self, ticket: str, queue: Queue, tokens: int, since: float, future: asyncio.Future[Lease]):
+    def __init__(self, ticket: str, queue: Queue, flow: Flow, tokens: int, since: float, future: asyncio.Future[Lease]):
         self.id = ticket
+        """Changes when another waiter of this process has its turn first: they exchange tickets."""
+        self.flow = flow
         self.queue = queue
         self.tokens = tokens
         self.since = since
@@ -54,16 +57,20 @@ class Waiters:
         self._number = 0
         self._behind: dict[Queue, OrderedDict[str, Waiter]] = {queue: OrderedDict() for queue in Queue}
         self._registered: dict[Queue, dict[str, Waiter]] = {queue: {} for queue in Queue}
+        self._turns: dict[Queue, Turns[Waiter]] = {queue: Turns() for queue in WORKLOADS.values()}
 
-    def add(self, queue: Queue, tokens: int, since: float, future: asyncio.Future[Lease]) -> Waiter:
+    def add(self, queue: Queue, flow: Flow, tokens: int, since: float, future: asyncio.Future[Lease]) -> Waiter:
         """A new waiter at the end, or at the front if it has waited since long ago (its last grant was stale)."""
         self._number += 1
-        waiter = Waiter(f"{self._process}.{queue.value}.{self._number:09d}.{tokens}", queue, tokens, since, future)
+        ticket = f"{self._process}.{queue.value}.{self._number:09d}.{tokens}"
+        waiter = Waiter(ticket, queue, flow, tokens, since, future)
         behind = self._behind[queue]
         in_front = bool(behind) and since < next(iter(behind.values())).since
         behind[waiter.id] = waiter
         if in_front:
             behind.move_to_end(waiter.id, last=False)
+        if (turns := self._turns.get(queue)) is not None:
+            turns.add(waiter, in_front=in_front)
         return waiter
 
     def register(self, most: int) -> list[Waiter]:
@@ -84,14 +91,40 @@ class Waiters:
 
     def cancel(self, waiter: Waiter) -> bool:
         """Remove a waiter whose future is done. True if Redis knows it."""
+        if (turns := self._turns.get(waiter.queue)) is not None:
+            turns.remove(waiter)
         self._behind[waiter.queue].pop(waiter.id, None)
         return self._registered[waiter.queue].pop(waiter.id, None) is not None
 
     def pop(self, ticket: str) -> Waiter | None:
-        """Remove the registered waiter that was granted."""
-        for registered in self._registered.values():
+        """Remove the registered waiter that has this ticket."""
+        for queue, registered in self._registered.items():
             if (found := registered.pop(ticket, None)) is not None:
+                if (turns := self._turns.get(queue)) is not None:
+                    turns.remove(found)
                 return found
+        return None
+
+    def take(self, ticket: str, *, same_tokens: bool) -> Waiter | None:
+        """Remove the waiter that is to have the grant of this ticket: the one whose turn it is in this process
+        (:mod:`.turns`), which the ticket's own waiter leaves its place and its ticket to. None if that is gone.
+
+        ``same_tokens``: tokens are limited and counted by the ticket, so that only waiters for as many may exchange.
+        """
+        for queue, registered in self._registered.items():
+            if (own := registered.pop(ticket, None)) is None:
+                continue
+            if (turns := self._turns.get(queue)) is None:
+                return own
+            chosen = own if own.future.done() else turns.next(own)
+            if chosen is not own and same_tokens and chosen.tokens != own.tokens:
+                chosen = own
+            if chosen is not own:
+                places = registered if chosen.id in registered else self._behind[queue]
+                places[chosen.id] = own
+                own.id, chosen.id = chosen.id, ticket
+            turns.serve(chosen)
+            return chosen
         return None
 
     def registered(self) -> Iterator[Waiter]:
@@ -115,4 +148,6 @@ class Waiters:
             waiters += self._behind[queue].values()
             self._behind[queue].clear()
             self._registered[queue].clear()
+        for turns in self._turns.values():
+            turns.clear()
         return [waiter for waiter in waiters if not waiter.future.done()]

@@ -19,7 +19,7 @@ from brimful.errors import BudgetExhausted
 from brimful.names import Mode, Workload
 from brimful.outcome import Cause, Failure, Outcome
 from brimful.request import Request
-from brimful_worker.admission import Admission, Lease, LeaseLost, Retired, StaleGrant
+from brimful_worker.admission import NO_FLOW, Admission, Flow, Lease, LeaseLost, Retired, StaleGrant
 from brimful_worker.admission.policy import release_delay
 from brimful_worker.metrics import catalogue as metrics
 from brimful_worker.provider.answers.answer import Classification, Kind
@@ -33,9 +33,6 @@ from brimful_worker.sampling.job_hooks import job_hooks
 from brimful_worker.sampling.stats import RequestStats
 
 log = logging.getLogger(__name__)
-
-_MANY_STALE_GRANTS = 5
-"""Of one request; reported once in the log."""
 
 OnWire = Callable[[bool], None]
 
@@ -72,7 +69,9 @@ class Sampler:
         self.admission, self.provider = admission, provider
         self.budget = BudgetGate(uniform=self.uniform)
 
-    async def sample(self, request: Request, *, scope: str = "", on_wire: OnWire | None = None) -> Outcome:
+    async def sample(
+        self, request: Request, *, scope: str = "", on_wire: OnWire | None = None, flow: Flow = NO_FLOW
+    ) -> Outcome:
         """Sample one request. Raises only CancelledError; whatever else happens is the outcome's failure.
 
         ``scope`` (a run's or a Celery task's id) and ``request.id`` name the request to the provider's Jobs: the same
@@ -81,8 +80,9 @@ class Sampler:
         :data:`brimful_worker.provider.GIVE_BACK`.
         ``on_wire(True)`` is called when an attempt's bytes are sent, ``on_wire(False)`` when it failed and another is
         to follow: a caller that stops gracefully lets the first end and cancels the second.
+        ``flow``: the run it belongs to, which shares this worker's grants with others; all single requests are one.
         """
-        sampling = _Sampling(self, request, scope, on_wire)
+        sampling = _Sampling(self, request, scope, on_wire, flow)
         try:
             # The first attempt, but a Job's, ends long before the deadline: most requests need no timer for it.
             timed = self._short_deadline or request.mode is Mode.JOB
@@ -111,12 +111,12 @@ class _Sampling:
     request: Request
     scope: str
     on_wire: OnWire | None
+    flow: Flow
     deadline: float | None = None
     """On the loop's clock; known from the first grant on."""
     clock: asyncio.Timeout | None = None
     failures: int = 0
     throttles: int = 0
-    stale_grants: int = 0
     last: Classification | None = None
     """The last failed attempt."""
     job_key: JobKey | None = None
@@ -163,7 +163,7 @@ class _Sampling:
         try:
             async with sampler.share(workload):
                 provider = sampler.provider  # of the same key as the admission
-                async with sampler.admission.slot(workload, tokens=hold) as lease:
+                async with sampler.admission.slot(workload, tokens=hold, flow=self.flow) as lease:
                     self._granted(lease)
                     if not budget.enter():
                         lease.give_back()
@@ -175,7 +175,7 @@ class _Sampling:
         except Retired:
             return None
         except StaleGrant:
-            self._stale_grant()
+            self.stats.stale_grant(sampler.provider.host)
             return None
         except LeaseLost:
             metrics.LEASES_LOST.inc()
@@ -284,16 +284,6 @@ class _Sampling:
             self.stats.failed(answer.cause)
             attempt = self.stats.attempts
             log.debug("request %s, attempt %d: %s: %s", self.request.id, attempt, answer.cause, answer.message)
-
-    def _stale_grant(self) -> None:
-        metrics.STALE_GRANTS.inc()
-        self.stale_grants += 1
-        if self.stale_grants == _MANY_STALE_GRANTS:
-            log.warning(
-                "grants expire before their connection is open: %s is slow to connect to, or this process is "
-                "overloaded; raise BRIMFUL_GUARD_S or run fewer requests per process",
-                self.sampler.provider.host,
-            )
 
     def _on_wire(self, sent: bool) -> None:
         if self.on_wire is not None:

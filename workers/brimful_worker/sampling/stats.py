@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,11 @@ from brimful.outcome import Cause, Failure, Outcome
 from brimful.request import Request
 from brimful_worker.metrics import catalogue as metrics
 from brimful_worker.provider.answers.answer import Classification
+
+log = logging.getLogger(__name__)
+
+_MANY_STALE_GRANTS = 5
+"""Of one request; reported once in the log."""
 
 
 @dataclass(slots=True)
@@ -25,12 +31,24 @@ class RequestStats:
     started_at: float | None = None
     unmetered_tokens: int = 0
     """Of attempts that ended without usage, and of the one that is on the wire."""
+    stale_grants: int = 0
     on_wire: bool = False
 
     def granted(self, waited_s: float) -> None:
         self.waited_s += waited_s
         self.on_wire = False
         metrics.WAIT_SECONDS.observe(waited_s, self.request.workload.value)
+
+    def stale_grant(self, host: str) -> None:
+        """A grant expired before its request was on the wire."""
+        metrics.STALE_GRANTS.inc()
+        self.stale_grants += 1
+        if self.stale_grants == _MANY_STALE_GRANTS:
+            log.warning(
+                "grants expire before their connection is open: %s is slow to connect to, or this process is "
+                "overloaded; raise BRIMFUL_GUARD_S or run fewer requests per process",
+                host,
+            )
 
     def sent(self, hold: int) -> None:
         """An attempt that may use ``hold`` tokens is being written to the wire."""

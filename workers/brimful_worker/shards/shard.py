@@ -24,10 +24,12 @@ from celery.exceptions import Reject
 from brimful.dispatch.ledger import CLAIM_TTL_S, MAX_TRIES, TTL_S, Keys
 from brimful.errors import BadRequest, VersionMismatch
 from brimful.outcome import Cause, Failure, Outcome
+from brimful.packing.units import weight_of
 from brimful.request import Request
 from brimful.runtime.aio import cancel_and_wait
 from brimful.schema import MESSAGES, check_schema
 from brimful.state.redis_url import close_redis_client, redis_client
+from brimful_worker.admission import Flow
 from brimful_worker.broker.hiredis_packing import packed
 from brimful_worker.shards.claims import Claim, Claims
 from brimful_worker.shards.store import Store
@@ -179,7 +181,12 @@ class ShardRunner:
             else:
                 check_schema("the request's message", entry.get("schema"), MESSAGES, "start workers of its release")
                 request = self._parse({**entry["request"], "id": id})
-                outcome = await self._sample(request, scope=shard.run, on_wire=partial(shard.wire, id))
+                outcome = await self._sample(
+                    request,
+                    scope=shard.run,
+                    on_wire=partial(shard.wire, id),
+                    flow=Flow(shard.run, weight_of(entry)),
+                )
         except VersionMismatch as error:
             outcome = Outcome(id, failure=Failure(Cause.VERSION, str(error)), worker=self._name)
         except BadRequest as error:

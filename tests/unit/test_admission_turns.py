@@ -1,0 +1,130 @@
+"""Whose turn it is among flows: shares by weight, and nothing for the past."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+
+from brimful_worker.admission.turns import Flow
+from brimful_worker.admission.waiters import Queue, Waiter, Waiters
+
+_numbers = count()
+
+
+@pytest.fixture
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    loop = asyncio.new_event_loop()
+    yield loop
+    loop.close()
+
+
+class Process:
+    """Waiters of one process, of which Redis knows ``registered``, granted in the order in which Redis knows them."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, registered: int = 1000) -> None:
+        self.loop = loop
+        self.waiters = Waiters("abc")
+        self.registered = registered
+
+    def ask(self, flow: str, times: int = 1, weight: float = 1.0, tokens: int = 7) -> list[Waiter]:
+        added = [
+            self.waiters.add(Queue.BATCH, Flow(flow, weight), tokens, float(next(_numbers)), self.loop.create_future())
+            for _ in range(times)
+        ]
+        self.waiters.register(self.registered)
+        return added
+
+    def grant(self, times: int, *, same_tokens: bool = False) -> list[str]:
+        """The flows that got the next grants."""
+        served = []
+        for _ in range(times):
+            ticket = next(self.waiters.registered()).id
+            waiter = self.waiters.take(ticket, same_tokens=same_tokens)
+            assert waiter is not None
+            assert waiter.id == ticket
+            served.append(waiter.flow.name)
+            self.waiters.register(self.registered)
+        return served
+
+
+@pytest.mark.parametrize("registered", [1000, 8])
+def test_flows_share_by_weight_whoever_came_first(loop: asyncio.AbstractEventLoop, registered: int) -> None:
+    process = Process(loop, registered)
+    process.ask("big", 400)
+    assert set(process.grant(100)) == {"big"}
+    process.ask("small", 50)
+    process.ask("heavy", 200, weight=3)
+    served = Counter(process.grant(200))
+    for flow, share in {"big": 40, "small": 40, "heavy": 120}.items():
+        assert abs(served[flow] - share) <= 1
+    assert process.waiters.count(Queue.BATCH) == 350
+
+
+def test_one_that_comes_back_has_saved_nothing_and_one_that_never_left_loses_nothing(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    process = Process(loop)
+    process.ask("steady", 300)
+    process.ask("other", 1)
+    process.grant(100)
+    process.ask("other", 100)
+    assert abs(Counter(process.grant(50))["other"] - 25) <= 1
+    # A flow of a third of the weight that always has one waiter gets no more than its share.
+    light = Counter[str]()
+    for _ in range(100):
+        if not light or light["asked"] == light["light"]:
+            process.ask("light", 1, weight=1 / 3)
+            light["asked"] += 1
+        light.update(process.grant(1))
+    assert 12 <= light["light"] <= 16  # 1/3 of 1 + 1 + 1/3
+
+
+def test_within_a_flow_it_is_first_come_first_served(loop: asyncio.AbstractEventLoop) -> None:
+    process = Process(loop)
+    one, two = process.ask("a", 2)
+    process.ask("b", 2)
+    assert process.waiters.take(one.id, same_tokens=False) is one
+    assert process.grant(1) == ["b"]
+    assert process.waiters.take(two.id, same_tokens=False) is two
+
+
+def test_one_that_gave_up_is_passed_over_and_leaves_no_trace(loop: asyncio.AbstractEventLoop) -> None:
+    process = Process(loop)
+    process.ask("a", 3)
+    gone, stays = process.ask("b", 2)
+    process.grant(1)
+    gone.future.cancel()
+    assert process.grant(1) == ["b"]
+    assert process.waiters.cancel(gone)
+    assert stays not in list(process.waiters.registered())
+    assert process.grant(2) == ["a", "a"]
+    assert process.waiters.count(Queue.BATCH) == 0
+
+
+def test_where_tokens_are_counted_only_equals_change_places(loop: asyncio.AbstractEventLoop) -> None:
+    process = Process(loop)
+    process.ask("a", 3, tokens=10)
+    process.ask("b", 3, tokens=99)
+    assert process.grant(3, same_tokens=True) == ["a"] * 3
+    process.ask("a", 3, tokens=99)
+    assert process.grant(3, same_tokens=True) == ["b"] * 3  # it was served less so far
+    process.ask("b", 3, tokens=99)
+    assert sorted(process.grant(4, same_tokens=True)) == ["a", "a", "b", "b"]
+
+
+def test_an_exchanged_waiter_is_granted_later_under_the_ticket_that_it_got(loop: asyncio.AbstractEventLoop) -> None:
+    process = Process(loop, registered=2)
+    first, second, third = process.ask("a", 3)
+    [late] = process.ask("b")
+    process.waiters.take(first.id, same_tokens=False)
+    place = second.id, late.id
+    assert process.waiters.take(second.id, same_tokens=False) is late
+    assert (late.id, second.id) == place
+    assert process.waiters.behind(Queue.BATCH) == 2  # it waits in the place of the one that went before it
+    process.waiters.register(2)
+    assert process.waiters.take(second.id, same_tokens=False) is second
+    assert process.waiters.take(third.id, same_tokens=False) is third
