@@ -13,7 +13,7 @@ import redis
 from brimful.dispatch.ledger import CLAIM_TTL_S, Keys
 from brimful.names import QUEUES, of_fleet
 from brimful.state.broker_queues import UNACKED, list_names, parse_message
-from brimful.state.keys import run_key
+from brimful.state.keys import run_key, weights_key
 
 _PAGE = 50
 _END_S = CLAIM_TTL_S + 5.0
@@ -60,6 +60,9 @@ def purge_run(client: redis.Redis, run: str, fleet: str = "") -> int:
     while any(client.scan_iter(f"{run_key(run, 'claim')}:*", 1000)) and time.monotonic() < end:
         time.sleep(_LOOK_S)
     deleted += _delete_delivered(client, run, fleet)
+    stated: Any = client.zrange(weights_key(fleet), 0, -1)
+    if weights := [each for each in stated if each.split()[-1].decode() == run]:
+        client.zrem(weights_key(fleet), *weights)
     if left := list(client.scan_iter(run_key(run, "*"), 1000)):
         client.delete(*left)
     return deleted
