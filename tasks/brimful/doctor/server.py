@@ -11,6 +11,7 @@ import redis
 from redis.exceptions import NoPermissionError
 
 from brimful.doctor import Check, Level
+from brimful.state.probes import EVICTION_REMEDY, eviction_fault
 from brimful.state.target import RedisTarget
 
 _OLDEST = (6, 2)
@@ -93,14 +94,9 @@ def _replication(info: dict[str, Any]) -> Iterator[Check]:
 def _eviction(info: dict[str, Any]) -> Check:
     policy = str(info.get("maxmemory_policy", "noeviction"))
     limit, used = int(info.get("maxmemory", 0)), int(info.get("used_memory", 0))
-    if policy != "noeviction":
-        when = "when memory runs short" if limit else "once a maxmemory is set"
-        return Check(
-            "memory",
-            Level.FAIL if limit else Level.WARN,
-            f"maxmemory-policy {policy}: {when}, it silently drops queues and limits",
-            "set `maxmemory-policy noeviction`",
-        )
+    fault, evicts = eviction_fault(info)
+    if fault is not None:
+        return Check("memory", Level.FAIL if evicts else Level.WARN, fault, EVICTION_REMEDY)
     if limit and used > 0.8 * limit:
         return Check("memory", Level.WARN, f"{used / limit:.0%} of maxmemory is used", "raise maxmemory or delete data")
     return Check("memory", Level.OK, f"{used / 2**20:.0f} MiB used, {policy}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from urllib.error import URLError
 from urllib.parse import urlsplit
@@ -42,6 +43,7 @@ _TLS_FAULTS = (
     ("CERTIFICATE_REQUIRED", "it asks for a client certificate", "set BRIMFUL_REDIS_CERT_FILE"),
 )
 """Text in OpenSSL's error, what it means, what to do."""
+EVICTION_REMEDY = "set `maxmemory-policy noeviction`"
 _TIMEOUT_S = 5.0
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "ALL_PROXY")
 
@@ -80,6 +82,15 @@ def unreachable(url: str, error: Exception) -> RedisUnreachable:
             return RedisUnusable(f"Redis at {place}: {why} ({said}); {remedy}")
     what = "speaks TLS there" if address.tls and isinstance(error, redis.TimeoutError) else "runs"
     return RedisUnreachable(f"no Redis at {place}: {said}; check BRIMFUL_REDIS_URL, and that the server {what}")
+
+
+def eviction_fault(info: Mapping[str, object]) -> tuple[str | None, bool]:
+    """What is wrong with the ``maxmemory-policy`` in a server's INFO (None: nothing); whether it may drop keys now."""
+    policy, limit = str(info.get("maxmemory_policy", "noeviction")), int(str(info.get("maxmemory", 0)))
+    if policy == "noeviction":
+        return None, False
+    when = "when memory runs short" if limit else "once a maxmemory is set"
+    return f"maxmemory-policy {policy}: {when}, it silently drops queues and limits", bool(limit)
 
 
 def check_provider(settings: Settings) -> None:

@@ -27,7 +27,7 @@ Promises, across all processes, deaths, and restarts or memory loss of Redis:
 
 from brimful_worker.admission.admission import Admission, Slot
 from brimful_worker.admission.clean_start import assume_full, mark_clean
-from brimful_worker.admission.errors import LeaseLost, Retired, SchemaMismatch, ScriptFailed, StaleGrant
+from brimful_worker.admission.errors import EvictingRedis, LeaseLost, Retired, SchemaMismatch, ScriptFailed, StaleGrant
 from brimful_worker.admission.lease import Lease
 from brimful_worker.admission.policy import Limits
 from brimful_worker.admission.turns import NO_FLOW, Flow
@@ -35,6 +35,7 @@ from brimful_worker.admission.turns import NO_FLOW, Flow
 __all__ = [
     "NO_FLOW",
     "Admission",
+    "EvictingRedis",
     "Flow",
     "Lease",
     "LeaseLost",

@@ -73,7 +73,7 @@ class Admission:
 
         Without an answer within ``timeout_s`` raises RedisUnreachable, RedisRefused (an error reply) or ScriptFailed;
         None waits for as long as it takes. Raises SchemaMismatch if the fleet on this Redis uses another version of the
-        admission's keys and scripts.
+        admission's keys and scripts, and EvictingRedis if this Redis drops keys when its memory is full.
         """
         coordinator = Coordinator(self._url, self._tag, self._limits, self._name, self._fleet)
         running = asyncio.create_task(coordinator.run(), name="brimful-coordinator")

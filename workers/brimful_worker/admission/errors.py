@@ -6,6 +6,7 @@ BrimfulError
 └── FleetError
     ├── Retired          this admission grants nothing any more: its API key was replaced
     ├── SchemaMismatch   the fleet on this Redis uses another version of the admission's schema
+    ├── EvictingRedis    Redis may drop keys when its memory is full
     └── ScriptFailed     Redis runs the admission's script, and the script fails
 """
 
@@ -28,6 +29,10 @@ class Retired(FleetError):
 
 class SchemaMismatch(FleetError):
     """This process and the fleet on its Redis use different versions of the admission's keys and scripts."""
+
+
+class EvictingRedis(FleetError):
+    """Redis may drop the admission's keys when its memory is full: its ``maxmemory-policy`` is not noeviction."""
 
 
 class ScriptFailed(FleetError):

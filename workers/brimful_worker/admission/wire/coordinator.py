@@ -147,6 +147,7 @@ class Coordinator:
         message = self._message(taken)
         self._next_poll_at = None
         answer = await self.rpc.call(message, lambda: self._grants.seen)
+        self.local_state.outgoing.add_pause(self.rpc.eviction.pause(self.local_state.rules.idle_s))
         status = answer.reply["status"]
         if status == "schema":
             raise SchemaMismatch(

@@ -21,8 +21,9 @@ from redis.exceptions import NoScriptError, ResponseError
 
 from brimful.errors import FleetError, RedisRefused, RedisUnreachable
 from brimful.state.keys import admission_keys, everyone_channel, process_channel
-from brimful_worker.admission.errors import ScriptFailed
+from brimful_worker.admission.errors import EvictingRedis, ScriptFailed
 from brimful_worker.admission.wire.connection import Backoff, Connection, ConnectionDown
+from brimful_worker.admission.wire.eviction import EvictionWatch
 from brimful_worker.admission.wire.redis_clock import RedisClock
 from brimful_worker.admission.wire.subscriber import Subscriber
 from brimful_worker.liveness.boot_time import boot_time
@@ -82,16 +83,25 @@ class Rpc:
         self._tag = tag
         self._connection = Connection(url, f"brimful-{process}")
         self._server = ""
+        self._answered = False
+        self.eviction = EvictionWatch()
         self._subscriber = subscriber
         self._clock = clock
 
     async def call(self, message: dict[str, Any], seen: Callable[[], int]) -> Answer:
-        """Send until answered. ``seen`` gives the number of the last grant taken, at each sending."""
+        """Send until answered. ``seen`` gives the number of the last grant taken, at each sending.
+
+        Raises EvictingRedis if no command was answered yet and the server may evict keys.
+        """
         first_sent, late, stepped = boot_time(), 0, False
         while True:
             try:
                 if not self._connection.connected:
                     await self._connect()
+                elif self.eviction.due:
+                    await self.eviction.look(self._connection.call)
+                if self.eviction.fault and not self._answered:
+                    raise EvictingRedis(self.eviction.fault)
                 circumstances = self._circumstances() | {"seen": seen()} | ({"stepped": True} if stepped else {})
                 answer = await self._send(first_sent, message | circumstances)
             except (ConnectionDown, ResponseError) as error:
@@ -103,6 +113,7 @@ class Rpc:
                 late += 1
                 stepped = late >= _LATE_MOST or self._clock.stepped(answer.received, answer.reply["now"])
                 continue
+            self._answered = True
             if answer.reply["status"] == "ok":
                 self._succeeded()
             return answer
@@ -120,6 +131,7 @@ class Rpc:
         answer: bytes = await self._connection.call("INFO", "server")
         fields = dict(line.split(b":", 1) for line in answer.splitlines() if b":" in line)
         self._server = fields.get(b"run_id", b"").decode()
+        await self.eviction.look(self._connection.call)
 
     def _failed(self, failure: FleetError) -> None:
         """Log a failure once; a connection that breaks once is not worth it."""
