@@ -102,12 +102,15 @@ class Request:
         return None if most is None else self.choices * most
 
     @property
+    def asked(self) -> int:
+        """Tokens that it may generate; an estimate without ``max_tokens``."""
+        most = self.tokens_at_most
+        return _UNBOUND.get(self.mode, 16) * self.choices if most is None else most
+
+    @property
     def hold(self) -> int:
         """Estimated tokens that the provider holds while the request runs: the prompts' and all it may generate."""
-        asked = self.tokens_at_most
-        if asked is None:
-            asked = _UNBOUND.get(self.mode, 16) * self.choices
-        return sum(map(_token_estimate, self.prompts)) + asked
+        return sum(map(_token_estimate, self.prompts)) + self.asked
 
     def body(self, profile: Profile) -> dict[str, Any]:
         """The JSON body to send: the fields as given, and the profile's model where none is named."""

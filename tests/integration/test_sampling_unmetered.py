@@ -12,7 +12,7 @@ from support.gateways import running_gateway
 from support.sampling import bench
 from support.waiting import wait_until_async
 
-COSTS = ["trunc", "reset", "close", "resetmid", "chunkcut", "cutjson", "badutf8", "nousage", "hang"]
+COSTS = ["trunc", "reset", "close", "resetmid", "chunkcut", "cutjson", "badutf8", "hang"]
 FREE = ["429bare", "429quota", "500", "503", "502html", "400", "404", "401", "402", "filter", "redirect"]
 
 
@@ -31,6 +31,25 @@ async def test_an_attempt_without_usage_costs_its_reservation(monkeypatch: pytes
     costs = [lease.reports[0]["tokens_used"] for lease in it.admission.grants[1:]]
     assert costs[0] is None, "admission then counts the reservation"
     assert outcome.from_message(outcome.as_message()).unmetered_tokens == hold
+
+
+@pytest.mark.parametrize("usage", ["missing", "zero", "one_choice"])
+async def test_usage_that_is_missing_or_wrong_is_estimated(monkeypatch: pytest.MonkeyPatch, usage: str) -> None:
+    """And what the estimate may lack up to the reservation is charged too."""
+    async with running_gateway(usage=usage) as gateway, bench(monkeypatch, gateway.url) as it:
+        outcome = await it.sample([[1, 2, 3], [4, 5]], max_tokens=6)
+        assert outcome.completion is not None
+        told = outcome.completion["usage"]
+        assert told == {"prompt_tokens": 5, "completion_tokens": 12, "total_tokens": 17, "estimated": True}
+        assert (gateway.budget.used, outcome.unmetered_tokens) == (17, 0)
+        before = gateway.budget.used
+        prompts = [f"a longer prompt, number {number}" for number in range(4)]
+        request = it.request(prompts, max_tokens=500)
+        outcome = await it.sample(prompts, max_tokens=500)
+        assert outcome.completion is not None
+        told = outcome.completion["usage"]
+        assert told["total_tokens"] + outcome.unmetered_tokens >= request.hold >= gateway.budget.used - before
+        assert it.admission.grants[1].reports[0]["tokens_used"] == request.hold
 
 
 @pytest.mark.parametrize("fault", FREE)

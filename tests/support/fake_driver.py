@@ -33,6 +33,7 @@ class FakeDriver:
         reverse: bool = False,
         split: random.Random | None = None,
         finish_outstanding: list[Delivered | Failed] | None = None,
+        prompt_tokens: Callable[[Unit], int] = lambda unit: 4,
     ) -> None:
         self._answer = answer
         self._batch = batch
@@ -42,6 +43,7 @@ class FakeDriver:
         self._reverse = reverse
         self._split = split
         self._outstanding = finish_outstanding or []
+        self._prompt_tokens = prompt_tokens
         self._stopped: bool | None = None
         self.asked: list[Unit] = []
         self.total: int | None = None
@@ -112,7 +114,8 @@ class FakeDriver:
             rollouts.append(
                 Rollout(prompt, choice, text, reason, {"index": len(rollouts), "finish_reason": reason, **own})
             )
-        usage = {"prompt_tokens": 4, "completion_tokens": 2 * len(rollouts), "total_tokens": 4 + 2 * len(rollouts)}
+        asked, sampled = self._prompt_tokens(unit), 2 * len(rollouts)
+        usage = {"prompt_tokens": asked, "completion_tokens": sampled, "total_tokens": asked + sampled}
         return [Delivered(unit.line, unit.id, rollouts, "llama-8b", usage, outcome, 1)]
 
 

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+ESTIMATED = "estimated"
+"""Field of a usage that brimful estimated: the provider's was missing, or could not be right."""
+
 
 def share_usage(
     usage: Mapping[str, Any] | None, weights: Sequence[int], prompt_weights: Sequence[int] | None = None
@@ -43,6 +46,9 @@ def share_usage(
             for place, share in enumerate(shares):
                 if share is not None and counts:
                     share[name] = {key: divided[place] for key, divided in counts.items()}
+        elif name == ESTIMATED and details:
+            for share in filter(None, shares):
+                share[name] = True
     return shares
 
 

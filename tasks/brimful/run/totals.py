@@ -83,6 +83,7 @@ class Totals:
             failed_passing=errors.transient if errors else 0,
             tokens=counts.tokens,
             unmetered_tokens=self._feed.budget.unmetered,
+            estimated=counts.estimated,
             prompt_tokens=counts.prompt_tokens,
             completion_tokens=counts.completion_tokens,
             starts=attempts,

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable
 
 from brimful_worker.admission import Admission
+from brimful_worker.provider.answers.answer import Classification, Kind
 from brimful_worker.sampling import retry
 
 log = logging.getLogger(__name__)
@@ -87,6 +88,17 @@ class BudgetGate:
         """The request has ended, and its hold with it."""
         self.holding -= 1
         self._wake()
+
+    async def observe(self, answer: Classification, hold: int, admission: Admission) -> bool:
+        """An attempt has ended. False: it was refused only because other requests held tokens."""
+        if answer.kind is Kind.BUDGET:
+            if await in_flight_elsewhere(admission, self) > 0:
+                self.refused()
+                return False
+            self.end(hold)
+        elif answer.completion is not None:
+            self.fitted()
+        return True
 
     def fitted(self) -> None:
         """The provider completed a request, and its hold is about to end: one more per round may fit."""

@@ -23,11 +23,12 @@ from brimful_worker.admission import NO_FLOW, Admission, Flow, Lease, LeaseLost,
 from brimful_worker.admission.policy import release_delay
 from brimful_worker.metrics import catalogue as metrics
 from brimful_worker.provider.answers.answer import Classification, Kind
+from brimful_worker.provider.answers.usage import UsageCheck
 from brimful_worker.provider.assembly import Assembly, Part
 from brimful_worker.provider.jobs import JobKey
 from brimful_worker.provider.session import Provider
 from brimful_worker.sampling import retry
-from brimful_worker.sampling.budget import BudgetGate, in_flight_elsewhere
+from brimful_worker.sampling.budget import BudgetGate
 from brimful_worker.sampling.health import HealthReporter
 from brimful_worker.sampling.job_hooks import job_hooks
 from brimful_worker.sampling.stats import RequestStats
@@ -58,6 +59,7 @@ class Sampler:
         self.stopping = stopping
         self.budget = BudgetGate(uniform=uniform)
         self.health = HealthReporter()
+        self.usage = UsageCheck()
         self.worker = f"{socket.gethostname()}:{os.getpid()}"
         profile = settings.profile
         self._share = asyncio.Semaphore(profile.per_process) if profile.slots > profile.per_process else None
@@ -220,22 +222,18 @@ class _Sampling:
             answer = await provider.complete(part, body, lease, on_sent)
         if lease.lost and answer.completion is None:
             answer = retry.LEASE_LOST
+        beyond = sampler.usage.check(answer.completion, part.request) if answer.completion is not None else 0
         rest_s = sampler.settings.cooldown_s if answer.abandoned else 0.0
         if sent_at is not None:
             elapsed_s = time.monotonic() - sent_at
             self.stats.attempted(answer, elapsed_s)
             rest_s = max(rest_s, release_delay(sampler.settings.release_delay_s, elapsed_s))
         tokens = retry.tokens_cost(answer, sent=sent_at is not None, job=part.request.mode is Mode.JOB)
-        self.stats.ended(hold, metered=tokens is not None)
-        lease.report(ok=retry.provider_health(answer), tokens_used=tokens, cooldown_s=rest_s)
-        if answer.kind is Kind.BUDGET and await in_flight_elsewhere(sampler.admission, sampler.budget) > 0:
-            sampler.budget.refused()
-        else:
+        self.stats.ended(hold, metered=tokens is not None, beyond=beyond)
+        charged = None if tokens is None else tokens + beyond
+        lease.report(ok=retry.provider_health(answer), tokens_used=charged, cooldown_s=rest_s)
+        if await sampler.budget.observe(answer, hold, sampler.admission):
             sampler.health.observe(answer)
-            if answer.kind is Kind.BUDGET:
-                sampler.budget.end(hold)
-            elif answer.completion is not None:
-                sampler.budget.fitted()
         if answer.retry_after_s:
             await self._pause_fleet(answer)
         return answer

@@ -67,10 +67,11 @@ class RequestStats:
             metrics.ATTEMPTS.inc(mode, answer.cause.value if answer.cause is not None else "ok")
             metrics.ATTEMPT_SECONDS.observe(seconds, mode)
 
-    def ended(self, hold: int, *, metered: bool) -> None:
-        """The attempt that was on the wire, if one was, has ended; ``metered``: its tokens are known."""
+    def ended(self, hold: int, *, metered: bool, beyond: int = 0) -> None:
+        """The attempt that was on the wire, if one was, has ended. ``metered``: its tokens are known, or estimated and
+        perhaps ``beyond`` tokens more."""
         if self.on_wire and metered:
-            self.unmetered_tokens -= hold
+            self.unmetered_tokens += beyond - hold
         self.on_wire = False
 
     def failed(self, cause: Cause) -> None:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from brimful.packing.usage import ESTIMATED
+
 _RATIO = math.log(1.02)
 _FLOOR = 0.001
 
@@ -59,6 +61,8 @@ class Counts:
         """``finish_reason`` content_filter"""
         self.empty = 0
         """Without text, or with white space only."""
+        self.estimated = 0
+        """With a usage that brimful estimated."""
         self.prompt_tokens = 0
         self.completion_tokens = 0
 
@@ -69,6 +73,7 @@ class Counts:
         self.filtered += reason == "content_filter"
         self.empty += not (record.get("text") or "").strip()
         usage = record.get("usage") or {}
+        self.estimated += bool(usage.get(ESTIMATED))
         self.prompt_tokens += usage.get("prompt_tokens") or 0
         self.completion_tokens += usage.get("completion_tokens") or 0
 

@@ -41,6 +41,8 @@ class Summary:
     unmetered_tokens: int = 0
     """Besides, the most that attempts without the provider's count may have used, over all tries: those that were cut
     off, timed out, were reset, or ended with their worker."""
+    estimated: int = 0
+    """Rollouts whose tokens brimful estimated, since the provider's usage is missing or cannot be right."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     starts: int = 0
@@ -97,6 +99,9 @@ class Summary:
         if self.unmetered_tokens:
             tokens += f", and up to {self.unmetered_tokens:,} in attempts that the provider reported no usage for"
         rows.append(("tokens", tokens))
+        if self.estimated:
+            text = f"the tokens of {self.estimated:,} rollouts: the provider's usage is missing or cannot be right"
+            rows.append(("estimated", text))
         rows.append(("attempts", self._attempts()))
         if self.attempts:
             rows += [("p50 / p95", self._percentiles()), ("achieved", self._achieved())]

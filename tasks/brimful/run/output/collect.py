@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from brimful.dispatch.outcomes import attempts_since
 from brimful.outcome import Cause, Outcome
 from brimful.packing.units import Delivered, Failed
+from brimful.packing.usage import ESTIMATED
 from brimful.run.display.stats import Counts, Histogram, Recent
 from brimful.run.input.feed import Feed
 from brimful.run.input.reader import BadLine
@@ -74,6 +75,8 @@ class Collector:
         for record in records:
             self.counts.add(record)
         feed.budget.used = self.counts.tokens
+        if feed.budget.tokens is not None:
+            self._learn(batch, feed)
         if records:
             self.record_undecided()
         for item in batch:
@@ -122,6 +125,19 @@ class Collector:
             self._unrecorded += 1
             failure = failed.failure
             self.say(f"line {failed.line} (id {failed.id}): {failure.cause.value}: {failure.message}")
+
+    def _learn(self, batch: Sequence[Delivered | Failed], feed: Feed) -> None:
+        """Teach the budget how many tokens the provider counts in prompts."""
+        by_request: dict[str, list[Delivered]] = {}
+        for item in batch:
+            if isinstance(item, Delivered):
+                by_request.setdefault(item.outcome.id, []).append(item)
+        for items in by_request.values():
+            usages = [item.usage for item in items]
+            whole = all(len(item.rollouts) == feed.rollouts.get(item.line) for item in items)
+            if whole and all(usage and not usage.get(ESTIMATED) for usage in usages):
+                counted = sum(usage.get("prompt_tokens") or 0 for usage in usages if usage)
+                feed.budget.learn((item.line for item in items), counted)
 
     def _count(self, outcome: Outcome, packed: int) -> None:
         if not self._outcomes.add(outcome.id):
