@@ -11,4 +11,3 @@ class FakeRequest:
         self.queue = queue
         self.acknowledged = acknowledged
         self.eta = eta
-        self.time_start: float | None = None

@@ -77,5 +77,25 @@ def test_tasks_that_wait_for_their_eta_do_not_count_for_their_queue() -> None:
     later = FakeRequest("a", eta="tomorrow")
     messages.add("a", later)
     assert not messages.count_by_queue()
-    later.time_start = 1.0
+    messages.begun("a", "batch")
     assert messages.count_by_queue() == {"batch": 1}
+
+
+def test_a_message_counts_for_its_queue_until_it_is_acknowledged_or_its_request_is_gone() -> None:
+    messages = UnackedMessages()
+    live = [FakeRequest(tag, queue=queue) for tag, queue in (("a", "batch"), ("b", "batch"), ("c", "celery"))]
+    for request in live:
+        messages.add(request.message.delivery_tag, request)
+    assert messages.count_by_queue() == {"batch": 2, "celery": 1}
+    messages.acknowledged("a")
+    assert messages.count_by_queue() == {"batch": 1, "celery": 1}
+    messages.remove("c")
+    assert messages.count_by_queue() == {"batch": 1}
+    again = FakeRequest("b", queue="batch")  # delivered again: only the later delivery counts
+    messages.add("b", again)
+    live.clear()
+    gc.collect()
+    assert messages.count_by_queue() == {"batch": 1}
+    del request, again
+    gc.collect()
+    assert not messages.count_by_queue()

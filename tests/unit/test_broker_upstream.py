@@ -20,6 +20,14 @@ from support import house, upstream
 
 SIGNATURES = {
     "celery.backends.asynchronous.BaseResultConsumer.reconnect_on_error": "(self)",
+    "celery.backends.base.BaseKeyValueStoreBackend._get_result_meta": (
+        "(self, result, state, traceback, request, format_date=True, encode=False)"
+    ),
+    "celery.backends.base.BaseKeyValueStoreBackend._store_result": (
+        "(self, task_id, result, state, traceback=None, request=None, **kwargs)"
+    ),
+    "celery.backends.base.BaseKeyValueStoreBackend.encode": "(self, data)",
+    "celery.backends.base.BaseKeyValueStoreBackend.get_key_for_task": "(self, task_id, key='')",
     "celery.backends.base.KeyValueStoreBackend._get_task_meta_for": "(self, task_id)",
     "celery.backends.redis.ResultConsumer._locked": "(self)",
     "celery.backends.redis.ResultConsumer._reconnect": "(self)",
@@ -49,6 +57,7 @@ SIGNATURES = {
     "celery.worker.consumer.consumer.dump_body": "(m, body)",
     "celery.worker.request.Request.cancel": "(self, pool, signal=None, emit_retry=True)",
     "celery.worker.request.Request.info": "(self, safe=False)",
+    "celery.worker.request.Request.on_accepted": "(self, pid, time_accepted)",
     "celery.worker.request.Request.on_failure": "(self, exc_info, send_failed_event=True, return_ok=False)",
     "celery.worker.request.Request.on_success": "(self, failed__retval__runtime, **kwargs)",
     "celery.worker.request.Request.revoked": "(self)",
@@ -99,6 +108,7 @@ REPLACED = {
     "kombu.transport.redis:QoS.restore_by_tag": "c2ba203636cc",
     "kombu.transport.redis:QoS.restore_unacked": "5f651a0d0dc8",
     "kombu.transport.redis:QoS.restore_visible": "7b9b71038d44",
+    "celery.backends.base:BaseKeyValueStoreBackend._store_result": "da591cc2bfb4",
     "celery.worker.consumer.mingle:Mingle.send_hello": "b0f6c6904fcf",
 }
 """Methods whose work a method of ours does instead, or whose order it relies on: digests of their sources."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import resource
 import socket
@@ -13,6 +14,7 @@ import pytest
 
 from brimful_worker.liveness.boot_time import boot_time
 from brimful_worker.liveness.watchdog import Watchdog
+from support.waiting import wait_until
 
 
 class Holder:
@@ -149,3 +151,14 @@ def test_a_suspended_machine(monkeypatch: pytest.MonkeyPatch, dog: Watchdog) -> 
         assert not holder.shut_called.wait(0.05)
         ahead = 7200.0
         assert holder.shut_called.wait(10)
+
+
+def test_many_short_watches_wake_its_thread_once(dog: Watchdog) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        dog.add(Holder(), ours.fileno())
+        wait_until(lambda: boot_time() < dog._target < math.inf, "the thread to look")
+        target = dog._target
+        for _ in range(20):
+            dog.remove(dog.add(Holder(), ours.fileno()))
+        assert dog._target == target

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
 from celery.exceptions import SoftTimeLimitExceeded
 
 from brimful.errors import Cancelled, NoWorker
-from brimful_worker.pool.execution import Execution, Phase, run_coroutine
+from brimful_worker.pool.execution import Execution, Phase, _current, run_coroutine
 from brimful_worker.pool.loop import LoopThread
+from brimful_worker.pool.tracers import TracerThreads
 from support.waiting import wait_until
 
 
@@ -44,7 +46,7 @@ class Report:
 
 def execute(loop: LoopThread, target: Callable[..., Any]) -> tuple[Execution, Report]:
     report = Report()
-    return Execution("id", target, (), {}, loop.loop, report), report
+    return Execution(target, (), {}, loop.loop, TracerThreads(), report), report
 
 
 def test_a_coroutine_runs_on_the_loop_and_returns_to_its_thread(loop: LoopThread) -> None:
@@ -52,10 +54,10 @@ def test_a_coroutine_runs_on_the_loop_and_returns_to_its_thread(loop: LoopThread
         await asyncio.sleep(0)
         return asyncio.get_running_loop()
 
-    one, report = execute(loop, lambda: (run_coroutine(body()), threading.current_thread()))
+    one, report = execute(loop, lambda: (run_coroutine(body()), threading.get_ident()))
     one.start()
     report.wait()
-    assert report.result == (loop.loop, one._thread)
+    assert report.result == (loop.loop, one._thread_id)
     assert one.phase is Phase.DONE
 
 
@@ -216,3 +218,63 @@ def test_a_coroutine_task_outside_a_pool_says_where_it_belongs() -> None:
 
     with pytest.raises(NoWorker, match="brimful worker"):
         run_coroutine(body())
+
+
+def test_a_free_thread_takes_the_next_execution(loop: LoopThread) -> None:
+    threads, idents = TracerThreads(), []
+    seen: ContextVar[str] = ContextVar("seen", default="nothing")
+
+    def target() -> str:
+        idents.append(threading.get_ident())
+        before = seen.get()
+        seen.set("something")
+        return before
+
+    for _ in range(3):
+        report = Report()
+        Execution(target, (), {}, loop.loop, threads, report).start()
+        report.wait()
+        assert report.result == "nothing"
+        wait_until(lambda: threads._free, "the thread is free")
+    assert len(set(idents)) == 1
+
+
+def test_executions_at_once_have_threads_of_their_own(loop: LoopThread) -> None:
+    threads, together = TracerThreads(), threading.Barrier(5, timeout=10)
+    reports = [Report() for _ in range(5)]
+    for report in reports:
+        Execution(together.wait, (), {}, loop.loop, threads, report).start()
+    for report in reports:
+        report.wait()
+    assert sorted(report.result for report in reports) == list(range(5))
+
+
+def test_an_ended_body_leaves_its_thread_fit_for_the_next(loop: LoopThread) -> None:
+    threads, begun, go = TracerThreads(), threading.Event(), threading.Event()
+
+    def body() -> None:
+        begun.set()
+        while not go.wait(0.01):
+            pass
+
+    def target() -> None:
+        _current_execution().run_function(body, (), {})
+
+    report = Report()
+    execution = Execution(target, (), {}, loop.loop, threads, report)
+    execution.start()
+    assert begun.wait(10)
+    assert execution.terminate()
+    report.wait()
+    assert (report.result, report.error) == (None, None)
+    wait_until(lambda: threads._free, "the thread is free")
+    report = Report()
+    Execution(lambda: "done", (), {}, loop.loop, threads, report).start()
+    report.wait()
+    assert report.result == "done"
+
+
+def _current_execution() -> Execution:
+    found = _current.get()
+    assert found is not None
+    return found

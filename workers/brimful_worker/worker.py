@@ -8,6 +8,7 @@ import logging
 import signal
 import sys
 from collections.abc import Coroutine
+from concurrent.futures import Future
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -87,6 +88,9 @@ class WorkerPort:
             await stack.enter_async_context(self._shards)
             await stack.enter_async_context(self._once)
             self._stack = stack.pop_all()
+
+    def add(self, command: tuple[Any, ...], answered: Future[Any] | None) -> None:
+        self._once.pipeline.add(command, answered)
 
     async def aclose(self) -> None:
         """Idempotent."""

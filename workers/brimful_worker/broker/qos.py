@@ -90,6 +90,7 @@ class QoS(transport.QoS):
             return
         try:
             super().reject(delivery_tag, requeue=True)
+            unacked.remove(delivery_tag)
         except self._redis_errors as error:
             log.warning("cannot requeue a task (%s); another worker does it", type(error).__name__)
             virtual.QoS.ack(self, delivery_tag)

@@ -1,8 +1,8 @@
 """Celery's Request with redacted arguments, unacked-message renewal and poison-message detection.
 
 Private parts of celery 5.7.0:
-    celery.worker.request.Request: _already_revoked, _argsrepr, _kwargsrepr, cancel, _eventer, info, on_failure,
-        on_success, revoked
+    celery.worker.request.Request: _already_revoked, _argsrepr, _kwargsrepr, cancel, _eventer, info, on_accepted,
+        on_failure, on_success, revoked
 """
 
 from __future__ import annotations
@@ -75,6 +75,11 @@ class WorkerRequest(Request):  # type: ignore[misc]  # celery ships no types
         if shown["worker_pid"] is not None:  # the pool accepts each task under a number of its own
             shown["worker_pid"] = os.getpid()
         return shown
+
+    def on_accepted(self, pid: int, time_accepted: float) -> None:
+        if self.eta is not None:
+            unacked.begun(self.message.delivery_tag, self.queue)
+        super().on_accepted(pid, time_accepted)
 
     def cancel(self, pool: Any, signal: Any = None, emit_retry: bool = True) -> None:
         """Celery cancels running tasks when a cold shutdown begins, before it stops the pool.

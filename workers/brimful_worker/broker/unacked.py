@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
-from weakref import WeakValueDictionary
+from weakref import ref
 
 from brimful_worker.broker.worker_state import reserved_requests, running_requests
 
@@ -27,7 +27,9 @@ class UnackedMessages:
         self._monotonic = monotonic
         self._wall = wall
         self._lock = threading.Lock()
-        self._requests: WeakValueDictionary[str, Any] = WeakValueDictionary()
+        self._requests: dict[str, ref[Any]] = {}
+        self._places: defaultdict[str, set[str]] = defaultdict(set)
+        """Queue -> tags of its messages that run or wait for the pool here."""
         self._deferred: set[str] = set()
         self._unrecorded: dict[str, str] = {}
         self._clock_offset = 0.0
@@ -35,12 +37,24 @@ class UnackedMessages:
         self._renewed_at = 0.0
 
     def add(self, tag: str, request: Any) -> None:
-        """The message counts for as long as anything refers to ``request``."""
-        self._requests[tag] = request
+        """The message counts for as long as anything refers to ``request``, until it is acknowledged."""
+
+        def gone(reference: ref[Any]) -> None:
+            if self._requests.get(tag) is reference:  # not another delivery's
+                self.remove(tag)
+
+        self._requests[tag] = ref(request, gone)
+        if request.eta is None:
+            self._places[request.queue].add(tag)
+
+    def begun(self, tag: str, queue: str) -> None:
+        """A message whose ETA has come goes to the pool."""
+        self._places[queue].add(tag)
 
     def remove(self, tag: str) -> None:
         """The message goes back to its queue: it is renewed no longer, so other workers may take it."""
         self._requests.pop(tag, None)
+        self._leave_place(tag)
 
     def defer_ack(self, tag: str) -> None:
         """The acknowledgement could not be sent; the renewal thread sends it when Redis is back."""
@@ -72,6 +86,7 @@ class UnackedMessages:
                     self._deferred.add(tag)
 
     def acknowledged(self, tag: str) -> None:
+        self._leave_place(tag)
         with self._lock:
             self._unrecorded.pop(tag, None)
 
@@ -93,11 +108,7 @@ class UnackedMessages:
 
         Those that wait for their ETA do not count.
         """
-        return Counter(
-            request.queue
-            for request in self._live()
-            if not request.acknowledged and (request.time_start or request.eta is None)
-        )
+        return Counter({queue: len(tags) for queue, tags in list(self._places.items()) if tags})
 
     def kept(self) -> set[str]:
         """Tags that a lost connection must not requeue: running here, or finished with a deferred acknowledgement.
@@ -108,8 +119,12 @@ class UnackedMessages:
         return running | self.deferred_acks()
 
     def _live(self) -> list[Any]:
-        # valuerefs copies at once; values() would fail while the main thread adds one
-        return [request for reference in self._requests.valuerefs() if (request := reference()) is not None]
+        # list() copies at once; other threads add and remove meanwhile
+        return [request for reference in list(self._requests.values()) if (request := reference()) is not None]
+
+    def _leave_place(self, tag: str) -> None:
+        for tags in list(self._places.values()):
+            tags.discard(tag)
 
     # -- the connection to Redis
 

@@ -72,7 +72,9 @@ class Watchdog:
         self._watches: set[Watch] = set()
         self._thread: threading.Thread | None = None
         self._target = math.inf
-        """When the thread looks at the watches next."""
+        """When the thread looks at the watches next: within a nap, so that few watches have to wake it."""
+        self._added = False
+        """Since it looked last."""
         self._stopped = False
         self._null = self._spare = -1
 
@@ -90,6 +92,7 @@ class Watchdog:
                 self._thread = threading.Thread(target=self._run, name="brimful-watchdog", daemon=True)
                 self._thread.start()
             self._watches.add(watch)
+            self._added = True
             if watched.deadline < self._target:
                 self._wake()
         return watch
@@ -121,7 +124,9 @@ class Watchdog:
     def _run(self) -> None:
         with self._changed:
             while not self._stopped:
-                self._target = self._shut_ended(boot_time())
+                now = boot_time()
+                first, added, self._added = self._shut_ended(now), self._added, False
+                self._target = min(first, now + NAP_S) if added or first < math.inf else math.inf
                 while (left := self._target - boot_time()) > 0:
                     self._changed.wait(None if left == math.inf else min(left, NAP_S))
 

@@ -1,4 +1,4 @@
-"""A task in flight: Celery's tracer in a thread of its own, the task's coroutine on the process's event loop.
+"""A task in flight: Celery's tracer in a thread, the task's coroutine on the process's event loop.
 
 Phases, each entered under the lock::
 
@@ -32,6 +32,7 @@ from celery.exceptions import SoftTimeLimitExceeded
 from brimful.errors import Cancelled, NoWorker
 from brimful_worker.pool.interrupt import Interruptible, SoftLimit
 from brimful_worker.pool.task_context import carry
+from brimful_worker.pool.tracers import TracerThreads
 
 _current: ContextVar[Execution | None] = ContextVar("brimful_execution", default=None)
 _ids = itertools.count(1)
@@ -54,14 +55,14 @@ class Execution:
 
     def __init__(
         self,
-        task_id: str,
         target: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         loop: asyncio.AbstractEventLoop,
+        threads: TracerThreads,
         report: Callable[[Execution, Any, ExceptionInfo | None], None],
     ) -> None:
-        """``report(execution, result, einfo)`` is called once, at the very end of the thread, also when ended."""
+        """``report(execution, result, einfo)`` is called once, at the very end on the thread, also when ended."""
         self.id = next(_ids)
         self.phase = Phase.READY
         self._trace_task = functools.partial(target, *args, **kwargs)
@@ -71,7 +72,8 @@ class Execution:
         self._future: Future[Any] | None = None
         self._body: Interruptible | None = None
         self._task: asyncio.Task[None] | None = None
-        self._thread = threading.Thread(target=self._trace, name=f"task-{task_id[:8]}", daemon=True)
+        self._threads = threads
+        self._thread_id = 0
         self._limited = False
         self._soft_s: float | None = None
         self._timers: list[asyncio.TimerHandle] = []
@@ -96,7 +98,7 @@ class Execution:
         if soft_s or hard_s:
             self._limited = True
             self._on_loop(arm)
-        self._thread.start()
+        self._threads.run(self._trace)
 
     # -- from outside, any thread
 
@@ -128,6 +130,7 @@ class Execution:
     # -- on its own thread
 
     def _trace(self) -> None:
+        self._thread_id = threading.get_ident()
         _current.set(self)
         result, einfo = None, None
         try:
@@ -184,7 +187,7 @@ class Execution:
         """None takes back what was not raised yet."""
         # Reaches Python code only: a body inside a blocking C call sees it when the call returns.
         what = None if error is None else ctypes.py_object(error)
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread.ident or 0), what)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread_id), what)
 
     # -- on the loop
 

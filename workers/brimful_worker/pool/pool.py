@@ -30,6 +30,7 @@ from brimful_worker.pool.execution import Execution
 from brimful_worker.pool.mainthread import MainThreadQueue
 from brimful_worker.pool.process import prepare
 from brimful_worker.pool.semaphore import PoolSemaphore
+from brimful_worker.pool.tracers import TracerThreads
 
 _COLD_S = 4.0
 """How long a cold shutdown waits for cancelled coroutines and last acknowledgements."""
@@ -55,6 +56,7 @@ class TaskPool(BasePool):  # type: ignore[misc]  # celery ships no types
         super().__init__(limit, **options)
         self.limit = int(limit or 1)
         self._executions: dict[int, Execution] = {}
+        self._threads = TracerThreads()
         self._main_thread = MainThreadQueue()
         self._semaphore = PoolSemaphore(self.options["semaphore"], self.limit)
         self._closing = False
@@ -143,7 +145,6 @@ class TaskPool(BasePool):  # type: ignore[misc]  # celery ships no types
         timeout_callback: Callback = None,
         soft_timeout: float | None = None,
         timeout: float | None = None,
-        correlation_id: str | None = None,
         **_: Any,
     ) -> Execution | None:
         if self._closing:
@@ -154,7 +155,7 @@ class TaskPool(BasePool):  # type: ignore[misc]  # celery ships no types
             self._main_thread.put(self._ended, execution, name, result, einfo, callback, error_callback)
 
         loop = self._process.loop.loop
-        execution = Execution(str(correlation_id), target, tuple(args), kwargs or {}, loop, report)
+        execution = Execution(target, tuple(args), kwargs or {}, loop, self._threads, report)
         self._executions[execution.id] = execution
         metrics.TASKS_RUNNING.inc(name)
         if accept_callback is not None:

@@ -9,7 +9,7 @@ import logging
 import sys
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Protocol
+from typing import Any, Protocol
 
 from celery import Celery
 from kombu.utils.imports import symbol_by_name
@@ -26,6 +26,7 @@ from brimful_worker.broker.worker_state import raise_if_shutting_down
 from brimful_worker.pool import events, task_context
 from brimful_worker.pool.execution import adapt_tasks
 from brimful_worker.pool.loop import LoopThread
+from brimful_worker.pool.result_store import ResultStore
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +50,9 @@ class WorkerPort(Port, Protocol):
     async def start(self) -> None:
         """Returns when Redis has been reached, however long that takes."""
 
+    def add(self, command: tuple[Any, ...], answered: Future[Any] | None) -> None:
+        """Send a command to the fleet's Redis, with others of this moment. On the loop; see :class:`ResultStore`."""
+
     async def aclose(self) -> None: ...
 
 
@@ -62,6 +66,7 @@ class Process:
         self._node = node
         self._port = port
         self._renewal = Renewal(app)
+        self._results: ResultStore | None = None
 
     def start(self) -> None:
         """Returns when the port is ready. A signal ends the wait."""
@@ -73,6 +78,8 @@ class Process:
                 _wait(self.loop.submit(self._port.start()))
             except BrimfulError as error:
                 raise _exit(error) from None
+            self._results = ResultStore(self._app, self.loop.loop, self._port.add)
+            self._results.open()
         bind(self._port)
         self._renewal.start()
         dead_letters.start(self._app, self._node)
@@ -92,6 +99,8 @@ class Process:
 
     def stop(self, port_s: float, tasks_s: float) -> None:
         """Close the port within ``port_s`` seconds, then end the loop's last tasks within ``tasks_s``."""
+        if self._results is not None:
+            self._results.close()
         if self._port is not None and self.loop.alive:
             try:
                 self.loop.submit(self._port.aclose()).result(port_s)

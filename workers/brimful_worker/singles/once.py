@@ -25,8 +25,8 @@ from brimful.outcome import Outcome
 from brimful.runtime.aio import cancel_and_wait
 from brimful.state.keys import claim_key, revoked_key
 from brimful.state.redis_retry import REDIS_ERRORS
-from brimful.state.redis_url import close_redis_client, redis_client
 from brimful.state.revocations import TERMINATE
+from brimful_worker.pool.result_store import SUCCEEDED
 from brimful_worker.singles.pipeline import SharedPipeline
 
 _CLAIM, _RELEASE = (
@@ -39,8 +39,6 @@ _RENEW_S = 3.0
 _WAIT_S = 0.5
 _DONE = "done "
 """A claim's value once its idempotency key has a result; the id of the task that stored it follows."""
-_STORED = '{"status": "SUCCESS"'
-"""How the result of a task that succeeded begins, as Celery's backend stores it."""
 
 
 class Revoked(Exception):
@@ -67,16 +65,14 @@ class Once:
         self._held: set[_Claim] = set()
 
     async def __aenter__(self) -> Self:
-        self._client = redis_client(self._url)
-        self._pipeline = SharedPipeline(self._client)
-        self._pipeline.start()
+        self.pipeline = SharedPipeline(self._url, "brimful-singles")
+        self.pipeline.start()
         self._renewing = asyncio.create_task(self._renew())
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await cancel_and_wait([self._renewing])
-        await self._pipeline.aclose()
-        await close_redis_client(self._client)
+        await self.pipeline.aclose()
 
     async def sample(self, task: Task, idempotency_key: str | None, call: Callable[[], Awaitable[Outcome]]) -> Outcome:
         """The outcome of ``call``, or that of a copy of the task which succeeded.
@@ -105,7 +101,7 @@ class Once:
                 self._release(claim, claim.token)
         if sampled and idempotency_key is not None:
             with contextlib.suppress(*REDIS_ERRORS):
-                await self._pipeline.ask("SET", claim.key, f"{_DONE}{id}", "EX", task.backend.expires)
+                await self.pipeline.ask("SET", claim.key, f"{_DONE}{id}", "EX", task.backend.expires)
         return outcome  # a plain claim expires after Celery has stored the result
 
     async def _claim(self, claim: _Claim, task: Task) -> Outcome | None:
@@ -114,7 +110,8 @@ class Once:
         while not self._stopping.is_set():
             with contextlib.suppress(*REDIS_ERRORS):
                 keys = (claim.key, revoked_key(claim.task_id, self._fleet), result_key)
-                state = await self._pipeline.ask("EVAL", _CLAIM, 3, *keys, claim.token, _TTL_MS, _STORED)
+                reply = await self.pipeline.ask("EVAL", _CLAIM, 3, *keys, claim.token, _TTL_MS, SUCCEEDED)
+                state = reply.decode()
                 if state == claim.token:
                     return None
                 if state == "revoked":
@@ -130,7 +127,7 @@ class Once:
         raise Reject("the worker stops", requeue=True)
 
     async def _stored(self, task: Task, id: str) -> Outcome | None:
-        raw = await self._pipeline.ask("GET", task.backend.get_key_for_task(id))
+        raw = await self.pipeline.ask("GET", task.backend.get_key_for_task(id))
         meta = task.backend.decode_result(raw) if raw else {}
         if meta.get("status") != "SUCCESS":
             return None
@@ -140,7 +137,7 @@ class Once:
 
     def _release(self, claim: _Claim, value: str) -> None:
         """Without waiting: if it fails, the claim expires."""
-        self._pipeline.ask("EVAL", _RELEASE, 1, claim.key, value)
+        self.pipeline.ask("EVAL", _RELEASE, 1, claim.key, value)
 
     async def _renew(self) -> None:
         """Also ends what was revoked without this worker hearing of it: Celery's broadcasts are not kept for a worker
@@ -149,11 +146,11 @@ class Once:
             await asyncio.sleep(_RENEW_S)
             asked = []
             for claim in self._held:
-                self._pipeline.ask("PEXPIRE", claim.key, _TTL_MS)
-                asked.append((claim, self._pipeline.ask("GET", revoked_key(claim.task_id, self._fleet))))
+                self.pipeline.ask("PEXPIRE", claim.key, _TTL_MS)
+                asked.append((claim, self.pipeline.ask("GET", revoked_key(claim.task_id, self._fleet))))
             for claim, answered in asked:
                 with contextlib.suppress(*REDIS_ERRORS):
-                    if await answered == TERMINATE and claim in self._held:
+                    if await answered == TERMINATE.encode() and claim in self._held:
                         claim.revoked = True
                         claim.sampling.cancel()
 

@@ -1,62 +1,96 @@
-"""Redis commands of many coroutines in one pipeline, so that each does not take a connection of its own."""
+"""Redis commands of many coroutines and threads in one pipeline, so that each does not take a round trip of its own."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from concurrent import futures
+from copy import copy
 from typing import Any
 
-from redis.asyncio import Redis
+import redis.exceptions
 
 from brimful.runtime.aio import cancel_and_wait
-from brimful.state.redis_retry import REDIS_ERRORS
+from brimful_worker.admission.policy import gather_s
+from brimful_worker.admission.wire.connection import Connection, ConnectionDown
+
+_REPLY_S = 10.0
 
 
 class SharedPipeline:
-    """Sends what was asked while the previous pipeline was on its way. One connection for all."""
+    """Sends what was asked while the previous pipeline was on its way. One connection for all.
 
-    def __init__(self, client: Redis) -> None:
-        self._client = client
-        self._waiting: list[tuple[tuple[Any, ...], asyncio.Future[Any]]] = []
+    Replies are bytes, numbers, lists or None. A command fails with redis.RedisError: an error reply, or a
+    ConnectionError, after which it may have been carried out or not.
+    """
+
+    def __init__(self, url: str, name: str) -> None:
+        """``name``: the connection's in ``CLIENT LIST``."""
+        self._connection = Connection(url, name)
+        self._connection.reply_timeout_s = _REPLY_S
+        self._waiting: list[tuple[tuple[Any, ...], asyncio.Future[Any] | futures.Future[Any] | None]] = []
         self._some = asyncio.Event()
         self._sender: asyncio.Task[None] | None = None
+        self._took_s = 0.0
 
     def start(self) -> None:
         self._sender = asyncio.create_task(self._send())
 
     async def aclose(self) -> None:
+        """Commands that were not answered fail."""
         if self._sender is not None:
             await cancel_and_wait([self._sender])
-        for _, answered in self._waiting:
-            answered.cancel()
+            self._sender = None
+        self._fail(self._waiting, redis.exceptions.ConnectionError("the worker stops"))
+        self._waiting = []
+        await self._connection.dispose()
 
     def ask(self, *command: Any) -> asyncio.Future[Any]:
-        """The command's answer. Fails with redis.RedisError or OSError; nobody needs to await it."""
+        """The command's reply. Nobody needs to await it."""
         answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         answered.add_done_callback(lambda done: done.cancelled() or done.exception())
-        self._waiting.append((command, answered))
-        self._some.set()
+        self.add(command, answered)
         return answered
 
+    def add(self, command: tuple[Any, ...], answered: asyncio.Future[Any] | futures.Future[Any] | None) -> None:
+        """Send it with the others of this moment. Its reply becomes the result of ``answered``; None drops it."""
+        self._waiting.append((command, answered))
+        self._some.set()
+
     async def _send(self) -> None:
+        loop = asyncio.get_running_loop()
+        sent = 0.0
         while True:
             await self._some.wait()
+            if (pause := gather_s(0, self._took_s)) > 0:
+                await asyncio.sleep(max(0.0, sent + pause - loop.time()))
             self._some.clear()
             waiting, self._waiting = self._waiting, []
+            sent = loop.time()
             try:
-                answers = await self._execute([command for command, _ in waiting])
-            except REDIS_ERRORS as error:
-                for _, answered in waiting:
-                    if not answered.done():
-                        answered.set_exception(error)
-            else:
-                for (_, answered), answer in zip(waiting, answers, strict=True):
-                    if not answered.done():
-                        answered.set_result(answer)
+                if not self._connection.connected:
+                    await self._connection.connect()
+                replies = await self._connection.call_many([command for command, _ in waiting])
+            except ConnectionDown as error:
+                self._fail(waiting, redis.exceptions.ConnectionError(str(error)))
+                continue
+            except redis.exceptions.RedisError as error:  # the server refuses the connection
+                self._fail(waiting, error)
+                continue
+            except BaseException:
+                self._fail(waiting, redis.exceptions.ConnectionError("the worker stops"))
+                raise
+            self._took_s = loop.time() - sent
+            for (_, answered), reply in zip(waiting, replies, strict=True):
+                if answered is None or answered.done():
+                    continue
+                if isinstance(reply, Exception):
+                    answered.set_exception(reply)
+                else:
+                    answered.set_result(reply)
 
-    async def _execute(self, commands: list[tuple[Any, ...]]) -> list[Any]:
-        if len(commands) == 1:  # half the cost of a pipeline
-            return [await self._client.execute_command(*commands[0])]  # type: ignore[no-untyped-call]
-        async with self._client.pipeline(transaction=False) as pipe:
-            for command in commands:
-                pipe.execute_command(*command)
-            return await pipe.execute()
+    def _fail(self, waiting: list[Any], error: Exception) -> None:
+        for _, answered in waiting:
+            if answered is not None and not answered.done():
+                with contextlib.suppress(futures.InvalidStateError):
+                    answered.set_exception(copy(error))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -75,6 +75,13 @@ class Connection:
             await connection.send_command(*command)
             return await connection.read_response()
 
+    async def call_many(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        """The replies to several commands, sent together. An error reply is an item of the list."""
+        async with self._closed_on_failure() as connection, asyncio.timeout(self.reply_timeout_s):
+            packed = [part for command in commands for part in connection.pack_command(*command)]
+            await connection.send_packed_command(packed, check_health=False)
+            return [await self._reply(connection) for _ in commands]
+
     async def next_message(self) -> Any:
         """The next message of a subscribed connection; waits for ever."""
         async with self._closed_on_failure() as connection:
@@ -89,6 +96,15 @@ class Connection:
         """Close for good."""
         await self.close()
         await close_redis_client(self._client)
+
+    @staticmethod
+    async def _reply(connection: AbstractConnection) -> Any:
+        try:
+            return await connection.read_response()
+        except redis.exceptions.ReadOnlyError:
+            raise  # a replica: the connection is given up
+        except redis.exceptions.ResponseError as error:
+            return error
 
     @asynccontextmanager
     async def _closed_on_failure(self) -> AsyncIterator[AbstractConnection]:
