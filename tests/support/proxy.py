@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 
 
 class Proxy:
@@ -16,6 +17,8 @@ class Proxy:
         """Forward the next command that contains this, swallow its reply and cut its connection; once."""
         self.drop_request: bytes | None = None
         """Swallow the next command that contains this and cut its connection; once."""
+        self.before: tuple[bytes, Callable[[], object]] | None = None
+        """Call this before the next command that contains the bytes is passed on; once."""
         self.refuse = False
         """Accept no new connections; :meth:`cut` ends those that exist."""
         self.mute_subscribed = False
@@ -101,6 +104,9 @@ class Proxy:
                 if b"SUBSCRIBE" in data:
                     self.mute_subscribed = False
                     self._subscribed.add(client)
+                if self.before and self.before[0] in data:
+                    call, self.before = self.before[1], None
+                    call()
                 if self.drop_request and self.drop_request in data:
                     self.drop_request = None
                     self.dropped += 1

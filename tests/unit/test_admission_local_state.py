@@ -45,7 +45,7 @@ async def state(wakes: list[None]) -> AsyncIterator[LocalState]:
     """With Redis's clock 1000 s ahead of this process's."""
     clock = RedisClock()
     now = boot_time()
-    clock.note(now, (now + 1000) * 1000)
+    clock.note(now, now, (now + 1000) * 1000)
     state = LocalState("abc", Limits(starts=None), clock, lambda: wakes.append(None))
     yield state
     state.close()
@@ -63,7 +63,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 async def timed(clock: Clock) -> AsyncIterator[LocalState]:
     """On a clock moved by hand, which Redis's clock equals."""
     redis_clock = RedisClock()
-    redis_clock.note(clock.now, clock.now * 1000)
+    redis_clock.note(clock.now, clock.now, clock.now * 1000)
     state = LocalState("abc", Limits(starts=None), redis_clock, lambda: None)
     yield state
     state.close()

@@ -160,7 +160,7 @@ class TestClock:
         clock = RedisClock()
         # Redis's clock is this one + 1000 s; commands take from 5 to 100 ms to Redis.
         for sent, early in ((1.0, 0.1), (2.0, 0.005), (3.0, 0.09)):
-            clock.note(sent, int((1000 + sent + early) * 1000))
+            clock.note(sent, sent + 0.2, int((1000 + sent + early) * 1000))
         true = 4.0
         assert true - 0.006 <= clock.not_after((1000 + true) * 1000) <= true
 
@@ -168,22 +168,41 @@ class TestClock:
     def test_whatever_the_network_does(self, commands: list[tuple[float, float]]) -> None:
         clock, at = RedisClock(), 0.0
         for there, back in commands:
-            clock.note(at, int((at + there) * 1000))
+            clock.note(at, at + there + back, int((at + there) * 1000))
             at += there + back
         assert clock.not_after(at * 1000) <= at + 0.001 + 1e-9
 
     def test_the_bound_allows_a_slow_network_and_no_step(self) -> None:
         clock = RedisClock()
         assert clock.bound_ms(1.0) is None
-        clock.note(1.0, 50_000)
-        clock.note(1.5, 50_700)
+        clock.note(1.0, 1.3, 50_000)
+        clock.note(1.5, 1.8, 50_700)
         bound = clock.bound_ms(2.0)
         assert bound is not None
         assert 51_400 <= bound < 51_500  # the slowest of those before was 200 ms slower than the fastest
         assert not clock.stepped(4.0, 53_400)  # it was sent at 2.0 and carried out at 4.0
         assert clock.stepped(4.0, 53_600)
+        assert clock.bound_ms(2.0, stepped=True) == 51_000, "as the fastest of those before"
         clock.reset()
         assert clock.bound_ms(3.0) is None
+
+    def test_a_clock_that_was_stepped_back_does_not_regain_the_time(self) -> None:
+        clock = RedisClock()
+        clock.note(1.0, 1.01, 51_000)
+        clock.note(2.0, 2.01, 52_000)
+        clock.note(8.0, 8.01, 53_000)  # five seconds are lost
+        assert clock.bound_ms(9.0) == 54_255
+
+    def test_how_long_a_reading_stands(self) -> None:
+        clock = RedisClock()
+        assert clock.waited(1.0) is None
+        clock.note_frozen(1.0, 50_000)
+        clock.note_frozen(1.5, 50_000)
+        assert clock.waited(2.0) == (50_000, 1000)
+        clock.note_frozen(2.5, 51_000)  # somebody has spoken
+        assert clock.waited(3.0) == (51_000, 500)
+        clock.note(3.0, 3.1, 52_000)
+        assert clock.waited(4.0) is None
 
 
 class TestWaiters:

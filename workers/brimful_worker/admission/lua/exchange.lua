@@ -22,6 +22,8 @@
 --    new_epoch    random id, used if an epoch begins
 --    bound_ms     optional: upper limit of the admission's clock, by the process's own clock
 --    stepped      optional true: a clock past bound_ms was stepped, and is held back to it
+--    clock        id of the clock that bound_ms is about; "" = it has not read any
+--    waited       optional [reading, milliseconds]: since it was first told "frozen" at this reading
 --    lease_ms     its value of the lease, used where the limits in force are not known yet
 --    seen         number of the last grant it has taken
 --    rev          revision of the limits it knows
@@ -42,8 +44,10 @@
 -- Returns: an error that begins with SCRIPTERROR if this script has failed; else a JSON object
 --    status       "ok"; "join": join first, nothing was done; "stale": an older command, nothing was done;
 --                 "late": the clock is past bound_ms, nothing was done, to be sent again at once with a new bound;
+--                 "frozen": the process cannot tell how much time has passed, nothing was done, to be sent again soon;
 --                 "schema": the fleet uses another schema, in the field schema; nothing was done, no other field is set
 --    epoch, now   the epoch in force; the clock
+--    clock        optional: the clock's id, when the process knows another
 --    grants       optional [[number, ticket, granted_at]]
 --    lost         optional [ticket]: released or renewed too late
 --    refused      optional [ticket]: no room in the budget
@@ -78,11 +82,16 @@ local me = message.process
 --#include parts/grants.lua
 
 local function exchange()
+  if frozen then
+    prompt_others()
+    return cjson.encode({status = 'frozen', epoch = state.epoch, now = now})
+  end
   if late then return cjson.encode({status = 'late', epoch = state.epoch, now = now}) end
   local schema = other_schema()
   if schema then return cjson.encode({status = 'schema', schema = schema}) end
 
   local reply = {status = 'ok', now = now}
+  if message.clock ~= state.clock then reply.clock = state.clock end
   local function refuse(status)
     reply.status = status
     save_with_sums()

@@ -229,7 +229,7 @@ class Coordinator:
             self._clock.reset()
             self._epoch = reply["epoch"]
             self._members = 0, self._members[1]  # revisions are an epoch's
-        self._clock.note(sent, now_ms)
+        self._clock.note(sent, received, now_ms)
         self._last_sent, self._took_s = sent, received - sent
         if limits := reply.get("limits"):
             self._rev = reply["rev"]

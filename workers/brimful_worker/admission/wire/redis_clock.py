@@ -6,6 +6,7 @@ ends is the tightest lower bound, and deadlines are built on it: they are never 
 
 from __future__ import annotations
 
+import math
 from collections import deque
 
 _KEPT = 16
@@ -13,33 +14,57 @@ _SLACK_S = 0.25
 """How far the clock may run ahead of this process's before that counts as a step; less than the network's part of the
 guard. A command that takes this much longer than the slowest of those kept is sent again: see :meth:`stepped`."""
 _SLACK_SHARE = 0.005
+_TICK_S = 0.002
+"""Redis's clock is read in whole milliseconds."""
 
 
 class RedisClock:
     """Failure mode: no estimate before the first reply of an epoch."""
 
     def __init__(self) -> None:
-        self._offsets: deque[float] = deque(maxlen=_KEPT)
+        self.id = ""
+        """Of the clock that was read last; empty before the first reply. It stays the same over most epochs."""
+        self._readings: deque[tuple[float, float]] = deque(maxlen=_KEPT)
+        """The least and the most by which ``boot_time()`` is ahead, by each reading."""
         self._last_sent = 0.0
+        self._frozen: tuple[int, float] | None = None
 
     def reset(self) -> None:
-        self._offsets.clear()
+        self._readings.clear()
 
-    def note(self, sent: float, now_ms: float) -> None:
-        """A command sent at this time was answered with ``now_ms``."""
-        self._offsets.append(sent - now_ms / 1000)
+    def note(self, sent: float, received: float, now_ms: float) -> None:
+        """A command sent and answered at these times was answered with ``now_ms``."""
+        least, most = sent - now_ms / 1000, received - now_ms / 1000
+        # A clock that lost time, by a step backward, might regain it by one forward: older readings would allow that.
+        kept = [reading for reading in self._readings if reading[1] >= least - _TICK_S]
+        self._readings = deque([*kept, (least, most)], maxlen=_KEPT)
         self._last_sent = sent
+        self._frozen = None
+
+    def note_frozen(self, received: float, now_ms: int) -> None:
+        """A reply that shows ``now_ms``, though more time may have passed."""
+        if self._frozen is None or self._frozen[0] != now_ms:
+            self._frozen = now_ms, received
+
+    def waited(self, sent: float) -> tuple[int, int] | None:
+        """The reading of a clock that others have not moved meanwhile, and for how many milliseconds it is known."""
+        return None if self._frozen is None else (self._frozen[0], int((sent - self._frozen[1]) * 1000))
 
     def not_after(self, at_ms: float) -> float:
         """A ``boot_time()`` not later than the moment at which the clock showed ``at_ms``."""
-        return max(self._offsets) + at_ms / 1000
+        return max(least for least, _ in self._readings) + at_ms / 1000
 
-    def bound_ms(self, sent: float) -> int | None:
-        """The most the clock can show when a command sent now is carried out, unless it was stepped forward."""
-        if not self._offsets:
+    def bound_ms(self, sent: float, *, stepped: bool = False) -> int | None:
+        """The most the clock can show when a command sent now is carried out, unless it was stepped forward.
+
+        ``stepped``: what it would show without the step that is known of, if the command takes as long as the fastest.
+        """
+        if not self._readings:
             return None
+        if stepped:
+            return math.ceil((sent - max(least for least, _ in self._readings)) * 1000)
         slack = _SLACK_S + _SLACK_SHARE * (sent - self._last_sent)
-        return int((sent - min(self._offsets) + slack) * 1000)
+        return int((sent - min(least for least, _ in self._readings) + slack) * 1000)
 
     def stepped(self, received: float, now_ms: float) -> bool:
         """Whether a reply received at this time shows more than the clock can without a step forward.

@@ -6,6 +6,7 @@ recognises a number that it has carried out, and only answers again.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 import re
@@ -35,6 +36,8 @@ SCHEMA = 1
 with every change that an older script would misread. Workers that send no version count as version 1."""
 _LATE_MOST = 3
 """Commands in a row that came late: from then on the network is taken as slower than it was, not as stalling."""
+_THAW_S = 0.03
+"""Pause before a command is sent again that was told "frozen"; well below the script's LEAP_MS."""
 _INCLUDE = re.compile(r"^--#include (\S+)$", re.MULTILINE)
 
 
@@ -93,7 +96,7 @@ class Rpc:
 
         Raises EvictingRedis if no command was answered yet and the server may evict keys.
         """
-        first_sent, late, stepped = boot_time(), 0, False
+        first_sent, late, stepped, slower = boot_time(), 0, False, False
         while True:
             try:
                 if not self._connection.connected:
@@ -102,7 +105,7 @@ class Rpc:
                     await self.eviction.look(self._connection.call)
                 if self.eviction.fault and not self._answered:
                     raise EvictingRedis(self.eviction.fault)
-                circumstances = self._circumstances() | {"seen": seen()} | ({"stepped": True} if stepped else {})
+                circumstances = self._circumstances(stepped=stepped, slower=slower) | {"seen": seen()}
                 answer = await self._send(first_sent, message | circumstances)
             except (ConnectionDown, ResponseError) as error:
                 self._failed(_failure(error))
@@ -111,9 +114,17 @@ class Rpc:
                 continue
             if answer.reply["status"] == "late":
                 late += 1
-                stepped = late >= _LATE_MOST or self._clock.stepped(answer.received, answer.reply["now"])
+                stepped = self._clock.stepped(answer.received, answer.reply["now"])
+                slower = late >= _LATE_MOST
                 continue
             self._answered = True
+            if answer.reply["status"] == "frozen":
+                self._clock.note_frozen(answer.received, answer.reply["now"])
+                await asyncio.sleep(_THAW_S)
+                continue
+            if "clock" in answer.reply:
+                self._clock.reset()
+                self._clock.id = answer.reply["clock"]
             if answer.reply["status"] == "ok":
                 self._succeeded()
             return answer
@@ -148,14 +159,23 @@ class Rpc:
         self.failure = self._logged = None
         self._backoff.reset()
 
-    def _circumstances(self) -> dict[str, Any]:
-        """Fields that may differ between two sendings of one command."""
+    def _circumstances(self, *, stepped: bool, slower: bool) -> dict[str, Any]:
+        """Fields that may differ between two sendings of one command.
+
+        ``stepped``: the clock was stepped forward. ``slower``: commands take longer than the clock's bound allows.
+        """
+        sent = boot_time()
         fields: dict[str, Any] = {
             "server": self._server,
             "new_epoch": secrets.token_hex(8),
+            "clock": self._clock.id,
         }
-        if (bound := self._clock.bound_ms(boot_time())) is not None:
+        if (bound := self._clock.bound_ms(sent, stepped=stepped)) is not None:
             fields["bound_ms"] = bound
+        if stepped or slower:
+            fields["stepped"] = True
+        if (waited := self._clock.waited(sent)) is not None:
+            fields["waited"] = waited
         return fields
 
     async def _send(self, first_sent: float, message: dict[str, Any]) -> Answer:

@@ -2,9 +2,12 @@
 -- a step forward would end leases and the window early. So the clock never goes back, and never past what the sending
 -- process's own clock allows. A command past that bound is either from before a stall of Redis or the network, which is no
 -- reason to hold the clock back, or the clock was stepped: the process tells which (exchange.lua, `late` and `stepped`).
--- A joining process cannot tell: it does not move the clock over a gap in which other
--- processes, still subscribed, would have sent something. The difference to TIME is kept as skew.
-local now, late
+--
+-- A process that has not read this clock yet, as one that joins, has no bound. It moves the clock by LEAP_MS at most while
+-- others are subscribed; if more has passed, one of those must speak first (`frozen`). If none does for FROZEN_MOST_MS, the
+-- clock moves by the time that the process has waited itself, and loses the rest. The difference to TIME is kept as skew.
+local LEAP_MS, FROZEN_MOST_MS = 250, 2000
+local now, late, frozen
 
 local function listeners(channel)
   return redis.call('PUBSUB', 'NUMSUB', channel)[2]
@@ -17,9 +20,38 @@ local function others_live()
   return false
 end
 
+-- Asks the process that spoke last for a command at once; all of them if it has not helped.
+local function prompt_others()
+  if not state.epoch then redis.call('PUBLISH', everyone, '{"epoch":null}') end
+  for _, process in ipairs(redis.call('ZREVRANGE', last_seen_key, 0, -1)) do
+    if process ~= me and listeners(channel_prefix .. process) > 0 then
+      redis.call('PUBLISH', channel_prefix .. process, cjson.encode({now = now, epoch = state.epoch, at = now}))
+      if not message.waited then return end
+    end
+  end
+end
+
 -- The newest time in a key; a state that was lost takes its clock with it, and the other keys show how far it had come.
 local function newest(key)
   return tonumber(redis.call('ZREVRANGE', key, 0, 0, 'WITHSCORES')[2] or 0)
+end
+
+-- What the clock shows without a step, or nil. By a process of a version without `clock`, its bound holds in its epoch.
+local function without_step(at, last)
+  local bound = message.bound_ms
+  if bound and (message.clock and message.clock == state.clock or not message.clock and message.epoch == state.epoch) then
+    late = at > bound and not message.stepped
+    return late and at or math.min(at, bound)
+  elseif at - last <= LEAP_MS or not others_live() then
+    return at
+  elseif not state.clock then
+    return math.min(at, bound or at)
+  elseif not message.clock then
+    return at - last > 2 * message.lease_ms and last or at
+  end
+  local waited = message.waited
+  if waited and waited[1] == last and waited[2] >= FROZEN_MOST_MS then return math.min(at, last + waited[2]) end
+  return nil
 end
 
 local turned_at = number('last') -- when the last turn was
@@ -28,16 +60,12 @@ do
     put('last', math.max(newest(last_seen_key), newest(starts_key), newest(slots_key) - message.lease_ms))
   end
   local time = redis.call('TIME')
-  local real = time[1] * 1000 + math.floor(time[2] / 1000)
-  now = real + number('skew')
-  late = message.epoch == state.epoch and message.bound_ms and now > message.bound_ms and not message.stepped
-  if message.epoch == state.epoch then
-    if not late then now = math.min(now, message.bound_ms or now) end
-  elseif state.last and now - number('last') > 2 * message.lease_ms and others_live() then
-    now = number('last')
-  end
-  if now < number('last') then now = number('last') end
-  if not late then
+  local real, last = time[1] * 1000 + math.floor(time[2] / 1000), number('last')
+  local at = without_step(real + number('skew'), last)
+  frozen = not at
+  now = math.max(last, at or last)
+  if not late and not frozen then
+    if not state.clock then put('clock', message.new_epoch) end
     if not state.skew or now - real ~= number('skew') then put('skew', now - real) end
     put('last', now)
   end
