@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import time
@@ -254,3 +255,38 @@ async def test_a_stall_of_redis_costs_its_own_time_only(tmp_path: Path, ledger: 
             assert time.monotonic() - stalled > 2 * LEASE_S
             assert int(client.hget(KEYS["state"], "skew") or 0) > skew - 1000 * LEASE_S
         check(ledger)
+
+
+async def test_stopped_processes_with_many_waiters_idle_few_slots_and_slow_no_turn(
+    valkey: Valkey, ledger: Ledger
+) -> None:
+    client = marked_clean(valkey)
+    limits = {**LIMITS, "slots": 200, "starts": None, "lease_s": 6.0}
+    waiting = 3 * 400  # as many as three processes register
+
+    def turns() -> tuple[int, int]:
+        stats: Any = client.info("commandstats")
+        return stats["cmdstat_evalsha"]["calls"], stats["cmdstat_zrange"]["calls"]
+
+    async def reads_a_turn(visits: int) -> float:
+        before = turns()
+        await more(ledger, visits, "the others work")
+        after = turns()
+        return (after[1] - before[1]) / (after[0] - before[0])
+
+    options: dict[str, Any] = {"limits": limits, "hold_s": 1.0}
+    with fleet([valkey.url] * 2, ledger, coroutines=110, **options) as live:
+        await ready(live)
+        await wait_until_async(lambda: ledger.active == 200, "all slots are in use")
+        with fleet([valkey.url] * 3, ledger, coroutines=400, **options) as others:
+            await ready(others)
+            await wait_until_async(lambda: client.zcard(KEYS["batch"]) >= 0.8 * waiting, "they wait")
+            for other in others:
+                other.freeze()
+            await more(ledger, 100, "the others work")  # their own waiters came first
+            reads = await reads_a_turn(200)
+            idle = sum(len(json.loads(grants)) for grants in client.hvals(KEYS["inbox"]))
+            assert idle <= 3 * 8 + 2 * 8  # of the stopped ones, and what the live ones have yet to confirm
+            assert reads <= 8  # reading past those that wait takes 6 more
+            assert client.zcard(KEYS["batch"]) >= 0.5 * waiting
+    assert ledger.most_active <= 200

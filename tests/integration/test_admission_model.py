@@ -25,6 +25,8 @@ from support.admission_model import Model
 from support.chaos import rounds
 
 PROCESSES = ("aa", "bb", "cc")
+PARKED = 10**15
+"""Added to the scores of waiting tickets whose process is away."""
 DEAF = "cc"
 """It does not subscribe, and gets grants only in replies."""
 
@@ -124,7 +126,9 @@ class Machine(RuleBasedStateMachine):
             return
         names = self.keys
         read = {
-            name: {ticket: int(score) for ticket, score in self.client.zrange(names[name], 0, -1, withscores=True)}
+            name: {
+                ticket: int(score) % PARKED for ticket, score in self.client.zrange(names[name], 0, -1, withscores=True)
+            }
             for name in ("slots", "starts", "start_only", "interactive", "batch")
         }
         now = int(self.client.hget(names["state"], "last") or 0)

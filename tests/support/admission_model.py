@@ -25,6 +25,8 @@ class Model:
     turn: int = 0
     unconfirmed: dict[str, int] = field(default_factory=dict)
     """Process → grants pushed since it last spoke, and those of its last turn."""
+    asked: dict[str, int] = field(default_factory=dict)
+    """Process → when it was asked to confirm them."""
 
     @property
     def window(self) -> int:
@@ -44,6 +46,7 @@ class Model:
     def forget(self, process: str) -> None:
         del self.last_seen[process]
         self.unconfirmed.pop(process, None)
+        self.asked.pop(process, None)
         for queue in self.queues.values():
             for ticket in [ticket for ticket in queue if ticket.startswith(process + ".")]:
                 del queue[ticket]
@@ -70,6 +73,13 @@ class Model:
         return True
 
     def grant(self, sender: str, now: int) -> list[str]:
+        granted = self._grant(sender, now)
+        for process in {ticket.split(".")[0] for ticket in granted} - {sender}:
+            if self.unconfirmed[process] >= self._most_unconfirmed():
+                self.asked[process] = now
+        return granted
+
+    def _grant(self, sender: str, now: int) -> list[str]:
         granted: list[str] = []
         while (ticket := self._heads(sender, now).get("s")) is not None:
             if now < self.pause_until or self.used(now) >= self.limits["starts"]:
@@ -93,14 +103,19 @@ class Model:
             granted.append(ticket)
         return granted
 
+    def _most_unconfirmed(self) -> int:
+        share = -(-self.limits["slots"] // len(self.last_seen))
+        return max(2, min(share, max(8, -(-share // 16))))
+
     def _heads(self, sender: str, now: int) -> dict[str, str]:
         heads = {}
         for workload, queue in self.queues.items():
             for ticket, _ in sorted(queue.items(), key=lambda entry: (entry[1], entry[0])):
                 process = ticket.split(".")[0]
                 recent = now - self.last_seen.get(process, -(10**15)) <= self.limits["lease_ms"] / 2
-                share = max(2, -(-self.limits["slots"] // len(self.last_seen)))
-                room = self.unconfirmed.get(process, 0) < share
+                if (asked := self.asked.get(process, -1)) >= self.last_seen.get(process, 0):
+                    recent = recent and now - asked <= self.limits["lease_ms"] / 16
+                room = self.unconfirmed.get(process, 0) < self._most_unconfirmed()
                 if process == sender or (recent and room and process in self.listening):
                     heads[workload] = ticket
                     break

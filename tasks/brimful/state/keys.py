@@ -31,11 +31,11 @@ ADMISSION = (
     "starts",  # ZSET: ticket → when it was granted (ms); the log of the window
     "tokens",  # ZSET: ticket → when it was granted (ms); the log of the token window
     "amounts",  # HASH: ticket → tokens of that log
-    "start_only",  # ZSET: ticket that waits for a start without a slot → since when (ms)
+    "start_only",  # ZSET: ticket that waits for a start without a slot → since when (ms), + 1e15 if its process is away
     "interactive",  # ZSET: waiting ticket → since when (ms)
     "batch",  # ZSET: the same
     "heard",  # ZSET: process → time of its last command (ms)
-    "commands",  # HASH: process → number of its last command; "process seen" → the last grant that it confirmed
+    "commands",  # HASH: process → number of its last command; "process seen" → the last grant it confirmed; …
     "pushed",  # HASH: process → number of its last grant
     "inbox",  # HASH: process → JSON of the grants that it has not confirmed
     "workers",  # HASH: process → JSON: name, host, pid, and how many wait beyond those in the queues

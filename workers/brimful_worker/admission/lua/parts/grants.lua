@@ -52,6 +52,7 @@ local function grant_all(rules)
     end
     outcome.used = redis.call('ZCOUNT', starts_key, '(' .. (now - window), '+inf')
   end
+  restore_parked(rules)
   if grant_starts(rules, outcome, window) then return outcome end
   trim_tokens(rules)
   local interactive, batch = reader(interactive_key, rules), reader(batch_key, rules)
@@ -132,7 +133,10 @@ local function deliver(granted)
     redis.call('HSET', pending_grants_key, process, cjson.encode(pending))
     if process ~= me then
       local push = {now = now, epoch = state.epoch, grants = fresh}
-      if push_quota[process] == 0 then push.at = now end -- its quota is used up: a command now confirms its grants
+      if push_quota[process] == 0 then -- its quota is used up: a command now confirms its grants
+        push.at = now
+        redis.call('HSET', command_seq_key, process .. ' asked', now)
+      end
       redis.call('PUBLISH', channel_prefix .. process, cjson.encode(push))
     end
   end

@@ -4,6 +4,7 @@
 -- who is missing. A process that has just joined is granted nothing until all others have confirmed that they know it:
 -- otherwise it could hold slots that nobody misses.
 local SILENT_LEASES = 2
+local CONFIRM_SHARE = 16 -- part of a lease within which a process confirms its grants when it is asked to
 
 local function process_of(ticket)
   return string.match(ticket, '^~?(%x+)%.')
@@ -62,36 +63,39 @@ local function known_to_all(process, rules)
   return true
 end
 
--- Process → number of grants it may still be sent in this turn. The sending process takes all that come. Any other must
--- have sent something within half a lease (a waiting one does so every third) and be subscribed: a grant that nobody
--- receives would leave its slot idle. Unconfirmed grants are limited to its share of the slots, so that a process that
--- hangs idles no more than that.
-local push_quota = {}
+-- Whether the process has not confirmed its grants though it was asked to some time ago: it is stopped, blocked or cut off.
+local function silent(seen_at, asked_at, rules)
+  return asked_at and asked_at >= seen_at and now - asked_at > rules.lease_ms / CONFIRM_SHARE
+end
+
+-- How many grants the process may be sent now, and true if it is away: its waiters need not be looked at until it is back.
+-- The sending process takes all that come. Any other must have sent something within half a lease (a waiting one does so
+-- every third) and be subscribed: a grant that nobody receives leaves its slot idle. So unconfirmed grants are few, and once
+-- a process has as many it is asked to confirm them.
+local function quota_of(process, rules)
+  if not known_to_all(process, rules) then return 0, true end
+  if process == me then return math.huge, false end
+  local seen_at = tonumber(redis.call('ZSCORE', last_seen_key, process) or nil)
+  if not seen_at or now - seen_at > rules.lease_ms / 2 or listeners(channel_prefix .. process) == 0 then return 0, true end
+  local noted = redis.call('HMGET', command_seq_key, process .. ' seen', process .. ' asked')
+  if silent(seen_at, tonumber(noted[2] or nil), rules) then return 0, true end
+  local unconfirmed = tonumber(redis.call('HGET', grant_seq_key, process) or 0) - tonumber(noted[1] or 0)
+  local share = math.ceil(rules.slots / redis.call('ZCARD', last_seen_key))
+  return math.max(2, math.min(share, math.max(8, math.ceil(share / 16)))) - unconfirmed, false
+end
+
+-- Process → what it may still be sent in this turn; and whether it is away.
+local push_quota, away = {}, {}
 local function reachable(process, rules)
-  local quota = push_quota[process]
-  if quota == nil and not known_to_all(process, rules) then
-    quota = 0
-    push_quota[process] = 0
-  elseif quota == nil and process == me then
-    quota = math.huge
-    push_quota[process] = quota
-  elseif quota == nil then
-    local seen_at = redis.call('ZSCORE', last_seen_key, process)
-    quota = 0
-    if seen_at and now - seen_at <= rules.lease_ms / 2 and listeners(channel_prefix .. process) > 0 then
-      local unconfirmed = tonumber(redis.call('HGET', grant_seq_key, process) or 0)
-        - tonumber(redis.call('HGET', command_seq_key, process .. ' seen') or 0)
-      quota = math.max(2, math.ceil(rules.slots / redis.call('ZCARD', last_seen_key))) - unconfirmed
-    end
-    push_quota[process] = quota
-  end
-  return quota > 0
+  if push_quota[process] == nil then push_quota[process], away[process] = quota_of(process, rules) end
+  return push_quota[process] > 0
 end
 
 -- Removes a process and its waiters. Its leases expire by themselves.
 local function remove_process(process)
   redis.call('ZREM', last_seen_key, process)
-  redis.call('HDEL', command_seq_key, process, process .. ' seen', process .. ' members', process .. ' since')
+  redis.call('HDEL', command_seq_key, process, process .. ' seen', process .. ' members', process .. ' since',
+    process .. ' asked')
   for _, key in ipairs({grant_seq_key, pending_grants_key, workers_key}) do redis.call('HDEL', key, process) end
   for _, key in ipairs({start_only_key, interactive_key, batch_key}) do
     for _, ticket in ipairs(redis.call('ZRANGE', key, 0, -1)) do

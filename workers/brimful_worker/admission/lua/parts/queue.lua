@@ -1,6 +1,7 @@
 -- queue: first come, first served across the fleet, interactive before batch. A batch ticket that has waited for age_ms
 -- gets every TURNS-th grant even while interactive ones wait.
 local TURNS, CHUNK_MOST = 4, 256
+local PARKED = 1e15 -- added to the scores of those whose process is away, so that no turn reads past thousands of them
 
 local function queue_letter(ticket)
   return string.match(ticket, '^~?%x+%.(%a)%.')
@@ -9,6 +10,45 @@ end
 local function queue_of(ticket)
   local letter = queue_letter(ticket)
   return letter == 's' and start_only_key or letter == 'b' and batch_key or interactive_key
+end
+
+-- Adds to the scores of the process's tickets that lie in this range; the order among them stays.
+local function shift(key, process, from, to, by)
+  local scored = {}
+  local function write()
+    if #scored > 0 then redis.call('ZADD', key, 'XX', unpack(scored)) end
+    scored = {}
+  end
+  local tickets = redis.call('ZRANGEBYSCORE', key, from, to, 'WITHSCORES')
+  for i = 1, #tickets, 2 do
+    if process_of(tickets[i]) == process then
+      scored[#scored + 1] = string.format('%.0f', tonumber(tickets[i + 1]) + by)
+      scored[#scored + 1] = tickets[i]
+      if #scored >= CHUNK_MOST then write() end
+    end
+  end
+  write()
+end
+
+local function park(key, process, from)
+  shift(key, process, from, PARKED - 1, PARKED)
+  local parked = ids('parked')
+  parked[process] = true
+  put_ids('parked', parked)
+end
+
+-- Puts the tickets of processes that are back in their old places.
+local function restore_parked(rules)
+  if not state.parked then return end
+  local parked = ids('parked')
+  for process in pairs(parked) do
+    local gone = not redis.call('ZSCORE', last_seen_key, process)
+    if gone or reachable(process, rules) or not away[process] then
+      for _, key in ipairs({start_only_key, interactive_key, batch_key}) do shift(key, process, PARKED, '+inf', -PARKED) end
+      parked[process] = nil
+    end
+  end
+  put_ids('parked', parked)
 end
 
 -- An iterator over one queue. It skips tickets whose process cannot be reached now; they keep their place.
@@ -22,9 +62,16 @@ local function reader(key, rules)
         chunk = math.min(chunk * 2, CHUNK_MOST)
         if #buffer == 0 then return nil end
       end
-      local ticket = buffer[position]
-      if reachable(process_of(ticket), rules) then return ticket, tonumber(buffer[position + 1]) end
-      self.skip()
+      local ticket, since = buffer[position], tonumber(buffer[position + 1])
+      local process = process_of(ticket)
+      if since >= PARKED then return nil end
+      if reachable(process, rules) then return ticket, since end
+      if away[process] then
+        park(key, process, since)
+        buffer, position = {}, 1
+      else
+        self.skip()
+      end
     end
   end
   -- Removes the peeked ticket from the queue.
