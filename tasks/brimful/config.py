@@ -8,35 +8,23 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import logging
 import os
 import re
-from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from dotenv import dotenv_values
 from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from brimful.credentials import DOTENV, first_set, key_file, read_key
+from brimful.credentials import DOTENV, checked_url, first_set, key_file, read_key
 from brimful.errors import SettingError
 from brimful.names import MOST_WEIGHT
-from brimful.profile import Profile, get_profile
+from brimful.profile import DEFAULT_PROVIDER, Profile, ProviderChoice, choose_provider, get_profile
 from brimful.redis_address import with_tls_files
-from brimful.setting_faults import fault_text, variable
+from brimful.setting_faults import FORMER_NAMES, fault_text, former_values, variable
 
-log = logging.getLogger(__name__)
-
-FORMER_NAMES = {
-    "settle_s": "release_delay_s",
-    "cooloff_s": "cooldown_s",
-    "age_s": "starvation_s",
-    "breaker": "circuit_breaker",
-}
-"""Former name of a setting → its present name. Variables with a former name are still read, with a note."""
 _REHEARSE = "--rehearse needs none"
 REHEARSAL_KEY = "rehearsal-"
 """How a generated key begins. It is no provider's."""
@@ -56,8 +44,9 @@ class Settings(BaseSettings):
     )
 
     # where
-    provider: str = "acs"
-    """The provider profile: acs, kios, openai, or one of your own."""
+    provider: str | None = None
+    """The provider profile: acs, kios, openai, azure, openrouter, anthropic, portkey, local, or one of your own.
+    Default: the one whose variables are set, or else acs."""
     profiles: Path | None = None
     """A TOML file with provider profiles of your own."""
     redis_ca_file: Path | None = None
@@ -188,7 +177,7 @@ class Settings(BaseSettings):
         """``flags`` are fields (None = not given). Raises SettingError naming the variable."""
         try:
             given = {name: value for name, value in flags.items() if value is not None}
-            return cls(**_former_values(given), **given)
+            return cls(**former_values(given, {**dotenv_values(DOTENV), **os.environ}), **given)
         except ValidationError as error:
             faults = "; ".join(map(fault_text, error.errors(include_url=False)))
             raise SettingError(faults) from None
@@ -210,26 +199,29 @@ class Settings(BaseSettings):
         names = ("slots", "starts", "window_s", "tokens", "model")
         # 0 starts or tokens: no such limit.
         given = {name: value or None for name in names if (value := getattr(self, name)) is not None}
-        return get_profile(self.provider, self.profiles).model_copy(update=given)
+        return get_profile(self.provider_choice.name, self.profiles).model_copy(update=given)
+
+    @cached_property
+    def provider_choice(self) -> ProviderChoice:
+        """The provider that is named, or that the environment tells. Raises SettingError."""
+        return ProviderChoice(self.provider) if self.provider else choose_provider(self.profiles, first_set)
+
+    def without_guess(self) -> Settings:
+        """These settings, with the default provider if only OPENAI_API_KEY told another one."""
+        if self.provider_choice.sure:
+            return self
+        copy = self.model_copy(update={"provider": DEFAULT_PROVIDER})
+        for derived in ("provider_choice", "profile", "api_base", "api_key", "key_tag"):
+            copy.__dict__.pop(derived, None)
+        return copy
 
     @cached_property
     def api_base(self) -> str:
         """The provider's base URL without a trailing slash. Raises SettingError naming the variables."""
-        base = first_set(self.profile.base_env) or self.profile.base_url
+        base, name = first_set(self.profile.base_env) or self.profile.base_url, self.profile.base_env[0]
         if not base:
-            raise SettingError(f"no provider URL: set {self.profile.base_env[0]}, for instance in .env ({_REHEARSE})")
-        scheme, slashes, rest = base.strip().partition("://")
-        base = scheme.lower() + slashes + rest
-        if not base.startswith(("http://", "https://")):
-            raise SettingError(f"{self.profile.base_env[0]}: {base!r} must begin with http:// or https://")
-        try:
-            parts = urlsplit(base)
-            valid = bool(parts.hostname) and parts.port != 0
-        except ValueError:
-            valid = False
-        if not valid:
-            raise SettingError(f"{self.profile.base_env[0]}: {base!r} has no host or an invalid port")
-        return base.rstrip("/")
+            raise SettingError(f"no provider URL: set {name}, for instance in .env ({self._way_out})")
+        return checked_url(base, name)
 
     @cached_property
     def api_key(self) -> SecretStr:
@@ -237,9 +229,17 @@ class Settings(BaseSettings):
         if (path := self.api_key_file) is not None:
             return read_key(path)
         key = first_set(self.profile.key_env)
-        if not key or not key.strip():
-            raise SettingError(f"no API key: set {self.profile.key_env[0]}, for instance in .env ({_REHEARSE})")
-        return SecretStr(key.strip())
+        key = (key or self.profile.key_default or "").strip()
+        if not key:
+            raise SettingError(f"no API key: set {self.profile.key_env[0]}, for instance in .env ({self._way_out})")
+        return SecretStr(key)
+
+    @property
+    def _way_out(self) -> str:
+        """Other ways than setting a variable of this provider."""
+        if self.provider_choice.why or self.provider is not None:
+            return f"{_REHEARSE}; this is the provider {self.profile.name}, --provider names another"
+        return f"{_REHEARSE}; with a key of another provider, --provider names it, as in --provider openai"
 
     @property
     def api_key_file(self) -> Path | None:
@@ -278,18 +278,3 @@ _OTHER_VARIABLES = {
     *("BRIMFUL_DEBUG", "BRIMFUL_GATEWAY_KEYS", "BRIMFUL_GATEWAY_PORT", "BRIMFUL_CHAOS"),
     *("BRIMFUL_IMAGE", "BRIMFUL_UID", "BRIMFUL_GID", "BRIMFUL_REDIS_PASSWORD"),  # of the Compose file
 }
-_noted: set[str] = set()
-
-
-def _former_values(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings whose variable has its former name, unless the present one is set too. Logs each such name once."""
-    stated = {**dotenv_values(DOTENV), **os.environ}
-    found: dict[str, Any] = {}
-    for former, name in FORMER_NAMES.items():
-        value = stated.get(variable(former))
-        if value and name not in given and not stated.get(variable(name)):
-            found[name] = value
-            if former not in _noted:
-                _noted.add(former)
-                log.warning("brimful: %s is now called %s: rename it", variable(former), variable(name))
-    return found

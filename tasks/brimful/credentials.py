@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from dotenv import dotenv_values
 from pydantic import SecretStr
@@ -11,6 +14,7 @@ from pydantic import SecretStr
 from brimful.errors import SettingError
 
 DOTENV = ".env"
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
 def first_set(names: tuple[str, ...]) -> str | None:
@@ -20,6 +24,22 @@ def first_set(names: tuple[str, ...]) -> str | None:
         if value := os.environ.get(name) or dotenv.get(name):
             return value
     return None
+
+
+def checked_url(url: str, variable: str) -> str:
+    """A provider's base URL without a trailing slash. Raises SettingError naming the variable."""
+    scheme, slashes, rest = url.strip().partition("://")
+    url = scheme.lower() + slashes + rest
+    if not url.startswith(("http://", "https://")):
+        raise SettingError(f"{variable}: {url!r} must begin with http:// or https://")
+    try:
+        parts = urlsplit(url)
+        valid = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        valid = False
+    if not valid:
+        raise SettingError(f"{variable}: {url!r} has no host or an invalid port")
+    return url.rstrip("/")
 
 
 def key_file(names: tuple[str, ...]) -> Path | None:
@@ -49,3 +69,21 @@ def read_key(path: Path) -> SecretStr:
     if not key:
         raise SettingError(f"the API key's file {path} is empty")
     return SecretStr(key)
+
+
+def filled_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """A profile's headers with the values of the variables that they name; those whose variable is not set are left
+    out."""
+    filled = {}
+    for name, value in headers.items():
+        values = {variable: first_set((variable,)) for variable in header_variables({name: value})}
+        if all(values.values()):
+            for variable, held in values.items():
+                value = value.replace(f"${{{variable}}}", str(held))
+            filled[name] = value
+    return filled
+
+
+def header_variables(headers: Mapping[str, str]) -> list[str]:
+    """The variables that a profile's headers name."""
+    return [name for value in headers.values() for name in _VARIABLE.findall(value)]

@@ -1,4 +1,4 @@
-"""Provider profiles: a provider's limits, sizes, endpoints and environment variables, read from TOML.
+"""Provider profiles, read from TOML: a provider's limits, sizes, endpoints and variables; and which one is meant.
 
 The built-in profiles are in ``profiles.toml``; the file that ``BRIMFUL_PROFILES`` names adds others or overrides them.
 """
@@ -6,14 +6,22 @@ The built-in profiles are in ``profiles.toml``; the file that ``BRIMFUL_PROFILES
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Callable, Iterable
+from fnmatch import fnmatch
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from brimful.errors import SettingError
 from brimful.names import Mode
+
+DEFAULT_PROVIDER = "acs"
+_SHARED = ("OPENAI_BASE_URL", "OPENAI_API_KEY")
+"""Variables that every client of the protocol knows, whichever provider it is pointed to."""
 
 
 class Profile(BaseModel):
@@ -24,12 +32,29 @@ class Profile(BaseModel):
     name: str
     base_url: str | None = None
     """Used when none of the variables is set."""
+    base_path: str = "/v1"
+    """The path of a base URL that has none."""
+    hosts: tuple[str, ...] = ()
+    """Host names, * standing for any part, by which OPENAI_BASE_URL tells that this provider is meant."""
     base_env: tuple[str, ...] = Field(("OPENAI_BASE_URL",), min_length=1)
     """Environment variables of the base URL; the first that is set counts."""
     key_env: tuple[str, ...] = Field(("OPENAI_API_KEY",), min_length=1)
     """Environment variables of the API key; the first that is set counts."""
+    key_default: str | None = None
+    """Sent where no variable holds a key: a server of one's own may need none."""
+    key_header: str = "Authorization"
+    """The header that carries the key."""
+    key_prefix: str = "Bearer "
+    """What stands before the key in that header."""
+    headers: dict[str, str] = Field(default_factory=dict)
+    """Headers of every request; ``${NAME}`` in a value stands for that variable, and without it the header is left
+    out."""
     model: str | None = None
     """The default model."""
+    max_completion_tokens: tuple[str, ...] = ()
+    """Models, * standing for any part, whose chats take ``max_completion_tokens`` in place of ``max_tokens``."""
+    extra_body: dict[str, Any] = Field(default_factory=dict)
+    """Fields of every request that does not have them itself."""
     modes: tuple[Mode, ...] = Field((Mode.COMPLETION, Mode.CHAT), min_length=1)
     """Its endpoints: completion, chat, job. The first is the default for a prompt."""
     slots: int = Field(16, ge=1)
@@ -92,3 +117,39 @@ def get_profile(name: str, extra: Path | None = None) -> Profile:
             f"unknown provider {name!r}: known are {known}; BRIMFUL_PROFILES can name a TOML file with others"
         )
     return profiles[name]
+
+
+class ProviderChoice(NamedTuple):
+    name: str
+    why: str = ""
+    """What told it; empty where nothing did."""
+    sure: bool = True
+    """Whether a variable of its own told it. OPENAI_API_KEY may be set for another program."""
+
+
+def choose_provider(extra: Path | None, first_set: Callable[[tuple[str, ...]], str | None]) -> ProviderChoice:
+    """The first profile of which a variable of its own is set; else what OPENAI_BASE_URL and OPENAI_API_KEY tell.
+
+    ``extra``: the file of further profiles. ``first_set``: the value of the first of some variables that is set. An
+    OPENAI_BASE_URL of an unknown host leaves the default. Raises
+    SettingError.
+    """
+    profiles = load_profiles(extra).values()
+    for profile in profiles:
+        for name in (*profile.base_env, *profile.key_env):
+            if name not in _SHARED and first_set((name, f"{name}_FILE")):
+                return ProviderChoice(profile.name, f"{name} is set")
+    if base := first_set(_SHARED[:1]):
+        host = urlsplit(base).hostname or ""
+        found = _of_host(profiles, host)
+        if found is None:
+            why = f"the default; --provider local or openai may fit OPENAI_BASE_URL = {host} better"
+            return ProviderChoice(DEFAULT_PROVIDER, why)
+        return ProviderChoice(found, f"OPENAI_BASE_URL names {host}")
+    if first_set((_SHARED[1], f"{_SHARED[1]}_FILE")):
+        return ProviderChoice("openai", "OPENAI_API_KEY is set", sure=False)
+    return ProviderChoice(DEFAULT_PROVIDER)
+
+
+def _of_host(profiles: Iterable[Profile], host: str) -> str | None:
+    return next((profile.name for profile in profiles if any(fnmatch(host, known) for known in profile.hosts)), None)

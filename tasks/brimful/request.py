@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from fnmatch import fnmatch
 from typing import Any, NamedTuple, TypeVar
 
 from brimful.errors import BadRequest, RequestTooLarge
@@ -113,11 +114,17 @@ class Request:
         return sum(map(_token_estimate, self.prompts)) + self.asked
 
     def body(self, profile: Profile) -> dict[str, Any]:
-        """The JSON body to send: the fields as given, and the profile's model where none is named."""
+        """The JSON body to send: the fields as given, and the profile's model and further fields where they are not."""
         body = dict(self.fields)
         if "model" not in body and profile.model is not None:
             body = {"model": profile.model, **body}
-        return body
+        if (
+            self.mode is Mode.CHAT
+            and "max_tokens" in body
+            and any(fnmatch(str(body.get("model")), model) for model in profile.max_completion_tokens)
+        ):
+            body.setdefault("max_completion_tokens", body.pop("max_tokens"))
+        return {**profile.extra_body, **body} if profile.extra_body else body
 
     def as_message(self) -> dict[str, Any]:
         """JSON-ready, for a task message; :meth:`parse` is its inverse."""

@@ -1,9 +1,20 @@
-"""What is wrong with a setting, from an error of pydantic."""
+"""What is wrong with a setting: words for an error of pydantic, and former names."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
 from typing import Any
 
+log = logging.getLogger(__name__)
+
+FORMER_NAMES = {
+    "settle_s": "release_delay_s",
+    "cooloff_s": "cooldown_s",
+    "age_s": "starvation_s",
+    "breaker": "circuit_breaker",
+}
+"""Former name of a setting → its present name. Variables with a former name are still read, with a note."""
 _EXPECTED = {"int": "is not a whole number", "float": "is not a number", "bool": "is neither true nor false"}
 _BOUNDS = {
     "greater_than_equal": ("ge", "at least"),
@@ -30,3 +41,19 @@ def fault_text(fault: Any) -> str:
 def variable(setting: str) -> str:
     """The environment variable of a field of Settings."""
     return f"BRIMFUL_{setting.upper()}"
+
+
+_noted: set[str] = set()
+
+
+def former_values(given: Mapping[str, Any], stated: Mapping[str, str | None]) -> dict[str, Any]:
+    """Settings whose variable has its former name, unless the present one is set too. Logs each such name once."""
+    found: dict[str, Any] = {}
+    for former, name in FORMER_NAMES.items():
+        value = stated.get(variable(former))
+        if value and name not in given and not stated.get(variable(name)):
+            found[name] = value
+            if former not in _noted:
+                _noted.add(former)
+                log.warning("brimful: %s is now called %s: rename it", variable(former), variable(name))
+    return found

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from brimful.config import FORMER_NAMES, Settings
+from brimful.config import Settings
 from brimful.errors import SettingError
+from brimful.setting_faults import FORMER_NAMES
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def test_a_wrong_profile_names_file_table_and_field(tmp_path: Path, text: str, t
 
 
 def test_unknown_providers_and_files(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="known are acs, kios, openai"):
+    with pytest.raises(SettingError, match="known are acs, anthropic, azure, kios, local, openai"):
         get_profile("nobody")
     with pytest.raises(SettingError, match="BRIMFUL_PROFILES: cannot read"):
         get_profile("acs", tmp_path / "none.toml")

@@ -99,6 +99,8 @@ def run(
         rehearse=rehearse,
     )
     settings = Settings.load(provider=provider, workers=workers, weight=weight)
+    if rehearse:
+        settings = settings.without_guess()
     display = DisplayOptions(json=json, progress=not no_progress, command=("brimful", *sys.argv[1:]))
     raise typer.Exit(int(run_to_end(options, settings, display)))
 

@@ -41,7 +41,7 @@ class Client(Generic[Results]):
 
     def __init__(self, redis_url: str | None = None, *, fleet: str | None = None) -> None:
         """None: BRIMFUL_REDIS_URL, and BRIMFUL_FLEET. Connects when first used. Raises SettingError."""
-        self._settings = Settings.load(redis_url=redis_url, fleet=fleet)
+        self._settings = Settings.load(redis_url=redis_url, fleet=fleet).without_guess()
         self._url = _TESTING if in_process() else required(self._settings.redis_url)
         self._app = app_for(self._url, self._settings.fleet)
         self._reached = False

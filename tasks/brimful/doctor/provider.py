@@ -9,8 +9,10 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from brimful.config import Settings
+from brimful.credentials import filled_headers
 from brimful.doctor import Check, Level
 from brimful.errors import SettingError
+from brimful.profile import Profile
 from brimful.state.probes import failure_reason
 
 _TIMEOUT_S = 10.0
@@ -39,11 +41,17 @@ def provider_checks(settings: Settings, *, client_only: bool) -> Iterator[Check]
     if parts.scheme == "http" and parts.hostname not in ("localhost", "127.0.0.1", "::1"):
         yield Check("provider URL", Level.WARN, f"{_shown(base)}: the key is sent unencrypted", "use https://")
     if key is not None:
-        yield _ask(_shown(f"{base}/models"), key, settings.profile.name)
+        yield _ask(_models_url(base, settings.profile), key, settings.profile)
 
 
-def _ask(url: str, key: str, provider: str) -> Check:
-    headers = {"Authorization": f"Bearer {key}", "User-Agent": "brimful-doctor", "Accept": "application/json"}
+def _models_url(base: str, profile: Profile) -> str:
+    parts = urlsplit(_shown(base))
+    return parts._replace(path=f"{parts.path or profile.base_path}/models").geturl()
+
+
+def _ask(url: str, key: str, profile: Profile) -> Check:
+    headers = {"User-Agent": "brimful-doctor", "Accept": "application/json", **filled_headers(profile.headers)}
+    headers[profile.key_header] = profile.key_prefix + key
     request = urllib.request.Request(url, headers=headers)  # noqa: S310 - api_base is http or https
     try:
         with urllib.request.build_opener(_NoRedirect).open(request, timeout=_TIMEOUT_S) as answer:
@@ -54,7 +62,7 @@ def _ask(url: str, key: str, provider: str) -> Check:
     except (OSError, http.client.HTTPException, ValueError) as error:
         todo = "check the URL, the network and any proxy"
         return Check("provider", Level.FAIL, f"GET {url}: {failure_reason(error)}", todo)
-    level, said, todo = _judge(status, provider)
+    level, said, todo = _judge(status, profile.name)
     return Check("provider", level, f"GET {url}: {status}{said}", todo)
 
 

@@ -118,7 +118,9 @@ class _Launch:
             if fleet.data_loss:
                 self._display.say(fleet.data_loss)
             where = "a rehearsal against the mock gateway" if options.rehearse else settings.api_base
-            self._display.say(f"{workers} worker{'s' if workers > 1 else ''} on this machine, {where}")
+            found = settings.provider_choice
+            which = f", provider {found.name} ({found.why})" if found.why and not options.rehearse else ""
+            self._display.say(f"{workers} worker{'s' if workers > 1 else ''} on this machine, {where}{which}")
             return await self._run_session(fleet.settings)
         finally:
             self._fleet, self._fleet_stopping = fleet, True

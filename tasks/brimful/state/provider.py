@@ -25,7 +25,17 @@ PUBLISH_S = 3600.0
 """Workers publish this often: what they published is forgotten :data:`_KEPT_S` after the last of them ended."""
 _KEPT_S = 30 * 24 * 3600
 _TIMEOUT_S = 5.0
-_OF_WORKERS = {"base_url", "base_env", "key_env"}
+_OF_WORKERS = {
+    "base_url",
+    "base_path",
+    "base_env",
+    "hosts",
+    "key_env",
+    "key_default",
+    "key_header",
+    "key_prefix",
+    "headers",
+}
 """What a client has no use for."""
 
 

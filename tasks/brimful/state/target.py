@@ -81,7 +81,8 @@ def submitter_tag(settings: Settings) -> str | None:
     """
     try:
         name = settings.profile.key_env[0]
-        return own_tag(settings) if first_set((name, f"{name}_FILE")) else None
+        named = settings.provider_choice.sure and first_set((name, f"{name}_FILE"))
+        return own_tag(settings) if named else None
     except SettingError:
         return None
 

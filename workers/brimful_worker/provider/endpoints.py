@@ -22,11 +22,11 @@ class Endpoints:
     query: str = ""
 
     @classmethod
-    def of(cls, api_base: str) -> Endpoints:
+    def of(cls, api_base: str, default_path: str = "/v1") -> Endpoints:
         """The endpoints below a base URL.
 
         ``https://host``, ``https://host/``, ``https://host/v1/`` and ``https://host/v1/chat/completions`` are the same:
-        a base URL without a path gets ``/v1``, and an endpoint's own path is removed.
+        a base URL without a path gets ``default_path``, and an endpoint's own path is removed.
         """
         parts = urlsplit(api_base.strip())
         path = parts.path.rstrip("/")
@@ -35,7 +35,7 @@ class Endpoints:
                 path = path.removesuffix(endpoint)
                 break
         host = parts.netloc.rpartition("@")[2]  # credentials in the URL would conflict with the key
-        base = urlunsplit((parts.scheme, host, path.rstrip("/") or "/v1", "", ""))
+        base = urlunsplit((parts.scheme, host, path.rstrip("/") or default_path, "", ""))
         return cls(base, f"?{parts.query}" if parts.query else "")
 
     def submit(self, mode: Mode) -> str:

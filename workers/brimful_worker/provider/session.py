@@ -8,6 +8,7 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from brimful.config import Settings
+from brimful.credentials import filled_headers
 from brimful.errors import SettingError
 from brimful.names import Mode, Workload
 from brimful.runtime import json_bytes
@@ -37,7 +38,7 @@ class Provider:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._profile = settings.profile
-        self._endpoints = Endpoints.of(settings.api_base)
+        self._endpoints = Endpoints.of(settings.api_base, settings.profile.base_path)
         self._api_key = settings.api_key  # a SecretStr: it may not appear in a repr
         key = self._api_key.get_secret_value()
         if not (key.isascii() and key.isprintable()):
@@ -52,9 +53,10 @@ class Provider:
         raise_open_file_limit(min(self._profile.slots, self._profile.per_process))
         self._http = HttpClient(
             headers={
-                "Authorization": f"Bearer {self._api_key.get_secret_value()}",
                 "Accept": "application/json",
                 "User-Agent": "brimful",
+                **filled_headers(self._profile.headers),
+                self._profile.key_header: self._profile.key_prefix + self._api_key.get_secret_value(),
             },
             timeout_s=settings.timeout_s,
             connect_timeout_s=settings.connect_timeout_s,

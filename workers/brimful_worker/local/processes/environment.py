@@ -9,14 +9,18 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from brimful.config import Settings
-from brimful.credentials import read_key
+from brimful.credentials import first_set, header_variables, read_key
 from brimful.profile import load_profiles
 
 
 def worker_environment(settings: Settings, environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """The owner's environment with flags, Redis, provider URL and key put in. Raises SettingError without a key."""
     environment = keyless_environment(settings, environ)
+    environment["BRIMFUL_PROVIDER"] = settings.profile.name
     environment[settings.profile.base_env[0]] = settings.api_base
+    for name in header_variables(settings.profile.headers):
+        if (value := first_set((name,))) is not None:
+            environment[name] = value
     key, file = settings.profile.key_env[0], settings.api_key_file
     if file is not None and read_key(file) == settings.api_key:
         environment[f"{key}_FILE"] = str(file.absolute())  # the workers follow it
@@ -28,7 +32,8 @@ def worker_environment(settings: Settings, environ: Mapping[str, str] | None = N
 def keyless_environment(settings: Settings, environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """As :func:`worker_environment`, without any provider's key and any other variable that contains the key."""
     environ = os.environ if environ is None else environ
-    keys = {name for profile in load_profiles(settings.profiles).values() for name in profile.key_env}
+    profiles = load_profiles(settings.profiles).values()
+    keys = {name for profile in profiles for name in (*profile.key_env, *header_variables(profile.headers))}
     names = keys | {f"{name}_FILE" for name in keys}
     names |= {name for name in environ if name.startswith("FLOWER_")} | {"BRIMFUL_FLOWER_PASSWORD"}
     secret = settings.api_key.get_secret_value()
