@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from brimful.celery import app
     from brimful.client.fleet import Fleet
     from brimful.client.fleet_async import AsyncFleet
+    from brimful.client.group import Group
     from brimful.client.mapping import Sampled
     from brimful.errors import BrimfulError
     from brimful.outcome import Outcome, Rollout
@@ -21,6 +22,7 @@ __all__ = [
     "AsyncFleet",
     "BrimfulError",
     "Fleet",
+    "Group",
     "Handle",
     "Outcome",
     "Request",
@@ -36,6 +38,7 @@ _HOMES = {
     "AsyncFleet": "client.fleet_async",
     "BrimfulError": "errors",
     "Fleet": "client.fleet",
+    "Group": "client.group",
     "Handle": "tasks",
     "Outcome": "outcome",
     "Request": "request",

@@ -113,6 +113,40 @@ async def test_only_what_is_still_wanted_is_sampled(valkey: Valkey, ledger: RunL
     assert sampler.begun == ["b"]
 
 
+async def test_a_request_that_is_withdrawn_ends_while_the_others_of_its_shard_go_on(
+    valkey: Valkey, ledger: RunLedger
+) -> None:
+    await record(ledger, "a", "b", "c")
+    sampler = HeldSampler(free=False)
+    async with worker(valkey, sampler) as runner:
+        running = asyncio.create_task(runner.run(RUN, SHARD, message("a", "b", "c")))
+        await wait_until_async(lambda: len(sampler.begun) == 3, "all to be on the wire")
+        await ledger.cancel({SHARD: ["b"]})
+        await wait_until_async(lambda: sampler.cancelled == ["b"], "the withdrawn one to be cancelled")
+        sampler.holds["a"].set()
+        await wait_until_async(lambda: stored(ledger), "the first outcome")
+        await ledger.cancel({SHARD: ["c"]})  # the last one: the shard is withdrawn as a whole
+        await asyncio.wait_for(running, 30)
+        assert sampler.cancelled == ["b", "c"]
+        await wait_until_async(lambda: _is_empty(ledger), "the shard's keys are gone")
+    assert [result.id for result in await stored(ledger)] == ["a"]
+
+
+async def test_a_shard_ends_if_its_last_request_is_withdrawn_after_the_others_ended(
+    valkey: Valkey, ledger: RunLedger
+) -> None:
+    await record(ledger, "a", "b")
+    sampler = HeldSampler(free=False)
+    async with worker(valkey, sampler) as runner:
+        running = asyncio.create_task(runner.run(RUN, SHARD, message("a", "b")))
+        await wait_until_async(lambda: len(sampler.begun) == 2, "both to be on the wire")
+        await ledger.cancel({SHARD: ["a"]})
+        await wait_until_async(lambda: sampler.cancelled == ["a"], "the withdrawn one to be cancelled")
+        sampler.holds["b"].set()
+        assert await asyncio.wait_for(running, 30) == {"requests": 1, "failed": 0}
+        await wait_until_async(lambda: _is_empty(ledger), "the shard's keys are gone")
+
+
 async def test_a_second_delivery_waits_and_finds_nothing_left(valkey: Valkey, ledger: RunLedger) -> None:
     await record(ledger, "a")
     sampler = HeldSampler(free=False)

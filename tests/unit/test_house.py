@@ -152,8 +152,8 @@ def test_public_names() -> None:
     import brimful
 
     assert sorted(brimful.__all__) == [
-        "AsyncFleet", "BrimfulError", "Fleet", "Handle", "Outcome", "Request", "Rollout", "Sampled", "app", "sample",
-        "shard",
+        "AsyncFleet", "BrimfulError", "Fleet", "Group", "Handle", "Outcome", "Request", "Rollout", "Sampled", "app",
+        "sample", "shard",
     ]  # fmt: skip
 
 

@@ -12,6 +12,8 @@ from kombu.exceptions import OperationalError
 from redis import RedisError
 
 from brimful.celery import app_for
+from brimful.client.group import GroupPack, Stragglers
+from brimful.client.group_run import GroupRun
 from brimful.client.mapping import Asked, MapRun
 from brimful.config import Settings
 from brimful.errors import RedisUnreachable, SampleTimeout
@@ -88,6 +90,21 @@ class Client(Generic[Results]):
         """As :meth:`map`, but each result as soon as it is there; ``index`` is its request's place."""
         warn_of_unknown(fields)
         return self._results(MapRun(requests, self._settings, pack, workload, weight, fields, ordered=False))
+
+    def _group_run(
+        self,
+        prompts: Iterable[Asked],
+        n: int,
+        deadline_s: float | None,
+        oversample: int,
+        stragglers: Stragglers,
+        pack: GroupPack,
+        workload: Workload | str,
+        weight: float | None,
+        fields: Mapping[str, Any],
+    ) -> GroupRun:
+        warn_of_unknown(fields)
+        return GroupRun(prompts, self._settings, n, deadline_s, oversample, stragglers, pack, workload, weight, fields)
 
     def _results(self, run: MapRun) -> Results:
         raise NotImplementedError

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Coroutine, Generator
-from typing import Any, TypeVar
+from collections.abc import Coroutine, Generator, Iterable, Iterator
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
 from celery.exceptions import TaskRevokedError
 from celery.exceptions import TimeoutError as CeleryTimeout
@@ -14,6 +15,8 @@ from celery.result import AsyncResult
 from celery.utils import uuid
 
 from brimful.client.base import Client, check_names, timed_out
+from brimful.client.group import Group, GroupPack, Stragglers
+from brimful.client.group_run import AsyncGroups
 from brimful.client.mapping import Asked, MapRun, Sampled
 from brimful.errors import BrimfulError, Cancelled
 from brimful.names import Workload
@@ -105,6 +108,26 @@ class Fleet(Client[Generator[Sampled, None, None]]):
         check_names(request, fields)
         return self._send(request, workload, fields, task_id, idempotency_key)
 
+    def group(
+        self,
+        prompts: Iterable[Asked],
+        *,
+        n: int,
+        deadline_s: float | None = None,
+        oversample: int = 0,
+        stragglers: Stragglers = "wait",
+        pack: GroupPack = "auto",
+        workload: Workload | str = Workload.BATCH,
+        weight: float | None = None,
+        **fields: Any,
+    ) -> Groups:
+        """As :meth:`brimful.AsyncFleet.group`, with ``with`` and ``for``.
+
+        ``with fleet.group(prompts, n=8, deadline_s=60) as groups: train_on(group.texts for group in groups)``
+        """
+        run = self._group_run(prompts, n, deadline_s, oversample, stragglers, pack, workload, weight, fields)
+        return Groups(AsyncGroups(run), self._loop_thread())
+
     def cancel(self, *handles: Handle | AsyncResult[Any] | str) -> None:
         """Revoke submitted requests (handles or task ids). A call in progress is closed within about a second.
 
@@ -128,10 +151,7 @@ class Fleet(Client[Generator[Sampled, None, None]]):
         self.close()
 
     def _results(self, run: MapRun) -> Generator[Sampled, None, None]:
-        with self._lock:
-            if self._loop is None:
-                self._loop = _LoopThread()
-            loop = self._loop
+        loop = self._loop_thread()
         map = _Map(run)
         loop.maps.add(map)
         try:
@@ -139,6 +159,39 @@ class Fleet(Client[Generator[Sampled, None, None]]):
                 yield from batch
         finally:
             loop.end(map)
+
+    def _loop_thread(self) -> _LoopThread:
+        with self._lock:
+            if self._loop is None:
+                self._loop = _LoopThread()
+            return self._loop
+
+
+class Groups:
+    """What ``Fleet.group`` returns: a context manager, and an iterator of :class:`Group`."""
+
+    def __init__(self, groups: AsyncGroups, loop: _LoopThread) -> None:
+        self._groups = groups
+        self._loop = loop
+
+    @property
+    def dropped(self) -> list[Group]:
+        """As :attr:`AsyncGroups.dropped`."""
+        return self._groups.dropped
+
+    def __enter__(self) -> Self:
+        self._loop.maps.add(self._groups)
+        self._loop.run(self._groups.__aenter__())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._loop.end(self._groups)
+
+    def __iter__(self) -> Iterator[Group]:
+        while (group := self._loop.run(self._groups.next())) is not None:
+            yield group
 
 
 class _Map:
@@ -165,7 +218,7 @@ class _LoopThread:
     """An event loop in a thread of its own."""
 
     def __init__(self) -> None:
-        self.maps: set[_Map] = set()
+        self.maps: set[_Map | AsyncGroups] = set()
         self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="brimful-map", daemon=True)
@@ -177,7 +230,7 @@ class _LoopThread:
             raise RuntimeError("the fleet was closed, or the map was begun before a fork")
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
-    def end(self, map: _Map) -> None:
+    def end(self, map: _Map | AsyncGroups) -> None:
         if map in self.maps and self._pid == os.getpid():  # else close() has ended it, or it is the parent's
             self.maps.discard(map)
             self.run(map.aclose())

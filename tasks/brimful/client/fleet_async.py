@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +14,8 @@ from celery.result import AsyncResult
 from celery.utils import uuid
 
 from brimful.client.base import Client, check_names, timed_out
+from brimful.client.group import GroupPack, Stragglers
+from brimful.client.group_run import AsyncGroups
 from brimful.client.mapping import Asked, MapRun, Sampled
 from brimful.errors import Cancelled
 from brimful.names import Workload
@@ -63,9 +65,10 @@ class AsyncFleet(Client[AsyncGenerator[Sampled, None]]):
         self._poller: asyncio.Task[None] | None = None
         self._new = asyncio.Event()
         self._maps: set[OwnedAsyncGenerator[list[Sampled]]] = set()
+        self._groups: set[AsyncGroups] = set()
 
     def after_fork(self) -> None:
-        fork.keep_inherited(self._threads, self._redis, self._awaited, self._poller, self._maps)
+        fork.keep_inherited(self._threads, self._redis, self._awaited, self._poller, self._maps, self._groups)
         self._open()
 
     async def sample(
@@ -131,12 +134,52 @@ class AsyncFleet(Client[AsyncGenerator[Sampled, None]]):
         completion: dict[str, Any] = meta["result"]
         return completion
 
+    def group(
+        self,
+        prompts: Iterable[Asked],
+        *,
+        n: int,
+        deadline_s: float | None = None,
+        oversample: int = 0,
+        stragglers: Stragglers = "wait",
+        pack: GroupPack = "auto",
+        workload: Workload | str = Workload.BATCH,
+        weight: float | None = None,
+        **fields: Any,
+    ) -> AsyncGroups:
+        """Sample n times each of many prompts, and iterate over one :class:`Group` for each, as it becomes full.
+
+        ::
+
+            async with fleet.group(prompts, n=8, deadline_s=60, max_tokens=256) as groups:
+                async for group in groups:
+                    train(group.prompt, group.texts)
+
+        Sampling begins with the ``async with``, and so do the ``deadline_s`` seconds (None: no deadline). At the
+        deadline the groups that are not full are given too, with what they have and, in ``missing``, each sample that
+        did not come; ``stragglers="drop"`` keeps them back, in ``groups.dropped``. What had not ended is cancelled, as
+        is everything when the block is left: a call in progress is closed within about a second.
+
+        ``oversample=k`` asks for n + k samples of each prompt; the first n make its group, the others are cancelled.
+        ``pack``: whether a group's samples are one request with ``n`` choices: ``"auto"`` where they would queue for
+        slots and a request of n choices is not slower than n requests, ``"group"`` always, ``"off"`` never.
+        ``prompts``: one prompt each, without ``n``; they are read at once. With a ``seed``, sample i of a prompt has
+        ``seed + i``. Other parameters as in :meth:`map`.
+
+        A sample that failed is in ``missing``, and its group is given once no further one can come. Raises SettingError
+        and BadRequest for arguments that are out of range; iterating raises what :meth:`map` raises.
+        """
+        run = self._group_run(prompts, n, deadline_s, oversample, stragglers, pack, workload, weight, fields)
+        return AsyncGroups(run, self._groups)
+
     async def cancel(self, *handles: Handle | AsyncResult[Any] | str) -> None:
         """As :meth:`Fleet.cancel`."""
         await self._in_thread(self._revoke, handles)
 
     async def aclose(self) -> None:
-        """Cancel maps that were not read to their end, and disconnect."""
+        """Cancel maps and groups that were not read to their end, and disconnect."""
+        for groups in list(self._groups):
+            await groups.aclose()
         for batches in [one for one in self._maps if not one.running]:
             await batches.aclose()
         if self._poller is not None:

@@ -111,7 +111,7 @@ class MapRun:
         self._pack = parse_pack(pack)
         self._weight = settings.weight if weight is None else checked_weight(weight)
         self._ordered = ordered
-        _refuse_key(fields)
+        refuse_key(fields)
         self._fields = {**fields, "workload": Workload(workload).value}
         self._open: dict[int, tuple[Sampled, int]] = {}
         """By index: what came of a request so far, and how many of its rollouts are missing."""
@@ -125,7 +125,8 @@ class MapRun:
     async def batches(self) -> AsyncIterator[list[Sampled]]:
         """Withdraws what is in flight when closed. Raises RedisUnreachable where Redis does not answer at the start."""
         total = len(self._requests) if isinstance(self._requests, Sized) else None
-        driver = await self._connect()
+        workload = self._fields["workload"]
+        driver, self._settings = await open_driver(self._settings, self._pack, workload, self._weight)
         deliveries = OwnedAsyncGenerator(driver.deliveries(self._units(), total=total))
         try:
             async for batch in deliveries:
@@ -139,25 +140,6 @@ class MapRun:
             await deliveries.aclose()
             await driver.aclose()  # also if the deliveries were never begun
 
-    async def _connect(self) -> Driver | InProcessDriver:
-        if (backend := in_process()) is not None:
-            return InProcessDriver(backend, self._settings.profile)
-        url = required(self._settings.redis_url)
-        await _reach(url)
-        await asyncio.to_thread(check_submitter, self._settings)
-        self._settings = settings = await as_published(url, self._settings)
-        return Driver(
-            url,
-            f"map-{uuid.uuid4().hex}",
-            settings.profile,
-            fleet=settings.fleet,
-            pack=self._pack,
-            workload=self._fields["workload"],
-            timeout_s=settings.timeout_s,
-            weight=self._weight,
-            keep=False,
-        )
-
     async def _units(self) -> AsyncIterator[Unit | Failed]:
         source, profile = self._requests, line_profile(self._settings.profile)
         asked = aiter(source) if isinstance(source, AsyncIterable) else read_in_thread(source)
@@ -169,7 +151,7 @@ class MapRun:
                 await self._moved.wait()
             id = str(index)
             try:
-                request = self._request(one, profile)
+                request = parse_asked(one, self._fields, profile, self._unknown)
                 id = request.id or id
             except BadRequest as error:
                 failure = Failure(Cause.BAD_REQUEST, str(error), permanent=True)
@@ -178,16 +160,6 @@ class MapRun:
             else:
                 self._open[index] = Sampled(index, id), request.choices
                 yield Unit(index + 1, id, request)
-
-    def _request(self, one: Asked, profile: Profile) -> Request:
-        if isinstance(one, Request):
-            one = one.as_message()
-        raw = one if isinstance(one, Mapping) else {"prompt": one}
-        for name in raw.keys() - KNOWN - self._unknown:
-            _refuse_key(raw)
-            self._unknown.add(name)
-            log.warning("brimful: %s", unknown_field(name))
-        return Request.parse({**self._fields, **raw}, profile)
 
     def _take(self, item: Delivered | Failed) -> None:
         index = item.line - 1
@@ -230,7 +202,49 @@ class MapRun:
         return sorted(rest, key=lambda one: one.index)
 
 
-def _refuse_key(fields: Mapping[str, Any]) -> None:
+async def open_driver(
+    settings: Settings, pack: PackOption, workload: str, weight: float
+) -> tuple[Driver | InProcessDriver, Settings]:
+    """A driver of requests that nobody resumes, and the settings with what the workers publish.
+
+    Raises RedisUnreachable, RedisRefused and FleetTaken.
+    """
+    if (backend := in_process()) is not None:
+        return InProcessDriver(backend, settings.profile), settings
+    url = required(settings.redis_url)
+    await _reach(url)
+    await asyncio.to_thread(check_submitter, settings)
+    settings = await as_published(url, settings)
+    driver = Driver(
+        url,
+        f"map-{uuid.uuid4().hex}",
+        settings.profile,
+        fleet=settings.fleet,
+        pack=pack,
+        workload=workload,
+        timeout_s=settings.timeout_s,
+        weight=weight,
+        keep=False,
+    )
+    return driver, settings
+
+
+def parse_asked(one: Asked, defaults: Mapping[str, Any], profile: Profile, known: set[str]) -> Request:
+    """The request that ``one`` makes with these defaults. Raises BadRequest.
+
+    Fields that are neither brimful's nor ``known`` are logged, and known from then on.
+    """
+    if isinstance(one, Request):
+        one = one.as_message()
+    raw = one if isinstance(one, Mapping) else {"prompt": one}
+    for name in raw.keys() - KNOWN - known:
+        refuse_key(raw)
+        known.add(name)
+        log.warning("brimful: %s", unknown_field(name))
+    return Request.parse({**defaults, **raw}, profile)
+
+
+def refuse_key(fields: Mapping[str, Any]) -> None:
     if fields.get(IDEMPOTENCY_KEY) is not None:
         raise BadRequest(f"{IDEMPOTENCY_KEY}: only single requests take it (Fleet.sample, submit), not maps")
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Set
 from dataclasses import replace
 
 from brimful.celery import app_for
@@ -36,7 +36,7 @@ from brimful.packing.slot_model import Limits, SlotModel
 from brimful.packing.units import Delivered, DriveStatus, Failed, PackOption, Recovered
 from brimful.profile import Profile
 from brimful.runtime.aio import cancel_and_wait
-from brimful.state.redis_retry import REDIS_ERRORS, reraise_cancellation
+from brimful.state.redis_retry import REDIS_ERRORS, reraise_cancellation, retry_until_available
 from brimful.state.redis_url import close_redis_client, redis_client
 from brimful.state.status import live_limits
 
@@ -164,6 +164,15 @@ class Driver:
     def refused(self) -> Failure | None:
         """How the provider has refused all requests so far, if it did so in the same words."""
         return self._outcomes.refused
+
+    async def cancel(self, lines: Set[int]) -> None:
+        """Ask no more for these lines: what waits is never sent, what is on the wire ends within about a second, and
+        nothing more is delivered for them. A request that carries other lines too goes on. Raises FleetError."""
+        self._batcher.drop(lines)
+        if requests := self._in_flight.cancel(lines):
+            await retry_until_available(lambda: self._ledger.cancel(requests))
+        self._intake.plan()
+        self._stop.end_if_done()
 
     def snapshot(self) -> DriveStatus:
         status = self._in_flight.status

@@ -67,6 +67,9 @@ class Enqueuer:
             await retry_until_available(lambda: self._ledger.record(rows))
         if dropped := [id for id in rows if id not in self._in_flight.shards]:  # by a stop, during the wait for Redis
             await retry_until_available(lambda: self._ledger.withdraw(dropped))
+        cancelled = {shard.id: list(rows[shard.id].keys() - shard.requests) for shard in shards if shard.id in rows}
+        if cancelled := {shard: ids for shard, ids in cancelled.items() if ids}:
+            await retry_until_available(lambda: self._ledger.cancel(cancelled))
         messages = [self._message(shard) for shard in shards if shard.requests]
         await asyncio.get_running_loop().run_in_executor(self._thread, self._publish, messages)
         for shard in shards:

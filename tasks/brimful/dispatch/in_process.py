@@ -6,7 +6,7 @@ It stands alone so that nothing of :class:`Driver` asks whether this is a test.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Set
 from typing import Any
 
 from brimful.dispatch.intake import Units
@@ -28,9 +28,10 @@ class InProcessDriver:
     def __init__(self, backend: InProcess, profile: Profile) -> None:
         self._backend = backend
         self._profile = profile
-        self._tasks: set[asyncio.Task[None]] = set()
         self._ended: asyncio.Queue[list[Delivered | Failed] | Exception | None] = asyncio.Queue(_AT_ONCE)
         self._room = asyncio.Semaphore(_AT_ONCE)
+        self._lines: dict[asyncio.Task[None], int] = {}
+        self._cancelled: set[int] = set()
 
     async def deliveries(self, units: Units, *, total: int | None = None) -> AsyncIterator[list[Delivered | Failed]]:
         """As :meth:`Driver.deliveries`. Raises what ``units`` and the test's answer function raise."""
@@ -43,16 +44,22 @@ class InProcessDriver:
         finally:
             await self.aclose()
 
+    async def cancel(self, lines: Set[int]) -> None:
+        """As :meth:`Driver.cancel`."""
+        self._cancelled |= lines
+        await cancel_and_wait([task for task, line in self._lines.items() if line in lines])
+
     def snapshot(self) -> DriveStatus:
         return DriveStatus()
 
     async def aclose(self) -> None:
-        await cancel_and_wait(self._tasks)
+        await cancel_and_wait(self._lines)
 
-    def _start(self, part: Coroutine[Any, Any, None]) -> None:
+    def _start(self, part: Coroutine[Any, Any, None], line: int = 0) -> asyncio.Task[None]:
         task = asyncio.create_task(self._guarded(part))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._lines[task] = line
+        task.add_done_callback(self._lines.pop)
+        return task
 
     async def _guarded(self, part: Coroutine[Any, Any, None]) -> None:
         try:
@@ -82,14 +89,13 @@ class InProcessDriver:
             return
         for place, (pack_key, item) in enumerate(slices):
             await self._room.acquire()
-            self._start(self._sample(PackedRequest(f"{unit.id}-{place}", pack_key, (item,))))
+            if unit.line in self._cancelled:
+                self._room.release()
+                return
+            packed = PackedRequest(f"{unit.id}-{place}", pack_key, (item,))
+            self._start(self._sample(packed), unit.line).add_done_callback(lambda _: self._room.release())
 
     async def _sample(self, packed: PackedRequest) -> None:
-        try:
-            asked = self._backend.start(self._backend.sample(packed.request.as_message(), {}))
-            outcome: Outcome = await asyncio.wrap_future(asked)
-            await self._ended.put(
-                [*(unpack(packed.manifest, outcome) if outcome.ok else failed_lines(packed, outcome))]
-            )
-        finally:
-            self._room.release()
+        asked = self._backend.start(self._backend.sample(packed.request.as_message(), {}))
+        outcome: Outcome = await asyncio.wrap_future(asked)
+        await self._ended.put([*(unpack(packed.manifest, outcome) if outcome.ok else failed_lines(packed, outcome))])

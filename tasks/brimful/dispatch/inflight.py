@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -107,6 +107,17 @@ class InFlight:
             if (packed := self._remove(id)) is not None:
                 self._dropped[id] = packed
         self.shards.pop(shard.id, None)
+
+    def cancel(self, lines: Set[int]) -> dict[str, list[str]]:
+        """Remove the requests that carry none but these lines. Their outcomes are ignored. Returns ids by shard."""
+        found: dict[str, list[str]] = {}
+        for id, shard in self._shard_of.items():
+            if all(entry.line in lines for entry in shard.requests[id].manifest):
+                found.setdefault(shard.id, []).append(id)
+        for ids in found.values():
+            for id in ids:
+                self._remove(id)
+        return found
 
     def drop_unsent(self) -> None:
         while not self.unsent.empty():

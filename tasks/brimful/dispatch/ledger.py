@@ -130,6 +130,18 @@ class RunLedger:
                 pipe.zrem(self.keys.shards, *chunk)
                 await pipe.execute()
 
+    async def cancel(self, requests: Mapping[str, Iterable[str]]) -> None:
+        """Forget requests, by shard: those that were not begun never are, and workers end the others within about a
+        second."""
+        for chunk in _chunks(list(requests)):
+            async with self.client.pipeline(transaction=False) as pipe:
+                for shard in chunk:
+                    pipe.hdel(self.keys.shard(shard), *requests[shard])
+                    pipe.exists(self.keys.shard(shard))
+                left = (await pipe.execute())[1::2]
+            if empty := [shard for shard, some in zip(chunk, left, strict=True) if not some]:
+                await self.withdraw(empty)
+
     async def outstanding(self) -> dict[str, dict[str, Manifest]]:
         """Every recorded shard, with the manifests of its requests without an outcome; there may be none."""
         shards = await self._recorded()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -83,6 +83,19 @@ class Batcher:
             self._ready.append((pack_key, slices))
             self.held += len(slices)
             self.held_bytes += sum(item.size for item in slices)
+
+    def drop(self, lines: Set[int]) -> None:
+        """Forget the slices of these lines that are held."""
+        for key, group in list(self._groups.items()):
+            self._release(tuple(item for _, item in group.slices if item.unit.line in lines))
+            group.slices = deque(row for row in group.slices if row[1].unit.line not in lines)
+            if not group.slices:
+                del self._groups[key]
+        ready, self._ready = self._ready, deque()
+        for pack_key, slices in ready:
+            self._release(slices)
+            if kept := tuple(item for item in slices if item.unit.line not in lines):
+                self.put_back(pack_key, [kept])
 
     @property
     def full(self) -> bool:

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from celery.exceptions import Reject
 from redis import RedisError
@@ -94,6 +94,11 @@ class Claims:
             except _AWAY:
                 await asyncio.sleep(_WAIT_S)
 
+    async def wanted(self, claim: Claim) -> set[str]:
+        """The ids of the requests still wanted. Raises redis.RedisError or OSError."""
+        ids: Any = await self._redis.hkeys(claim.keys.shard(claim.shard))
+        return set(ids)
+
     async def end_empty(self, claim: Claim) -> None:
         """Remove a shard of which nothing is wanted any more. If this fails, its keys stay until their TTLs end."""
         with contextlib.suppress(*_AWAY):
@@ -115,11 +120,12 @@ class Claims:
                     await pipe.execute()
 
     async def keep(
-        self, held: Callable[[], Sequence[_Claim]], on_state: Callable[[_Claim, str], None], every_s: float
+        self, held: Callable[[], Sequence[_Claim]], on_state: Callable[[_Claim, str, int], None], every_s: float
     ) -> None:
         """Renew the claims of ``held()`` every ``every_s`` seconds, forever.
 
-        ``on_state(claim, state)`` is called for each that was renewed; claims.lua names the states.
+        ``on_state(claim, state, wanted)`` is called for each that was renewed; claims.lua names the states. ``wanted``:
+        how many of its requests have no outcome in Redis and were not withdrawn.
         """
         while True:
             await asyncio.sleep(every_s)
@@ -130,11 +136,11 @@ class Claims:
                 except _AWAY as error:
                     log.debug("claims not renewed: %s", error)
 
-    async def _renew(self, claims: Sequence[_Claim], on_state: Callable[[_Claim, str], None]) -> None:
+    async def _renew(self, claims: Sequence[_Claim], on_state: Callable[[_Claim, str, int], None]) -> None:
         keys = claims[0].keys
         names = [keys.drain]
         for claim in claims:
             names += (keys.claim(claim.shard), keys.shard(claim.shard))
         states = await self._script(keys=names, args=[self._ttl_ms, *(claim.token for claim in claims)])
-        for claim, state in zip(claims, states, strict=True):
-            on_state(claim, state)
+        for claim, (state, wanted) in zip(claims, states, strict=True):
+            on_state(claim, state, wanted)

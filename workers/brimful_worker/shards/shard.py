@@ -13,6 +13,7 @@ While Redis is away, outcomes are kept in memory; nothing that was sampled is th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from functools import partial
 from typing import Any, Self
 
 from celery.exceptions import Reject
+from redis import RedisError
 
 from brimful.dispatch.ledger import CLAIM_TTL_S, MAX_TRIES, TTL_S, Keys
 from brimful.errors import BadRequest, VersionMismatch
@@ -49,6 +51,8 @@ class _Shard(Claim):
     """Requests whose outcome is not stored yet; 1 until they are counted."""
     last_put: asyncio.Future[None] | None = None
     """Done when the outcome that was put last is stored, and with it all before."""
+    withdrawn: set[str] = field(default_factory=set)
+    """Requests that their submitter does not want any more."""
     stopped: str = ""
     """Why the rest is not done here: ``withdrawn``, ``lost`` or ``stopping``."""
 
@@ -69,6 +73,14 @@ class _Shard(Claim):
         """The worker stops: requests on the wire end, the rest goes to another worker."""
         self.stopped = self.stopped or "stopping"
         self.stop_unsent()
+
+    def withdraw(self, wanted: set[str]) -> None:
+        """End the requests that are neither done nor ``wanted``."""
+        for id, task in self.tasks.items():
+            if id not in wanted and id not in self.withdrawn and not task.done():
+                self.withdrawn.add(id)
+                self.left -= 1
+                task.cancel()
 
     def stop_all(self) -> None:
         for task in self.tasks.values():
@@ -108,6 +120,7 @@ class ShardRunner:
         self._claims = Claims(self._redis, stopping, claim_ttl_s)
         self._store = Store(self._redis, lambda: sum(shard.left for shard in self._shards), expires_s)
         self._shards: set[_Shard] = set()
+        self._looking: dict[_Shard, asyncio.Task[None]] = {}
         self._background: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
@@ -118,7 +131,7 @@ class ShardRunner:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await cancel_and_wait(self._background)
+        await cancel_and_wait([*self._background, *self._looking.values()])
         await self._store.aclose(_CLOSE_S)
         await close_redis_client(self._redis)
 
@@ -167,6 +180,8 @@ class ShardRunner:
         failures = [task.exception() for task in shard.tasks.values() if not task.cancelled() and task.exception()]
         if failures:
             raise failures[0]  # type: ignore[misc]  # a fault of ours: begun again, at most MAX_TRIES times
+        if shard.withdrawn and not shard.left:
+            await self._claims.end_empty(shard)
         if shard.left and shard.stopped == "stopping":
             raise Reject("the worker stops", requeue=True)
         return counts
@@ -195,6 +210,8 @@ class ShardRunner:
             if not shard.draining:
                 raise
             outcome = Outcome(id, failure=Failure(Cause.CANCELLED, "withdrawn before it was sent: its run drains"))
+        if id in shard.withdrawn:
+            return
         counts["requests"] += 1
         counts["failed"] += not outcome.ok
         shard.last_put = self._store.put(shard.keys, shard.shard, id, entry["units"], outcome, last=shard.stored)
@@ -209,7 +226,7 @@ class ShardRunner:
     def _running(self) -> list[_Shard]:
         return [shard for shard in self._shards if shard.tasks]
 
-    def _on_state(self, shard: _Shard, state: str) -> None:
+    def _on_state(self, shard: _Shard, state: str, wanted: int) -> None:
         """The renewal of a shard's claim found this; the shard may have ended meanwhile."""
         if shard not in self._shards or shard.left == 0:
             return
@@ -219,3 +236,13 @@ class ShardRunner:
         elif state == "draining":
             shard.draining = True
             shard.stop_unsent()
+        elif wanted < shard.left and not self._looking.get(shard):
+            self._looking[shard] = asyncio.create_task(self._end_withdrawn(shard))
+
+    async def _end_withdrawn(self, shard: _Shard) -> None:
+        """Its submitter has withdrawn some of the shard's requests."""
+        try:
+            with contextlib.suppress(RedisError, OSError):
+                shard.withdraw(await self._claims.wanted(shard))
+        finally:
+            del self._looking[shard]

@@ -1,0 +1,265 @@
+"""Samples groups for RL trainers: the driver behind ``Fleet.group``.
+
+The samples of a prompt are requests of one driver, as a map's are, so that whichever a group does not need any more can
+be cancelled alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from statistics import median
+from types import TracebackType
+from typing import Any, Self
+
+from brimful.client.group import Group, GroupPack, Stragglers, check_options
+from brimful.client.mapping import Asked, open_driver, parse_asked, refuse_key
+from brimful.config import Settings
+from brimful.errors import BadRequest
+from brimful.names import Workload
+from brimful.outcome import Cause, Failure, Outcome, Rollout
+from brimful.packing.request_size import line_profile
+from brimful.packing.units import Delivered, Failed, Unit, checked_weight
+from brimful.request import Request
+from brimful.runtime.aio import OwnedAsyncGenerator, cancel_and_wait
+
+_ENOUGH, _KEPT = 3, 64
+"""Requests of either kind that must have ended before their times are compared, and how many are remembered."""
+
+
+@dataclass(slots=True)
+class _Open:
+    """A group that has not ended."""
+
+    waiting: set[int]
+    samples: dict[int, Rollout] = field(default_factory=dict)
+    missing: dict[int, Failure] = field(default_factory=dict)
+    attempts: int = 0
+
+
+class GroupRun:
+    """One set of groups; :meth:`run` once."""
+
+    def __init__(
+        self,
+        prompts: Iterable[Asked],
+        settings: Settings,
+        n: int,
+        deadline_s: float | None,
+        oversample: int,
+        stragglers: Stragglers,
+        pack: GroupPack,
+        workload: Workload | str,
+        weight: float | None,
+        fields: Mapping[str, Any],
+    ) -> None:
+        """Raises SettingError and BadRequest."""
+        check_options(n, deadline_s, oversample, stragglers, pack)
+        refuse_key(fields)
+        if "n" in fields:
+            raise BadRequest("n: name it once, as group(…, n=8)")
+        self._prompts = list(prompts)
+        self._settings = settings
+        self._n = n
+        self._width = n + oversample
+        self._deadline_s = deadline_s
+        self._stragglers = stragglers
+        self._pack = pack
+        self._weight = settings.weight if weight is None else checked_weight(weight)
+        self._fields = {**fields, "workload": Workload(workload).value}
+        self._unknown = set(self._fields)
+        self._open: dict[int, _Open] = {}
+        """By the prompt's place."""
+        self._begun = 0
+        """Prompts whose requests are planned."""
+        self._seconds = {size: deque[float](maxlen=_KEPT) for size in (1, n)}
+        """Of requests that carried one sample and of those that carried n."""
+        self.dropped: list[Group] = []
+        """Groups that were not full at the deadline, where these are dropped."""
+
+    async def run(self, put: Callable[[Group], None]) -> None:
+        """To the last group, or to the deadline; ``put`` gets each group once. Nothing is left running when it ends.
+
+        Raises RedisUnreachable, RedisRefused and FleetTaken.
+        """
+        why = Failure(Cause.CANCELLED, f"not there at the deadline of {self._deadline_s or 0:g} s; cancelled")
+        try:
+            async with asyncio.timeout(self._deadline_s) as clock:
+                why = await self._sample(put) or why
+        except TimeoutError:
+            if not clock.expired():
+                raise
+        for index in range(len(self._prompts)):
+            group = self._ended(index, why)
+            if group is not None and self._stragglers == "drop":
+                self.dropped.append(group)
+            elif group is not None:
+                put(group)
+
+    async def _sample(self, put: Callable[[Group], None]) -> Failure | None:
+        """Returns why the driver stopped early; None if it did not."""
+        driver, self._settings = await open_driver(self._settings, "off", self._fields["workload"], self._weight)
+        deliveries = OwnedAsyncGenerator(driver.deliveries(self._units()))
+        try:
+            async for batch in deliveries:
+                unneeded: set[int] = set()
+                for item in batch:
+                    index = (item.line - 1) // self._width
+                    if (group := self._take(index, item)) is not None:
+                        unneeded |= {index * self._width + number + 1 for number in self._open.pop(index).waiting}
+                        put(group)
+                if unneeded:
+                    await driver.cancel(unneeded)
+            stopping = driver.snapshot().stopping
+            return Failure(Cause.CANCELLED, f"not sent: the groups stopped ({stopping})") if stopping else None
+        finally:
+            await deliveries.aclose()
+            await driver.aclose()  # also if the deliveries were never begun
+
+    async def _units(self) -> AsyncIterator[Unit | Failed]:
+        profile = line_profile(self._settings.profile)
+        for index, asked in enumerate(self._prompts):
+            line = index * self._width + 1
+            self._open[index] = group = _Open(set(range(self._width)))
+            self._begun = index + 1
+            try:
+                request = parse_asked(asked, self._fields, profile, self._unknown)
+                if request.choices != 1:
+                    raise BadRequest("a group has one prompt, whose number of samples is group(…, n=8)")
+                if self._packed(index, request):
+                    group.waiting = set(range(self._n))
+                    packed = Request.parse({**request.as_message(), "n": self._n}, profile)
+                    yield Unit(line, request.id or str(index), packed)
+                    continue
+            except BadRequest as error:
+                failure = Failure(Cause.BAD_REQUEST, str(error), permanent=True)
+                yield Failed(line, str(index), None, (), failure, Outcome(str(index), failure=failure))
+                continue
+            for number in range(self._width):
+                if index not in self._open:
+                    break  # full before all that may be needed were sent
+                yield Unit(line + number, f"{request.id or index}-{number}", _seeded(request, number))
+
+    def _packed(self, index: int, request: Request) -> bool:
+        """Whether this group's samples go in one request. Over-sampling needs requests that end by themselves."""
+        if self._n == 1 or self._pack != "auto" or self._width > self._n:
+            return self._pack == "group" and self._n > 1
+        alone, together = self._seconds[1], self._seconds[self._n]
+        profile = self._settings.profile
+        if profile.max_tokens_required and request.fields.get("max_tokens") is None:
+            return False
+        if len(self._prompts) * self._n <= profile.slots or index == 0:
+            return False  # all fit at once; and the first group shows how long one sample takes
+        return min(len(alone), len(together)) < _ENOUGH or self._time(len(self._prompts), together) <= self._time(
+            len(self._prompts) * self._n, alone
+        )
+
+    def _time(self, requests: int, seconds: Iterable[float]) -> float:
+        """About how long so many requests take, by what slots and starts allow."""
+        profile = self._settings.profile
+        by_slots = math.ceil(requests / profile.slots) * median(seconds)
+        by_starts = requests * profile.window_s / profile.starts if profile.starts else 0.0
+        return max(by_slots, by_starts)
+
+    def _take(self, index: int, item: Delivered | Failed) -> Group | None:
+        """The group, if it has ended with this."""
+        group = self._open.get(index)
+        if group is None:
+            return None
+        first = (item.line - 1) % self._width
+        group.attempts += item.outcome.attempts
+        if isinstance(item, Failed):
+            numbers = {first + choice for _, choice in item.wanted} or set(group.waiting)
+            group.missing |= dict.fromkeys(numbers & group.waiting, item.failure)
+        else:
+            numbers = {first + rollout.choice_index for rollout in item.rollouts}
+            for rollout, usage in zip(item.rollouts, item.rollout_usages(), strict=True):
+                number = first + rollout.choice_index
+                if len(group.samples) < self._n:
+                    group.samples[number] = replace(rollout, choice_index=number, usage=usage)
+            if item.outcome.attempts == 1 and len(numbers) in self._seconds:
+                self._seconds[len(numbers)].append(item.outcome.provider_s)
+        group.waiting -= numbers
+        ended = len(group.samples) == self._n or not group.waiting
+        return self._group(index, group) if ended else None
+
+    def _ended(self, index: int, why: Failure) -> Group | None:
+        """A group that did not end by itself; None if it did."""
+        group = self._open.pop(index, None)
+        if group is None:
+            if index < self._begun:
+                return None
+            group = _Open(set(range(self._n)))
+        group.missing |= dict.fromkeys(group.waiting, why)
+        return self._group(index, group)
+
+    def _group(self, index: int, group: _Open) -> Group:
+        asked = self._prompts[index]
+        own = asked.id if isinstance(asked, Request) else asked.get("id") if isinstance(asked, Mapping) else None
+        samples = [group.samples[number] for number in sorted(group.samples)]
+        missing = {} if len(samples) == self._n else dict(sorted(group.missing.items()))
+        return Group(index, str(own or index), asked, self._n, samples, missing, group.attempts)
+
+
+class AsyncGroups:
+    """What ``AsyncFleet.group`` returns: an async context manager, and an async iterator of :class:`Group`."""
+
+    def __init__(self, run: GroupRun, begun: set[AsyncGroups] | None = None) -> None:
+        """``begun``: its fleet's set of those that are to be closed."""
+        self._run = run
+        self._all = set() if begun is None else begun
+        self._groups: asyncio.Queue[Group | None] = asyncio.Queue()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def dropped(self) -> list[Group]:
+        """The groups that ``stragglers="drop"`` has kept back, each with what it had and what is missing."""
+        return self._run.dropped
+
+    async def __aenter__(self) -> Self:
+        self._all.add(self)
+        self._task = asyncio.create_task(self._run.run(self._groups.put_nowait))
+        self._task.add_done_callback(lambda _: self._groups.put_nowait(None))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Group:
+        group = await self.next()
+        if group is None:
+            raise StopAsyncIteration
+        return group
+
+    async def next(self) -> Group | None:
+        """The next group; None after the last. Raises what :meth:`GroupRun.run` raises."""
+        if self._task is None:
+            raise RuntimeError("use it as `async with fleet.group(…) as group:`")
+        group = await self._groups.get()
+        if group is None:
+            self._groups.put_nowait(None)
+            if not self._task.cancelled():
+                self._task.result()
+        return group
+
+    async def aclose(self) -> None:
+        """Cancel what is left. Idempotent."""
+        self._all.discard(self)
+        if self._task is not None:
+            await cancel_and_wait([self._task])
+
+
+def _seeded(request: Request, number: int) -> Request:
+    """With a seed, every sample has one of its own: the same would give the same text."""
+    seed = request.fields.get("seed")
+    if not isinstance(seed, int):
+        return request
+    return replace(request, fields={**request.fields, "seed": seed + number})
