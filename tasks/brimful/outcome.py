@@ -48,7 +48,7 @@ class Cause(StrEnum):
     CANCELLED = "cancelled"
     """Revoked, or the run was stopped."""
     WORKER_LOST = "worker_lost"
-    """Workers died with the request in flight more often than it is redelivered."""
+    """Workers died while they had the request on the wire, more often than it is tried again."""
     VERSION = "version"
     """The request was sent by a later release of brimful than its worker's."""
     INTERNAL = "internal"

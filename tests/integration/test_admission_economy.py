@@ -46,7 +46,7 @@ async def test_a_grant_costs_at_most_four_commands(valkey: Valkey, waiters: int,
 
         async def loop(number: int, admission: Admission) -> None:
             while True:
-                async with admission.slot() as lease:
+                async with admission.slot(name=f"request {grants.total()}") as lease:
                     grants[number] += 1
                     await asyncio.sleep(5 * scale)
                     lease.report(ok=True, cooldown_s=release_delay(0.02, 5 * scale))  # as the sampler does

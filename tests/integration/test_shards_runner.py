@@ -12,7 +12,7 @@ import pytest
 import redis
 from celery.exceptions import Reject
 
-from brimful.dispatch.ledger import MAX_TRIES, Result, RunLedger
+from brimful.dispatch.ledger import Result, RunLedger
 from brimful.outcome import Cause, Outcome
 from brimful.packing.units import Manifest, ManifestEntry, manifest_message
 from brimful.profile import get_profile
@@ -329,22 +329,42 @@ async def test_connections_to_a_sentinel_are_closed_with_the_runner(valkey: Valk
         await wait_until_async(lambda: len(watcher.client_list()) == before, "its connections to be closed")
 
 
-async def test_a_shard_that_kills_its_workers_is_given_up(valkey: Valkey, ledger: RunLedger) -> None:
+async def test_the_sampler_learns_what_may_be_divided_and_what_was(valkey: Valkey, ledger: RunLedger) -> None:
+    told = {}
+
+    class Listening(HeldSampler):
+        async def sample(self, request: Request, **options: Any) -> Outcome:
+            told[request.id] = options["divided"], options["divisible"]
+            return await super().sample(request, **options)
+
+    await record(ledger, "line", "pack", "part")
+    line, pack, part = message("line", "pack", "part")
+    pack["units"] = part["units"] = manifest_message([*manifest("a"), *manifest("b")])
+    part["suspect"] = True
+    async with worker(valkey, Listening()) as runner:
+        await runner.run(RUN, SHARD, [line, pack, part])
+    assert told == {"line": (False, False), "pack": (False, True), "part": (True, True)}
+
+
+async def test_deaths_do_not_count_for_a_shard(valkey: Valkey, ledger: RunLedger) -> None:
+    """The admission counts them for the requests that were on the wire."""
     await record(ledger, "a")
-    sampler = HeldSampler(free=False)
-    for _ in range(MAX_TRIES):
-        async with worker(valkey, sampler) as runner:
-            begun = len(sampler.begun)
-            running = asyncio.create_task(runner.run(RUN, SHARD, message("a")))
-            await wait_until_async(lambda: len(sampler.begun) > begun, "begun")  # noqa: B023
-            running.cancel()  # stands for its death: the claim is given up, the try stays counted
-            await asyncio.gather(running, return_exceptions=True)
-    async with worker(valkey, sampler) as last:
-        assert await last.run(RUN, SHARD, message("a")) == {"requests": 1, "failed": 1}
-    [result] = await stored(ledger)
-    assert result.outcome.failure is not None
-    assert result.outcome.failure.cause is Cause.WORKER_LOST
-    assert len(sampler.begun) == MAX_TRIES
+    async with redis_client(valkey.url) as client:
+        await client.set(ledger.keys.tries(SHARD), 100)
+    async with worker(valkey, HeldSampler()) as runner:
+        assert await runner.run(RUN, SHARD, message("a")) == {"requests": 1, "failed": 0}
+
+
+async def test_a_fault_fails_its_request_alone(valkey: Valkey, ledger: RunLedger) -> None:
+    await record(ledger, "a", "b")
+    bad, good = message("a", "b")
+    del bad["request"]
+    async with worker(valkey, HeldSampler()) as runner:
+        assert await runner.run(RUN, SHARD, [bad, good]) == {"requests": 2, "failed": 1}
+    failed = [result.outcome.failure for result in await stored(ledger) if result.outcome.failure]
+    assert [(failure.cause, failure.message) for failure in failed] == [
+        (Cause.INTERNAL, "brimful's own fault (KeyError): see the worker's log")
+    ]
 
 
 async def test_a_bad_request_fails_alone(valkey: Valkey, ledger: RunLedger) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import redis
 
 from brimful.state.keys import admission_keys
-from brimful_worker.admission import Admission, Limits, mark_clean
+from brimful_worker.admission import NO_FLOW, Admission, Flow, Limits, mark_clean
+from brimful_worker.admission.admission import Slot
 from brimful_worker.local.server.valkey import Valkey
 
 TAG = "tag"
@@ -37,14 +38,23 @@ async def admissions(url: str, count: int, **limits: Any) -> AsyncIterator[list[
 class Holding:
     """A task that holds a slot until :meth:`end`; ``granted`` is set when it has the slot."""
 
-    def __init__(self, admission: Admission, workload: str = "batch", *, tokens: int = 0, **report: Any) -> None:
+    def __init__(
+        self,
+        admission: Admission,
+        workload: str = "batch",
+        *,
+        tokens: int = 0,
+        name: str = "",
+        flow: Flow = NO_FLOW,
+        **report: Any,
+    ) -> None:
         self.granted: asyncio.Event = asyncio.Event()
         self._end = asyncio.Event()
         self._report = {"ok": True, **report}
-        self.task = asyncio.create_task(self._hold(admission, workload, tokens))
+        self.task = asyncio.create_task(self._hold(admission.slot(workload, tokens=tokens, name=name, flow=flow)))
 
-    async def _hold(self, admission: Admission, workload: str, tokens: int) -> None:
-        async with admission.slot(workload, tokens=tokens) as lease:
+    async def _hold(self, slot: Slot) -> None:
+        async with slot as lease:
             self.lease = lease
             lease.sent()
             self.granted.set()
@@ -61,9 +71,9 @@ class Holding:
         await asyncio.gather(self.task, return_exceptions=True)
 
 
-async def hold(admission: Admission, workload: str = "batch", *, tokens: int = 0) -> Holding:
+async def hold(admission: Admission, workload: str = "batch", *, tokens: int = 0, name: str = "") -> Holding:
     """A slot that is granted within ten seconds."""
-    holding = Holding(admission, workload, tokens=tokens)
+    holding = Holding(admission, workload, tokens=tokens, name=name)
     async with asyncio.timeout(10):
         await holding.granted.wait()
     return holding

@@ -17,6 +17,7 @@ class FakeLease:
     waited_s: float = 0.0
     wire_deadline: float = float("inf")
     lost: bool = False
+    deaths: int = 0
     stale: bool = False
     given_back: bool = False
     cooldown_s: float = 0.0
@@ -72,13 +73,22 @@ class FakeAdmission:
         self._obey = obey_pauses
 
     @asynccontextmanager
-    async def slot(self, workload: Any = "batch", *, tokens: int = 0, flow: Any = None) -> AsyncIterator[FakeLease]:
+    async def slot(
+        self,
+        workload: Any = "batch",
+        *,
+        tokens: int = 0,
+        flow: Any = None,
+        name: str = "",
+        since: float | None = None,
+    ) -> AsyncIterator[FakeLease]:
         asked = time.monotonic()
         async with self.free:
             while self._obey and (left := self._until - time.monotonic()) > 0:  # noqa: ASYNC110
                 await asyncio.sleep(left)
             lease = FakeLease(waited_s=time.monotonic() - asked, stale=self.stale > 0)
             self.stale -= 1
+            self.made(lease)
             self.grants.append(lease)
             self.workloads.append(str(workload))
             self.tokens.append(tokens)
@@ -98,6 +108,9 @@ class FakeAdmission:
         lease = FakeLease()
         self.grants.append(lease)
         yield lease
+
+    def made(self, lease: FakeLease) -> None:
+        """Called with each lease before it is granted."""
 
     def lose(self, task: asyncio.Task[Any]) -> None:
         """Lose the first lease, and cancel its task as the real admission does."""

@@ -25,7 +25,8 @@ class Holder:
 
     def __init__(self, url: str, ledger_port: int, **options: Any) -> None:
         """Options: tag, limits (of Limits), coroutines, hold_s, workload, name, requests (per coroutine; 0 = for ever),
-        spread (of hold_s), block_s (blocks the event loop once, after the first grant), offset_s (of time.time)."""
+        spread (of hold_s), block_s (blocks the event loop once, after the first grant), offset_s (of time.time),
+        names (of the coroutines' requests)."""
         spec = {"url": url, "port": ledger_port, **options}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "support.holder", json.dumps(spec)],
@@ -85,9 +86,12 @@ async def _hold(spec: dict[str, Any]) -> None:
     waits: list[float] = []
     block_s = spec.get("block_s", 0.0)
 
-    async def one() -> None:
+    names, deaths = spec.get("names", ()), {}
+
+    async def one(named: str) -> None:
         nonlocal block_s
-        async with admission.slot(spec.get("workload", "batch"), tokens=spec.get("tokens", 0)) as lease:
+        async with admission.slot(spec.get("workload", "batch"), tokens=spec.get("tokens", 0), name=named) as lease:
+            deaths[named] = lease.deaths
             waits.append(lease.waited_s)
             stats["longest"] = max(stats["longest"], lease.waited_s)
             reader, writer = idle.pop() if idle else await asyncio.open_connection("127.0.0.1", spec["port"])
@@ -113,11 +117,11 @@ async def _hold(spec: dict[str, Any]) -> None:
             lease.report(ok=True)
             stats["done"] += 1
 
-    async def worker() -> None:
+    async def worker(named: str) -> None:
         left = spec.get("requests", 0)
         while left or not spec.get("requests", 0):
             try:
-                await one()
+                await one(named)
                 left -= 1
             except StaleGrant:
                 stats["stale"] += 1
@@ -126,7 +130,7 @@ async def _hold(spec: dict[str, Any]) -> None:
 
     async with admission:
         print(json.dumps("ready"), flush=True)
-        workers = [asyncio.create_task(worker()) for _ in range(spec.get("coroutines", 16))]
+        workers = [asyncio.create_task(worker(named)) for named in names or [""] * spec.get("coroutines", 16)]
         stdin = asyncio.StreamReader()
         await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdin), sys.stdin)
         while await stdin.readline():
@@ -135,7 +139,7 @@ async def _hold(spec: dict[str, Any]) -> None:
                 if task.done() and not task.cancelled() and task.exception():
                     raise RuntimeError("a worker failed") from task.exception()
             extra = {"commands": admission.commands, "held": admission.held, "finished": finished}
-            print(json.dumps({**stats, **extra, "waits": waits}), flush=True)
+            print(json.dumps({**stats, **extra, "waits": waits, "deaths": deaths}), flush=True)
         for task in workers:
             task.cancel()
         await asyncio.gather(*workers, return_exceptions=True)

@@ -48,6 +48,27 @@ def test_the_same_refusal_of_every_request_is_noticed() -> None:
         assert noticed(*[(wrong_key, 1)] * 5, (other, 1), *[(wrong_key, 1)] * 99) is None
 
 
+def test_the_parts_of_a_pack_with_which_workers_died_are_suspect_to_the_end() -> None:
+    profile, status = PROFILE, DriveStatus()
+    sizer = PackSizer(Limits(16, 600, 60.0), 120.0)
+    batcher = Batcher(profile, "auto", sizer, SlotModel(Limits(16, 600, 60.0)))
+    units = [Unit(line, str(line), Request.parse({"prompt": "a", "max_tokens": 8}, profile)) for line in range(4)]
+    pairs = [pair for unit in units for pair in slices_of(unit, profile)]
+    packed = PackedRequest("r", pairs[0][0], tuple(each for _, each in pairs))
+    outcomes = Outcomes(batcher, sizer, status)
+    failure = Failure(Cause.WORKER_LOST, "2 workers died while they sampled it", permanent=True)
+    parts = [packed]
+    for count in (2, 4):
+        for part in parts:
+            assert not part.pack_key.suspect or count > 2
+            assert outcomes.records(part, Outcome(part.id, failure=failure)) == []
+        parts = [PackedRequest("s", *chosen) for _ in range(count) if (chosen := batcher.next(0.0, 0, True))]
+        assert [len(part.slices) for part in parts] == [4 // count] * count
+        assert all(part.pack_key.suspect for part in parts)
+    [record] = outcomes.records(parts[0], Outcome("s", failure=failure))
+    assert record.id == "0"
+
+
 def test_attempts_before_this_submitter_are_not_counted() -> None:
     began = 1000.0
     for started, ended, attempts, counted in (

@@ -204,7 +204,7 @@ def test_a_permanently_failed_request_is_split_down_to_the_culprits(culprits: se
         (Cause.KEY_REFUSED, 401, True, 0),
         (Cause.RATE_LIMITED, 429, False, 0),
         (Cause.CONNECTION, None, False, 0),
-        (Cause.WORKER_LOST, None, True, 0),
+        (Cause.WORKER_LOST, None, True, 2),
         (Cause.TIMEOUT, None, False, 8),
         (Cause.SERVER_ERROR, 500, False, 8),
         (Cause.BUDGET, 402, True, 2),

@@ -18,13 +18,13 @@ from celery.signals import worker_ready
 from redis import RedisError
 
 from brimful.config import Settings
+from brimful.dispatch.ledger import CLAIM_TTL_S
 from brimful.names import Workload, plain_queue
 from brimful.outcome import Outcome
 from brimful.request import Request, SampleArguments
 from brimful.state.provider import PUBLISH_S, publish
 from brimful.state.redis_retry import retry_until_available
 from brimful.state.redis_url import close_redis_client, redis_client, required
-from brimful_worker.broker.requests import poison_failure
 from brimful_worker.liveness.pulse import Pulse
 from brimful_worker.membership import Membership
 from brimful_worker.metrics import catalogue as metrics
@@ -57,8 +57,11 @@ class WorkerPort:
             self.stopping,
             lambda fields: Request.parse(fields, settings.profile),
             expires_s=settings.run_expires_s,
+            claim_ttl_s=min(CLAIM_TTL_S, settings.visibility_timeout_s * 2 / 3),
         )
-        self._once = Once(required(settings.redis_url), self.stopping, settings.fleet)
+        self._once = Once(
+            required(settings.redis_url), self.stopping, settings.fleet, float(settings.visibility_timeout_s)
+        )
         self._membership = Membership(settings)
         self._republish = asyncio.Event()
         self._stack = AsyncExitStack()
@@ -109,9 +112,6 @@ class WorkerPort:
             fields = {**fields, "workload": _workload_of_queue()}
         request, key = SampleArguments.parse(raw, fields, self._settings.profile)
         task = current_task
-        failure = poison_failure(task.request.__dict__)
-        if failure is not None:
-            return Outcome(request.id, failure=failure, worker=self._name)
         return await self._once.sample(task, key, lambda: self._sample(request, task.request.id))
 
     async def _sample(self, request: Request, scope: str) -> Outcome:
@@ -141,7 +141,7 @@ class WorkerPort:
             stopping.cancel()
 
     async def shard(self, run: str, shard: str, requests: list[dict[str, Any]]) -> dict[str, Any]:
-        return await self._shards.run(run, shard, requests)  # it counts the deaths of a shard's workers itself
+        return await self._shards.run(run, shard, requests)
 
     def look_at_key(self) -> None:
         """Read the API key's file at once. Callable from any thread and from a signal's handler."""

@@ -17,7 +17,7 @@ from celery import Celery
 from kombu.exceptions import OperationalError
 
 from brimful.dispatch.inflight import SHARD_BYTES, InFlight, Shard
-from brimful.dispatch.ledger import RunLedger
+from brimful.dispatch.ledger import SUSPECT, RunLedger
 from brimful.names import TASK_SHARD
 from brimful.packing.units import WEIGHT, manifest_message
 from brimful.schema import MESSAGES
@@ -90,7 +90,8 @@ class Enqueuer:
         for id, packed in shard.requests.items():
             fields = {**packed.request.as_message(), "workload": shard.queue}
             units = manifest_message(packed.manifest)
-            requests.append({"id": id, "units": units, "request": fields, **self._marks})
+            marks = {**self._marks, SUSPECT: True} if packed.pack_key.suspect else self._marks
+            requests.append({"id": id, "units": units, "request": fields, **marks})
         return {"args": [self._run, shard.id, requests], "task_id": shard.id, "queue": shard.queue}
 
     def _publish(self, messages: list[dict[str, Any]]) -> None:

@@ -34,8 +34,8 @@ from brimful.state.keys import revoked_key, run_key, weights_key
 TTL_S = 7 * 24 * 3600
 CLAIM_TTL_S = 10.0
 """A worker that has not renewed its claim for this long counts as dead."""
-MAX_TRIES = 5
-"""A shard whose worker died this often is given up: its requests end with cause ``worker_lost``."""
+SUSPECT = "suspect"
+"""Optional field of a request in a shard's message: true if it is a part of a pack with which workers died."""
 _WEIGHT_S = 10.0
 """A run that has not stated its weight for this long is over."""
 _CHUNK = 500

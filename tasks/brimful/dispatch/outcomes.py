@@ -127,7 +127,8 @@ class Outcomes:
         if failure.cause is Cause.BUDGET:
             self._sizer.max_prompts = max(1, len(packed.slices) // 2)
         if not stopping:
-            self._batcher.put_back(packed.pack_key, smaller)
+            suspect = packed.pack_key.suspect or failure.cause is Cause.WORKER_LOST
+            self._batcher.put_back(replace(packed.pack_key, suspect=suspect), smaller)
         return True
 
     def _count(self, packed: PackedRequest, outcome: Outcome) -> None:

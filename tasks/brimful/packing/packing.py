@@ -51,6 +51,8 @@ class PackKey:
     max_tokens: int | None
     limit: int
     """Slices that one request may carry; 1 = they are not packed."""
+    suspect: bool = False
+    """Workers died while they sampled a request with these slices; not part of ``key``."""
 
     @property
     def tokens_per_prompt(self) -> int:
@@ -234,14 +236,15 @@ def failed_lines(packed: PackedRequest, outcome: Outcome) -> list[Failed]:
 def split_failed(packed: PackedRequest, failure: Failure) -> list[Pack]:
     """The smaller requests to send instead of one that failed; empty where all slices failed for good.
 
-    A permanent failure halves the request until the culprit is alone: about ``2 x log2(slices)`` requests for each.
+    A permanent failure, or the death of workers, halves the request until the culprit is alone: about
+    ``2 x log2(slices)`` requests for each.
     """
     count = len(packed.slices)
     if count == 1 or failure.status in _NOT_THE_PROMPT:
         return []
     # Of a budget that is used up, the rest may be enough for a smaller request.
-    lasting = failure.permanent and failure.cause not in (Cause.KEY_REFUSED, Cause.CANCELLED, Cause.WORKER_LOST)
-    if lasting or failure.cause is Cause.BUDGET:
+    lasting = failure.permanent and failure.cause not in (Cause.KEY_REFUSED, Cause.CANCELLED)
+    if lasting or failure.cause in (Cause.BUDGET, Cause.WORKER_LOST):
         return list(split_evenly(packed.slices, -(-count // 2)))
     if failure.cause in _SPLIT_ON:
         return list(split_evenly(packed.slices, -(-count // _TRANSIENT_SPLIT)))

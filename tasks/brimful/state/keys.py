@@ -39,6 +39,7 @@ ADMISSION = (
     "pushed",  # HASH: process → number of its last grant
     "inbox",  # HASH: process → JSON of the grants that it has not confirmed
     "workers",  # HASH: process → JSON: name, host, pid, and how many wait beyond those in the queues
+    "on_wire",  # HASH: name of a request → ticket it was granted last ("-": ended), when (ms), deaths of its processes
 )
 """The admission's keys, in the order in which its scripts take them."""
 

@@ -109,7 +109,15 @@ class Admission:
     async def __aexit__(self, *error: object) -> None:
         await self.aclose()
 
-    def slot(self, workload: Workload | str = Workload.BATCH, *, tokens: int = 0, flow: Flow = NO_FLOW) -> Slot:
+    def slot(
+        self,
+        workload: Workload | str = Workload.BATCH,
+        *,
+        tokens: int = 0,
+        flow: Flow = NO_FLOW,
+        name: str = "",
+        since: float | None = None,
+    ) -> Slot:
         """Wait for a slot and a start; hold the slot until the ``async with`` block ends.
 
         Flows of one workload share this process's grants by their weights, whoever came first; where tokens are
@@ -118,8 +126,12 @@ class Admission:
         limited. Entering raises BudgetExhausted when the fleet's token budget is at its end, and FleetError when the
         admission was closed or has failed. Leaving raises LeaseLost if the lease could not be kept. When a block raises
         without :meth:`Lease.report`, the slot stays taken for :attr:`Limits.cooldown_s`.
+
+        ``name`` names the request in the whole fleet: :attr:`Lease.deaths` then tells how many processes have died
+        while they held a slot for it. ``since`` (``boot_time()``): it has waited since then, and keeps that place in
+        the queue.
         """
-        return Slot(self._started().local_state, WORKLOADS[Workload(workload)], flow, tokens)
+        return Slot(self._started().local_state, WORKLOADS[Workload(workload)], flow, tokens, name, since)
 
     def start_only(self) -> Slot:
         """Wait for a start without a slot: for a request that counts as a start and is made while a slot is held, such
@@ -181,20 +193,30 @@ class Slot:
     Leaving it never waits, so a cancellation cannot interrupt it half-way.
     """
 
-    def __init__(self, local_state: LocalState, queue: Queue, flow: Flow, tokens: int) -> None:
+    def __init__(
+        self,
+        local_state: LocalState,
+        queue: Queue,
+        flow: Flow,
+        tokens: int,
+        name: str = "",
+        since: float | None = None,
+    ) -> None:
         self._local_state = local_state
         self._queue = queue
         self._flow = flow
         self._tokens = tokens
+        self._name = name
+        self._since = since
         self._lease: Lease | None = None
         self._task: asyncio.Task[object] | None = None
         self._cancelling = 0
         self._interrupted = False
 
     async def __aenter__(self) -> Lease:
-        since = boot_time()
+        since = boot_time() if self._since is None else self._since
         while True:
-            waiter = self._local_state.ask(self._queue, self._flow, self._tokens, since)
+            waiter = self._local_state.ask(self._queue, self._flow, self._tokens, since, self._name)
             try:
                 lease = await waiter.future
             except BaseException:

@@ -34,6 +34,10 @@ class Lease:
         """On ``boot_time()``: when it was granted or last renewed."""
         self.deadline = math.inf
         """On ``boot_time()``: when it ends unless it is renewed."""
+        self.deaths = 0
+        """How many processes have died while they held a lease of this request, as far as it has a name."""
+        self.name: str | None = None
+        """Of its request, where the ticket names another."""
         self.start_only = False
         """It holds no slot, and needs no renewal."""
         self.lost = False

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from copy import copy
 
 from brimful.errors import BudgetExhausted, FleetError
@@ -16,7 +16,7 @@ from brimful_worker.admission.lease import Lease
 from brimful_worker.admission.policy import Limits, Rules, wire_lag
 from brimful_worker.admission.recent_starts import RecentStarts
 from brimful_worker.admission.turns import Flow
-from brimful_worker.admission.waiters import Queue, Waiter, Waiters, is_start_only
+from brimful_worker.admission.waiters import Queue, Waiter, Waiters, is_start_only, name_of
 from brimful_worker.admission.wire.outgoing import Outgoing
 from brimful_worker.admission.wire.redis_clock import RedisClock
 from brimful_worker.liveness.boot_time import boot_time
@@ -41,6 +41,8 @@ class LocalState:
         """No lease in ``held`` ends before this."""
         self.ending: dict[str, Lease] = {}
         """Lost leases whose bodies have not ended yet."""
+        self._renaming: dict[str, tuple[Waiter, Lease]] = {}
+        """By ticket: grants whose tickets name another request than the one that has them."""
         self.waiting = Waiters(process)
         self.outgoing = Outgoing()
         self.recent_starts = RecentStarts()
@@ -58,11 +60,11 @@ class LocalState:
 
     # called by coroutines
 
-    def ask(self, queue: Queue, flow: Flow, tokens: int, since: float) -> Waiter:
+    def ask(self, queue: Queue, flow: Flow, tokens: int, since: float, name: str = "") -> Waiter:
         """A waiter whose future becomes a Lease. Raises FleetError when nothing will be granted any more."""
         if self.closed is not None:
             raise copy(self.closed)
-        waiter = self.waiting.add(queue, flow, tokens, since, asyncio.get_running_loop().create_future())
+        waiter = self.waiting.add(queue, flow, tokens, since, asyncio.get_running_loop().create_future(), name)
         if self.waiting.wants_registering(queue, self.rules.registered):
             self._send_soon()
         return waiter
@@ -82,10 +84,11 @@ class LocalState:
         lease.end()
         self.ending.pop(lease.id, None)
         self._drop(lease)
+        named = () if lease.name is None else (lease.name,)
         if lease.given_back:
             self._count_stale(lease)
             self.recent_starts.drop(lease.id)
-            self.outgoing.releases.append([lease.id, 0, -1, -1, 1])
+            self.outgoing.releases.append([lease.id, 0, -1, -1, 1, *named])
         elif lease.start_only:
             return
         else:
@@ -95,13 +98,13 @@ class LocalState:
             if used >= 0:
                 self.recent_starts.set_tokens(lease.id, used)
             cooldown_ms = math.ceil(lease.rest_s(self.limits.cooldown_s, failed) * 1000)
-            self.outgoing.releases.append([lease.id, cooldown_ms, verdict, used, 0])
+            self.outgoing.releases.append([lease.id, cooldown_ms, verdict, used, 0, *named])
         self._send_soon()
 
     # called by the coordinator
 
-    def granted(self, ticket: str, granted_ms: float) -> None:
-        """A grant has arrived; it is given back if its waiter is gone."""
+    def granted(self, ticket: str, granted_ms: float, deaths: int = 0) -> None:
+        """A grant has arrived; it is given back if its waiter is gone. ``deaths``: as of :attr:`Lease.deaths`."""
         waiter = self.waiting.take(ticket, same_tokens=bool(self.rules.tokens or self.rules.budget))
         granted = self._clock.not_after(granted_ms)
         start_only = is_start_only(ticket)
@@ -110,7 +113,7 @@ class LocalState:
         wire = min(deadline, granted + wire_lag(self.rules.guard_s)) if timed else deadline
         since = granted if waiter is None else waiter.since
         lease = Lease(ticket, max(0.0, boot_time() - since), wire, granted, self._watchdog)
-        lease.start_only, lease.deadline = start_only, deadline
+        lease.start_only, lease.deadline, lease.deaths = start_only, deadline, deaths
         if waiter is None or waiter.future.done():
             lease.given_back = True
             self.end(lease, failed=False)
@@ -119,9 +122,25 @@ class LocalState:
             self.recent_starts.add(ticket, granted, waiter.tokens)
         if not start_only:
             self._hold(lease)
-        waiter.future.set_result(lease)
+        if waiter.name == name_of(ticket):
+            waiter.future.set_result(lease)
+        else:  # Redis must know what it is used for before it is
+            lease.name = waiter.name
+            self._renaming[ticket] = waiter, lease
+            self.outgoing.renames.append([ticket, waiter.name])
+            self._send_soon()
         if self.waiting.wants_registering(waiter.queue, self.rules.registered):
             self._send_soon()
+
+    def renamed(self, answers: Iterable[tuple[str, int]]) -> None:
+        """Redis knows which requests have these tickets' grants, and their :attr:`Lease.deaths`."""
+        for ticket, deaths in answers:
+            waiter, lease = self._renaming.pop(ticket)
+            lease.deaths, lease.given_back = deaths, waiter.future.done()
+            if lease.given_back:
+                self.end(lease, failed=False)
+            else:
+                waiter.future.set_result(lease)
 
     def _hold(self, lease: Lease) -> None:
         self.held[lease.id] = lease
@@ -210,7 +229,8 @@ class LocalState:
     def stop(self, error: FleetError, *, cancel: bool) -> None:
         """Grant nothing any more: :meth:`ask` raises ``error``. Waiters are cancelled, or get ``error`` too."""
         self.closed = error
-        for waiter in self.waiting.drain():
+        renaming = [waiter for waiter, _ in self._renaming.values() if not waiter.future.done()]
+        for waiter in [*self.waiting.drain(), *renaming]:
             if cancel:
                 waiter.future.cancel()
             else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections import OrderedDict
 from collections.abc import Iterator
 from enum import StrEnum
@@ -25,6 +26,15 @@ class Queue(StrEnum):
 WORKLOADS = {Workload.INTERACTIVE: Queue.INTERACTIVE, Workload.BATCH: Queue.BATCH}
 
 
+def _digest(name: str) -> str:
+    return hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
+
+
+def name_of(ticket: str) -> str:
+    """The name in the ticket; empty if there is none."""
+    return ticket.split(".", 3)[2].partition("-")[2]
+
+
 def is_start_only(ticket: str) -> bool:
     return ticket.split(".", 2)[1] == Queue.START_ONLY
 
@@ -32,11 +42,13 @@ def is_start_only(ticket: str) -> bool:
 class Waiter:
     """One coroutine's request for a grant. Its ticket, ``id``, is also the grant's and the lease's; none is reused."""
 
-    __slots__ = ("flow", "future", "id", "queue", "since", "tokens")
+    __slots__ = ("flow", "future", "id", "name", "queue", "since", "tokens")
 
     def __init__(self, ticket: str, queue: Queue, flow: Flow, tokens: int, since: float, future: asyncio.Future[Lease]):
         self.id = ticket
         """Changes when another waiter of this process has its turn first: they exchange tickets."""
+        self.name = name_of(ticket)
+        """That of its request, as tickets hold it."""
         self.flow = flow
         self.queue = queue
         self.tokens = tokens
@@ -59,10 +71,22 @@ class Waiters:
         self._registered: dict[Queue, dict[str, Waiter]] = {queue: {} for queue in Queue}
         self._turns: dict[Queue, Turns[Waiter]] = {queue: Turns() for queue in WORKLOADS.values()}
 
-    def add(self, queue: Queue, flow: Flow, tokens: int, since: float, future: asyncio.Future[Lease]) -> Waiter:
-        """A new waiter at the end, or at the front if it has waited since long ago (its last grant was stale)."""
+    def add(
+        self,
+        queue: Queue,
+        flow: Flow,
+        tokens: int,
+        since: float,
+        future: asyncio.Future[Lease],
+        name: str = "",
+    ) -> Waiter:
+        """A new waiter at the end, or at the front if it has waited since long ago (its last grant was given back).
+
+        ``name``: of its request, to which the deaths of its processes are counted.
+        """
         self._number += 1
-        ticket = f"{self._process}.{queue.value}.{self._number:09d}.{tokens}"
+        named = f"-{_digest(name)}" if name else ""
+        ticket = f"{self._process}.{queue.value}.{self._number:09d}{named}.{tokens}"
         waiter = Waiter(ticket, queue, flow, tokens, since, future)
         behind = self._behind[queue]
         in_front = bool(behind) and since < next(iter(behind.values())).since

@@ -5,8 +5,8 @@ What is changed, each found by experiment:
 - A lost connection requeues only messages that do not run here. Running tasks go on and are acknowledged later.
 - Acknowledgements of tasks that end together are sent together.
 - An acknowledgement that cannot be sent is deferred; :mod:`brimful_worker.broker.renewal` sends it later.
-- Renewal times are the server's. Abandoned messages are looked for only while Redis is stable, and each death of a
-  worker is counted in the message.
+- Renewal times are the server's. Abandoned messages are looked for only while Redis is stable. A message of which the
+  pool had begun the task counts its worker's death; the admission does so for requests to the provider.
 - An unacknowledged message that cannot be put back is set aside instead of ending every sweep.
 
 Private parts of kombu 5.7.0:
@@ -47,7 +47,7 @@ _TIMER_S = 0.001
 """Added to a pause, so that its timer does not fire just before the pause has ended."""
 
 LOST_HEADER = "brimful_lost"
-"""Message header: how many workers have died with this task."""
+"""Message header: how many workers have died while they ran this task."""
 
 _REQUEUE = resources.files("brimful_worker.broker").joinpath("requeue.lua").read_text("utf-8")
 
@@ -58,6 +58,8 @@ class QoS(transport.QoS):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._acks: list[str] = []
+        self._begun: set[str] = set()
+        self.begun_key = begun_key(self.unacked_key)
         self._settling = False
 
     def append(self, message: Any, delivery_tag: str) -> None:
@@ -73,6 +75,15 @@ class QoS(transport.QoS):
         if pause := fairness.received(plain_queue(delivery["routing_key"]), len(raw)):
             wake_after(pause)
         virtual.QoS.append(self, message, delivery_tag)
+
+    def note_begun(self, delivery_tag: str) -> None:
+        """The pool begins the task: if this worker dies before it has ended, the task may be why."""
+        self._begun.add(delivery_tag)
+        try:
+            with self.channel.conn_or_acquire() as client:
+                client.hset(self.begun_key, delivery_tag, 1)
+        except self._redis_errors as error:
+            log.debug("cannot note that a task begins: %s", type(error).__name__)
 
     def can_consume(self) -> bool:
         count = self.prefetch_count
@@ -115,12 +126,17 @@ class QoS(transport.QoS):
         if tags:
             try:
                 with self.channel.conn_or_acquire() as client, client.pipeline(transaction=False) as pipe:
-                    pipe.zrem(self.unacked_index_key, *tags).hdel(self.unacked_key, *tags).execute()
+                    pipe.zrem(self.unacked_index_key, *tags).hdel(self.unacked_key, *tags)
+                    if begun := self._begun.intersection(tags):
+                        pipe.hdel(self.begun_key, *begun)
+                    pipe.execute()
             except self._redis_errors as error:
                 for tag in tags:
                     unacked.defer_ack(tag)
                 log.warning("cannot acknowledge a task (%s); done when Redis is back", type(error).__name__)
                 return False
+            finally:
+                self._begun.difference_update(tags)
         return True
 
     def restore_unacked_once(self, stderr: Any = None) -> None:
@@ -185,7 +201,7 @@ class QoS(transport.QoS):
             message, exchange, routing_key = loads(bytes_to_str(read))
             headers = message["headers"] = message.get("headers") or {}
             headers["redelivered"] = message["properties"]["delivery_info"]["redelivered"] = True
-            if abandoned is not None:
+            if abandoned is not None and client.hexists(self.begun_key, tag):
                 headers[LOST_HEADER] = lost_count(headers) + 1
             priority = self.channel._get_message_priority(message, reverse=False)
             queues = self._queues(exchange, routing_key)
@@ -203,6 +219,9 @@ class QoS(transport.QoS):
             keys = [self.unacked_key, self.unacked_index_key, key]
             latest = "" if abandoned is None else repr(abandoned)
             done |= bool(client.eval(_REQUEUE, len(keys), *keys, tag, read, dumps(message), place, latest))
+        if done and (abandoned is not None or bytes_to_str(tag) in self._begun):
+            client.hdel(self.begun_key, tag)
+            self._begun.discard(bytes_to_str(tag))
         return done
 
     def _queues(self, exchange: str, routing_key: str) -> list[str]:
@@ -221,8 +240,13 @@ class QoS(transport.QoS):
         virtual.QoS.ack(self, delivery_tag)
 
 
+def begun_key(unacked_key: str) -> str:
+    """HASH: delivery tag → 1, of the unacknowledged messages whose task the pool has begun."""
+    return f"{unacked_key}_begun"
+
+
 def lost_count(headers: Any) -> int:
-    """How many workers have died with the task of these message headers."""
+    """How many workers have died while they ran the task of these message headers."""
     lost = headers.get(LOST_HEADER)
     return lost if type(lost) is int and lost > 0 else 0
 

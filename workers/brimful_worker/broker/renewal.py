@@ -14,6 +14,7 @@ from typing import Any
 from celery import Celery
 
 from brimful.state.redis_retry import reply_text
+from brimful_worker.broker.qos import begun_key
 from brimful_worker.broker.unacked import UnackedMessages, unacked
 from brimful_worker.metrics import catalogue as metrics
 
@@ -86,6 +87,7 @@ class Renewal:
             if deferred:
                 pipe.zrem(channel.unacked_index_key, *deferred)
                 pipe.hdel(channel.unacked_key, *deferred)
+                pipe.hdel(begun_key(channel.unacked_key), *deferred)
             pipe.execute()
         self._messages.acks_sent(deferred)
         self._messages.recorded(unrecorded)

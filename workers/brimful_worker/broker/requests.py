@@ -29,7 +29,9 @@ from brimful_worker.broker.unacked import unacked
 log = logging.getLogger(__name__)
 
 MAX_LOST = 5
-"""Deliveries after which a task whose worker died is failed as poison instead of redelivered."""
+"""Deaths of workers that ran a task, after which it fails as poison instead of being run again."""
+_OWN = frozenset({TASK_SAMPLE, TASK_SHARD})
+"""Of their requests the admission counts the deaths, and :mod:`brimful_worker.sampling.suspects` judges them."""
 
 
 def install() -> None:
@@ -48,12 +50,12 @@ def _record_revoked_shard(sender: Any, request: Any, expired: bool = False, **_:
         log.warning("cannot record that shard %s was revoked: %s", request.id, type(error).__name__)
 
 
-def poison_failure(headers: Any) -> Failure | None:
-    """The failure of a task with which :data:`MAX_LOST` workers have died; None for any other."""
+def _poison_failure(headers: Any) -> Failure | None:
+    """The failure of a task during which :data:`MAX_LOST` workers have died; None for any other."""
     lost = lost_count(headers)
     if lost < MAX_LOST:
         return None
-    return Failure(Cause.WORKER_LOST, f"{lost} workers died while they had this task; it is not given to another")
+    return Failure(Cause.WORKER_LOST, f"{lost} workers died while they ran this task; it is not given to another")
 
 
 class WorkerRequest(Request):  # type: ignore[misc]  # celery ships no types
@@ -79,6 +81,8 @@ class WorkerRequest(Request):  # type: ignore[misc]  # celery ships no types
     def on_accepted(self, pid: int, time_accepted: float) -> None:
         if self.eta is not None:
             unacked.begun(self.message.delivery_tag, self.queue)
+        if self.type not in _OWN and self.task.acks_late:
+            self.message.channel.qos.note_begun(self.message.delivery_tag)
         super().on_accepted(pid, time_accepted)
 
     def cancel(self, pool: Any, signal: Any = None, emit_retry: bool = True) -> None:
@@ -109,9 +113,9 @@ class WorkerRequest(Request):  # type: ignore[misc]  # celery ships no types
         """Celery asks this last before a task goes to the pool. A poison message is failed here."""
         if super().revoked():
             return True
-        if self.type in (TASK_SAMPLE, TASK_SHARD):
-            return False  # these end with an outcome that says so
-        failure = poison_failure(self.request_dict)
+        if self.type in _OWN:
+            return False
+        failure = _poison_failure(self.request_dict)
         if failure is None:
             return False
         try:

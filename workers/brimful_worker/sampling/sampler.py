@@ -4,87 +4,60 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import random
-import socket
 import time
 import traceback
 import uuid
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 
-from brimful.config import Settings
 from brimful.errors import BudgetExhausted
-from brimful.names import Mode, Workload
+from brimful.names import Mode
 from brimful.outcome import Cause, Failure, Outcome
 from brimful.request import Request
-from brimful_worker.admission import NO_FLOW, Admission, Flow, Lease, LeaseLost, Retired, StaleGrant
+from brimful_worker.admission import NO_FLOW, Flow, Lease, LeaseLost, Retired, StaleGrant
 from brimful_worker.admission.policy import release_delay
+from brimful_worker.liveness.boot_time import boot_time
 from brimful_worker.metrics import catalogue as metrics
 from brimful_worker.provider.answers.answer import Classification, Kind
-from brimful_worker.provider.answers.usage import UsageCheck
 from brimful_worker.provider.assembly import Assembly, Part
 from brimful_worker.provider.jobs import JobKey
 from brimful_worker.provider.session import Provider
 from brimful_worker.sampling import retry
-from brimful_worker.sampling.budget import BudgetGate
-from brimful_worker.sampling.health import HealthReporter
 from brimful_worker.sampling.job_hooks import job_hooks
+from brimful_worker.sampling.shared import Shared
 from brimful_worker.sampling.stats import RequestStats
+from brimful_worker.sampling.suspects import Suspicion
 
 log = logging.getLogger(__name__)
 
 OnWire = Callable[[bool], None]
 
 
-class Sampler:
+class Sampler(Shared):
     """One process's. It holds no request beyond the calls of :meth:`sample` that are running."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        admission: Admission,
-        provider: Provider,
-        *,
-        uniform: Callable[[], float] = random.random,
-        stopping: Callable[[], bool] = lambda: False,
-    ) -> None:
-        """``uniform`` draws from [0, 1). While ``stopping()``, a cancellation means that the work is given back, so
-        Jobs are left for the next worker to find."""
-        self.settings = settings
-        self.admission = admission
-        self.provider = provider
-        self.uniform = uniform
-        self.stopping = stopping
-        self.budget = BudgetGate(uniform=uniform)
-        self.health = HealthReporter()
-        self.usage = UsageCheck()
-        self.worker = f"{socket.gethostname()}:{os.getpid()}"
-        profile = settings.profile
-        self._share = asyncio.Semaphore(profile.per_process) if profile.slots > profile.per_process else None
-        longest_s = settings.timeout_s + settings.connect_timeout_s + settings.backoff_cap_s
-        self._short_deadline = settings.deadline_s < 2 * longest_s
-
-    def use(self, admission: Admission, provider: Provider) -> None:
-        """Those of another API key, from the next attempts on."""
-        self.admission, self.provider = admission, provider
-        self.budget = BudgetGate(uniform=self.uniform)
-
     async def sample(
-        self, request: Request, *, scope: str = "", on_wire: OnWire | None = None, flow: Flow = NO_FLOW
+        self,
+        request: Request,
+        *,
+        scope: str = "",
+        on_wire: OnWire | None = None,
+        flow: Flow = NO_FLOW,
+        divided: bool = False,
+        divisible: bool = False,
     ) -> Outcome:
         """Sample one request. Raises only CancelledError; whatever else happens is the outcome's failure.
 
-        ``scope`` (a run's or a Celery task's id) and ``request.id`` name the request to the provider's Jobs: the same
-        names and fields find the same Job again. Without both, each call is a Job of its own. A cancellation also
-        cancels the Job at the provider, unless the worker stops or its message is
+        ``scope`` (a run's or a Celery task's id) and ``request.id`` name the request to the provider's Jobs and to the
+        admission: the same names and fields find the same Job again, and the deaths of workers that had it on the wire.
+        Without both, each call is a Job of its own. ``divided`` and ``divisible`` as in :class:`Suspicion`. A
+        cancellation also cancels the Job at the provider, unless the worker stops or its message is
         :data:`brimful_worker.provider.GIVE_BACK`.
         ``on_wire(True)`` is called when an attempt's bytes are sent, ``on_wire(False)`` when it failed and another is
         to follow: a caller that stops gracefully lets the first end and cancels the second.
         ``flow``: the run it belongs to, which shares this worker's grants with others; all single requests are one.
         """
-        sampling = _Sampling(self, request, scope, on_wire, flow)
+        sampling = _Sampling(self, request, scope, on_wire, flow, Suspicion(divided, divisible))
         try:
             # The first attempt, but a Job's, ends long before the deadline: most requests need no timer for it.
             timed = self._short_deadline or request.mode is Mode.JOB
@@ -99,11 +72,6 @@ class Sampler:
             log.error("the sampler failed: %s\n%s", name, "".join(traceback.format_tb(error.__traceback__)))
             return sampling.failed(Failure(Cause.INTERNAL, f"brimful's own fault ({name}): see the worker's log"))
 
-    def share(self, workload: Workload) -> AbstractAsyncContextManager[object]:
-        """Bounds this process's batch requests, where the key allows more than a process can carry (Kios: 5,000 per
-        process). Interactive requests never wait for it."""
-        return nullcontext() if self._share is None or workload is not Workload.BATCH else self._share
-
 
 @dataclass(slots=True, eq=False)
 class _Sampling:
@@ -114,6 +82,11 @@ class _Sampling:
     scope: str
     on_wire: OnWire | None
     flow: Flow
+    suspicion: Suspicion
+    alone: bool = False
+    """It is sampled alone from now on."""
+    since: float | None = None
+    """On ``boot_time()``: since when it has waited for the attempt that it was not ready for."""
     deadline: float | None = None
     """On the loop's clock; known from the first grant on."""
     clock: asyncio.Timeout | None = None
@@ -157,23 +130,42 @@ class _Sampling:
 
     async def _attempt(self, part: Part) -> Classification | None:
         """Ask once. None if nothing was sent; the next attempt then costs nothing."""
-        sampler, budget = self.sampler, self.sampler.budget
-        hold, workload = part.request.hold, part.request.workload
-        await budget.wait()
-        if budget.at_end(hold):
+        await self.sampler.budget.wait()
+        if self.sampler.budget.at_end(part.request.hold):
             return retry.BUDGET_END
+        if self.alone:
+            async with self.sampler.isolation.alone():
+                return await self._ask(part)
+        await self.sampler.isolation.wait()
+        return await self._ask(part)
+
+    async def _ask(self, part: Part) -> Classification | None:
+        sampler, budget, isolation = self.sampler, self.sampler.budget, self.sampler.isolation
+        hold, workload = part.request.hold, part.request.workload
+        name = f"{self.scope}\0{self.request.id}" if self.scope else ""
         try:
             async with sampler.share(workload):
                 provider = sampler.provider  # of the same key as the admission
-                async with sampler.admission.slot(workload, tokens=hold, flow=self.flow) as lease:
-                    self._granted(lease)
-                    if not budget.enter():
+                slot = sampler.admission.slot(workload, tokens=hold, flow=self.flow, name=name, since=self.since)
+                async with slot as lease:
+                    self.stats.died(self.suspicion.learn(lease.deaths), hold)
+                    verdict, before, self.alone = self.suspicion.verdict(), self.alone, self.suspicion.alone
+                    if verdict is not None or before != self.alone or not isolation.enter(alone=self.alone):
+                        self.since = boot_time() - lease.waited_s
+                        lease.give_back()
+                        return verdict
+                    try:
+                        self.since = None
+                        self._granted(lease)
+                        if budget.enter():
+                            try:
+                                return await self._send(part, lease, hold, provider)
+                            finally:
+                                budget.leave()
                         lease.give_back()
                         return None
-                    try:
-                        return await self._send(part, lease, hold, provider)
                     finally:
-                        budget.leave()
+                        isolation.leave()
         except Retired:
             return None
         except StaleGrant:

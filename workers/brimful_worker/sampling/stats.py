@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from brimful.names import Mode
 from brimful.outcome import Cause, Failure, Outcome
 from brimful.request import Request
 from brimful_worker.metrics import catalogue as metrics
@@ -30,7 +31,7 @@ class RequestStats:
     retrying_s: float = 0.0
     started_at: float | None = None
     unmetered_tokens: int = 0
-    """Of attempts that ended without usage, and of the one that is on the wire."""
+    """Of attempts that ended without usage, of those that their workers did not survive, and of the one on the wire."""
     stale_grants: int = 0
     on_wire: bool = False
 
@@ -49,6 +50,13 @@ class RequestStats:
                 "overloaded; raise BRIMFUL_GUARD_S or run fewer requests per process",
                 host,
             )
+
+    def died(self, workers: int, hold: int) -> None:
+        """So many workers died while they sampled the request; each attempt may have used ``hold`` tokens."""
+        if workers:
+            log.warning("workers died while they sampled request %s: %d more", self.request.id, workers)
+        if self.request.mode is not Mode.JOB:  # a Job is found again, and costs once
+            self.unmetered_tokens += workers * hold
 
     def sent(self, hold: int) -> None:
         """An attempt that may use ``hold`` tokens is being written to the wire."""

@@ -2,8 +2,7 @@
 
 A claim is a key with a TTL that contains its delivery's token, and is renewed while the work goes on. When it expires,
 because its worker died or was cut off from Redis, another delivery takes it; the earlier holder notices at its next
-renewal and ends the work. So a shard may run twice for a moment, but never stays without a worker. Each time a shard is
-begun counts as one of its tries, unless it is given back.
+renewal and ends the work. So a shard may run twice for a moment, but never stays without a worker.
 """
 
 from __future__ import annotations
@@ -81,16 +80,16 @@ class Claims:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), _WAIT_S)
 
-    async def begin(self, claim: Claim) -> tuple[set[str], int]:
-        """The ids of the requests still wanted, and how often the shard was begun, this time included."""
+    async def begin(self, claim: Claim) -> set[str]:
+        """The ids of the requests still wanted."""
         while True:
             try:
                 async with self._redis.pipeline(transaction=True) as pipe:
                     pipe.hkeys(claim.keys.shard(claim.shard))
                     pipe.incr(claim.keys.tries(claim.shard))
                     pipe.expire(claim.keys.tries(claim.shard), TTL_S)
-                    wanted, tries, _ = await pipe.execute()
-                return set(wanted), int(tries)
+                    wanted, _, _ = await pipe.execute()
+                return set(wanted)
             except _AWAY:
                 await asyncio.sleep(_WAIT_S)
 

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import traceback
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -23,7 +25,7 @@ from typing import Any, Self
 from celery.exceptions import Reject
 from redis import RedisError
 
-from brimful.dispatch.ledger import CLAIM_TTL_S, MAX_TRIES, TTL_S, Keys
+from brimful.dispatch.ledger import CLAIM_TTL_S, SUSPECT, TTL_S, Keys
 from brimful.errors import BadRequest, VersionMismatch
 from brimful.outcome import Cause, Failure, Outcome
 from brimful.packing.units import weight_of
@@ -35,6 +37,8 @@ from brimful_worker.admission import Flow
 from brimful_worker.broker.hiredis_packing import packed
 from brimful_worker.shards.claims import Claim, Claims
 from brimful_worker.shards.store import Store
+
+log = logging.getLogger(__name__)
 
 _CHECK_S = 1.0
 _CLOSE_S = 5.0
@@ -116,7 +120,7 @@ class ShardRunner:
         self._name = worker_name
         self._stopping = stopping
         self._parse = parse
-        self._check_s = check_s
+        self._check_s = min(check_s, claim_ttl_s / 4)
         self._claims = Claims(self._redis, stopping, claim_ttl_s)
         self._store = Store(self._redis, lambda: sum(shard.left for shard in self._shards), expires_s)
         self._shards: set[_Shard] = set()
@@ -159,16 +163,15 @@ class ShardRunner:
                 await self._claims.give_up(mine, given_back=mine.stopped == "stopping")
 
     async def _run_claimed(self, shard: _Shard, requests: list[dict[str, Any]]) -> dict[str, Any]:
-        wanted, tries = await self._claims.begin(shard)
+        wanted = await self._claims.begin(shard)
         entries = [entry for entry in requests if entry["id"] in wanted]
         counts = {"requests": 0, "failed": 0}
         shard.left = len(entries)
         if not entries:
             await self._claims.end_empty(shard)
             return counts
-        poison = tries > MAX_TRIES
         for entry in entries:
-            shard.tasks[entry["id"]] = asyncio.create_task(self._one(shard, entry, poison, counts))
+            shard.tasks[entry["id"]] = asyncio.create_task(self._one(shard, entry, counts))
         if self._stopping.is_set():
             shard.stop()
         elif shard.draining:
@@ -177,35 +180,35 @@ class ShardRunner:
         await asyncio.wait(shard.tasks.values())
         if shard.last_put is not None:
             await asyncio.wait([shard.last_put])
-        failures = [task.exception() for task in shard.tasks.values() if not task.cancelled() and task.exception()]
-        if failures:
-            raise failures[0]  # type: ignore[misc]  # a fault of ours: begun again, at most MAX_TRIES times
         if shard.withdrawn and not shard.left:
             await self._claims.end_empty(shard)
         if shard.left and shard.stopped == "stopping":
             raise Reject("the worker stops", requeue=True)
         return counts
 
-    async def _one(self, shard: _Shard, entry: dict[str, Any], poison: bool, counts: dict[str, int]) -> None:
+    async def _one(self, shard: _Shard, entry: dict[str, Any], counts: dict[str, int]) -> None:
         id = entry["id"]
         try:
-            if poison:
-                message = f"its worker died {MAX_TRIES} times while it ran"
-                failure = Failure(Cause.WORKER_LOST, message, permanent=True)
-                outcome = Outcome(id, failure=failure, worker=self._name)
-            else:
-                check_schema("the request's message", entry.get("schema"), MESSAGES, "start workers of its release")
-                request = self._parse({**entry["request"], "id": id})
-                outcome = await self._sample(
-                    request,
-                    scope=shard.run,
-                    on_wire=partial(shard.wire, id),
-                    flow=Flow(shard.run, weight_of(entry)),
-                )
+            check_schema("the request's message", entry.get("schema"), MESSAGES, "start workers of its release")
+            request = self._parse({**entry["request"], "id": id})
+            outcome = await self._sample(
+                request,
+                scope=shard.run,
+                on_wire=partial(shard.wire, id),
+                flow=Flow(shard.run, weight_of(entry)),
+                divided=entry.get(SUSPECT) is True,
+                divisible=len(entry["units"]) > 1,
+            )
         except VersionMismatch as error:
             outcome = Outcome(id, failure=Failure(Cause.VERSION, str(error)), worker=self._name)
         except BadRequest as error:
             outcome = Outcome(id, failure=Failure(Cause.BAD_REQUEST, str(error), permanent=True))
+        except Exception as error:  # of one malformed entry: the shard's other requests go on
+            name = type(error).__name__
+            log.error("a shard's request failed: %s\n%s", name, "".join(traceback.format_tb(error.__traceback__)))
+            outcome = Outcome(
+                id, failure=Failure(Cause.INTERNAL, f"brimful's own fault ({name}): see the worker's log")
+            )
         except asyncio.CancelledError:
             if not shard.draining:
                 raise

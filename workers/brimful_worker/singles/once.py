@@ -33,9 +33,8 @@ _CLAIM, _RELEASE = (
     resources.files("brimful_worker.singles").joinpath(f"{name}.lua").read_text("utf-8")
     for name in ("claim", "release")
 )
-_TTL_MS = 12_000
-"""Below the visibility timeout: a dead worker's claim has expired when its message is delivered again."""
-_RENEW_S = 3.0
+_TTL_S = 12.0
+"""At most. Below the visibility timeout: a dead worker's claim has expired when its message is delivered again."""
 _WAIT_S = 0.5
 _DONE = "done "
 """A claim's value once its idempotency key has a result; the id of the task that stored it follows."""
@@ -57,8 +56,11 @@ class _Claim:
 class Once:
     """One worker process's single requests. An async context manager; everything is used on its loop."""
 
-    def __init__(self, redis_url: str, stopping: asyncio.Event, fleet: str = "") -> None:
+    def __init__(
+        self, redis_url: str, stopping: asyncio.Event, fleet: str = "", visibility_timeout_s: float = 15.0
+    ) -> None:
         """Nothing is claimed once ``stopping`` is set."""
+        self._ttl_ms = int(min(_TTL_S, 0.8 * visibility_timeout_s) * 1000)
         self._fleet = fleet
         self._url = redis_url
         self._stopping = stopping
@@ -110,7 +112,7 @@ class Once:
         while not self._stopping.is_set():
             with contextlib.suppress(*REDIS_ERRORS):
                 keys = (claim.key, revoked_key(claim.task_id, self._fleet), result_key)
-                reply = await self.pipeline.ask("EVAL", _CLAIM, 3, *keys, claim.token, _TTL_MS, SUCCEEDED)
+                reply = await self.pipeline.ask("EVAL", _CLAIM, 3, *keys, claim.token, self._ttl_ms, SUCCEEDED)
                 state = reply.decode()
                 if state == claim.token:
                     return None
@@ -143,10 +145,10 @@ class Once:
         """Also ends what was revoked without this worker hearing of it: Celery's broadcasts are not kept for a worker
         that is reconnecting."""
         while True:
-            await asyncio.sleep(_RENEW_S)
+            await asyncio.sleep(self._ttl_ms / 4000)
             asked = []
             for claim in self._held:
-                self.pipeline.ask("PEXPIRE", claim.key, _TTL_MS)
+                self.pipeline.ask("PEXPIRE", claim.key, self._ttl_ms)
                 asked.append((claim, self.pipeline.ask("GET", revoked_key(claim.task_id, self._fleet))))
             for claim, answered in asked:
                 with contextlib.suppress(*REDIS_ERRORS):

@@ -8,6 +8,7 @@
 --    1 state          2 limits         3 defaults       4 slots            5 starts
 --    6 tokens         7 token_amounts  8 start_only     9 interactive     10 batch
 --   11 last_seen     12 command_seq   13 grant_seq     14 pending_grants  15 workers
+--   16 on_wire
 -- ARGV:
 --    1 message          JSON object, fields below
 --    2 channel_prefix   of the processes' channels
@@ -33,10 +34,12 @@
 --                 starts [[ticket, age_ms]], tokens [[ticket, age_ms, amount]], overrides (object of limits),
 --                 alive (number of processes it last knew of), used and used_age_ms (starts in the window when it last
 --                 read them, and how long ago), members (ids, as last read), spent (of the budget, as last read)
---    release      optional [[ticket, cooldown_ms, verdict 1 ok 0 failed -1 neutral, used tokens or -1, undo 0/1]]
+--    release      optional [[ticket, cooldown_ms, verdict 1 ok 0 failed -1 neutral, used tokens or -1, undo 0/1]], with
+--                 the name as a sixth element where it is not the ticket's
+--    rename       optional [[ticket, name]]: granted to a request of this process that the ticket does not name
 --    renew        optional [ticket]
---    ask          optional [[ticket, waited_ms]]; ticket = process.queue.number.tokens; queue = i interactive, b batch,
---                 s start only
+--    ask          optional [[ticket, waited_ms]]; ticket = process.queue.number.tokens or process.queue.number-name.tokens;
+--                 queue = i interactive, b batch, s start only; name = [0-9a-f]+ of the request, equal wherever it is asked
 --    cancel       optional [ticket]
 --    pause        optional [milliseconds, reason]
 --    defaults     optional: offered again by a process whose defaults are not in force
@@ -48,7 +51,9 @@
 --                 "schema": the fleet uses another schema, in the field schema; nothing was done, no other field is set
 --    epoch, now   the epoch in force; the clock
 --    clock        optional: the clock's id, when the process knows another
---    grants       optional [[number, ticket, granted_at]]
+--    grants       optional [[number, ticket, granted_at]], or [number, ticket, granted_at, deaths] of a named request
+--                 that other processes held when they died
+--    renamed      optional [[ticket, deaths]]: of what was renamed
 --    lost         optional [ticket]: released or renewed too late
 --    refused      optional [ticket]: no room in the budget
 --    at           optional: send the next command at this time
@@ -66,6 +71,7 @@ local state_key, limits_key, defaults_key, slots_key, starts_key = KEYS[1], KEYS
 local tokens_key, token_amounts_key, start_only_key = KEYS[6], KEYS[7], KEYS[8]
 local interactive_key, batch_key, last_seen_key = KEYS[9], KEYS[10], KEYS[11]
 local command_seq_key, grant_seq_key, pending_grants_key, workers_key = KEYS[12], KEYS[13], KEYS[14], KEYS[15]
+local on_wire_key = KEYS[16]
 local message, channel_prefix, everyone = cjson.decode(ARGV[1]), ARGV[2], ARGV[3]
 local me = message.process
 
@@ -73,6 +79,7 @@ local me = message.process
 --#include parts/sums.lua
 --#include parts/clock.lua
 --#include parts/members.lua
+--#include parts/on_wire.lua
 --#include parts/limits.lua
 --#include parts/tokens.lua
 --#include parts/epoch.lua
@@ -123,7 +130,7 @@ local function exchange()
   local defaults = message.defaults or message.join and message.join.defaults
   if defaults then reply.differs = take_defaults(defaults) end
   local rules, overrides = read_limits()
-  remove_silent(rules)
+  if remove_silent(rules) then forget_old_notes() end
   reclaim(rules)
   local lost = {}
   if not again then
@@ -132,11 +139,16 @@ local function exchange()
     for _, ticket in ipairs(message.cancel or {}) do redis.call('ZREM', queue_of(ticket), ticket) end
     for _, asked in ipairs(message.ask or {}) do redis.call('ZADD', queue_of(asked[1]), 'NX', now - asked[2], asked[1]) end
     if message.leave then
+      end_notes_of(me)
       remove_process(me)
       publish_members()
     end
   end
   renew(rules, message.renew or {}, lost)
+  for _, renamed in ipairs(message.rename or {}) do
+    reply.renamed = reply.renamed or {}
+    table.insert(reply.renamed, {renamed[1], rename(renamed[1], renamed[2])})
+  end
   if message.join and not again then add_newcomer() end
   if state.opens_at then open_if_complete(rules) end
 

@@ -189,6 +189,7 @@ class Coordinator:
         optional: dict[str, Any] = {
             "ask": [[waiter.id, waiter.waited_ms] for waiter in fresh],
             "release": taken.releases,
+            "rename": taken.renames,
             "cancel": taken.cancels,
             "pause": taken.pause,
             "leave": self._leaving,
@@ -254,9 +255,10 @@ class Coordinator:
         else:
             state.renewed(sent)
         grants = reply.get("grants") or ()
-        if any(not self._grants.knows(number) and now_ms - granted > _LATE_MS for number, _, granted in grants):
+        if any(not self._grants.knows(number) and now_ms - granted > _LATE_MS for number, _, granted, *_ in grants):
             self._subscriber.reset()  # it was pushed long ago: the subscriber's connection is dead without saying so
         self._grants.replied(grants)
+        state.renamed(reply.get("renamed") or ())
         for ticket in reply.get("lost") or ():
             state.lost(ticket)
         for ticket in reply.get("refused") or ():

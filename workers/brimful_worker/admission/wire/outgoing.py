@@ -19,7 +19,10 @@ class Outgoing:
     """Taken whole, and put back whole when the command was not carried out."""
 
     releases: list[list[Any]] = field(default_factory=list)
-    """[ticket, cooldown in ms, 1 ok / 0 failed / -1 neutral, used tokens or -1, 1 = undo the start]"""
+    """[ticket, cooldown in ms, 1 ok / 0 failed / -1 neutral, used tokens or -1, 1 = undo the start], and the name of
+    its request where the ticket has another"""
+    renames: list[list[str]] = field(default_factory=list)
+    """[ticket, name of the request that has its grant]"""
     cancels: list[str] = field(default_factory=list)
     pause: tuple[int, str] | None = None
     """Milliseconds and reason; of several the longest."""
@@ -27,16 +30,17 @@ class Outgoing:
     """Whether to send the next command at once."""
 
     def __bool__(self) -> bool:
-        return bool(self.releases or self.cancels or self.pause or self.urgent)
+        return bool(self.releases or self.renames or self.cancels or self.pause or self.urgent)
 
     def take(self) -> Outgoing:
         """Move the content to a new object."""
-        taken = Outgoing(self.releases, self.cancels, self.pause, self.urgent)
-        self.releases, self.cancels, self.pause, self.urgent = [], [], None, False
+        taken = Outgoing(self.releases, self.renames, self.cancels, self.pause, self.urgent)
+        self.releases, self.renames, self.cancels, self.pause, self.urgent = [], [], [], None, False
         return taken
 
     def put_back(self, taken: Outgoing) -> None:
         self.releases = taken.releases + self.releases
+        self.renames = taken.renames + self.renames
         self.cancels = taken.cancels + self.cancels
         self.add_pause(taken.pause)
 

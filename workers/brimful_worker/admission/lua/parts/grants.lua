@@ -1,5 +1,6 @@
 -- grants: slot and start together, for as long as the limits allow; who receives them, and who asks again when.
 local LOG_LEAST_MS = 60000
+local deaths_of = {} -- ticket granted in this turn → deaths of its request's processes, if there were any
 
 local function add_grant(outcome, ticket)
   local process = process_of(ticket)
@@ -97,6 +98,7 @@ local function grant_all(rules)
       if rules.tokens > 0 then add_tokens(ticket, now, tokens_of(ticket)) end
       hold_of_budget(ticket)
       note_granted(ticket)
+      deaths_of[ticket] = note_on_wire(ticket, name_of(ticket))
       free = free - 1
       if queue == batch then
         room.slots, room.starts = room.slots - 1, room.starts - 1
@@ -127,7 +129,7 @@ local function deliver(granted)
   for process, tickets in pairs(granted) do
     local last = redis.call('HINCRBY', grant_seq_key, process, #tickets)
     local fresh = {}
-    for i, ticket in ipairs(tickets) do fresh[i] = {last - #tickets + i, ticket, now} end
+    for i, ticket in ipairs(tickets) do fresh[i] = {last - #tickets + i, ticket, now, deaths_of[ticket]} end
     local pending = process == me and unseen or cjson.decode(redis.call('HGET', pending_grants_key, process) or '[]')
     for _, grant in ipairs(fresh) do pending[#pending + 1] = grant end
     redis.call('HSET', pending_grants_key, process, cjson.encode(pending))

@@ -104,6 +104,7 @@ local function remove_process(process)
   end
 end
 
+-- Returns whether there was one.
 local function remove_silent(rules)
   local horizon = now - SILENT_LEASES * rules.lease_ms
   local removed = false
@@ -114,4 +115,5 @@ local function remove_silent(rules)
     end
   end
   if removed then publish_members() end
+  return removed
 end
