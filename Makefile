@@ -1,4 +1,4 @@
-# make demo | test | check | bench | chaos | clean. Needs python3 >= 3.11 and make; everything else goes into .venv.
+# make demo | test | check | compat | bench | chaos | clean. Needs python3 >= 3.11 and make; everything else goes into .venv.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,12 +6,13 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 SOURCES := tasks workers tests examples ops
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench chaos clean
+.PHONY: help demo test check compat bench chaos clean
 
 help:
 	@echo "make demo    a whole fleet against the mock gateway, about two minutes"
 	@echo "make test    all tests, on real parts"
 	@echo "make check   linters and types"
+	@echo "make compat  tests with Debian's Prometheus, which it installs if it is missing"
 	@echo "make bench   every figure of the README, and the public peers beside us"
 	@echo "make chaos   long storms of faults"
 	@echo "make clean   removes .venv and what the above made"
@@ -33,13 +34,18 @@ demo: $(VENV)/.worker
 	$(BIN)/python examples/demo.py
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest tests -n 2 --dist loadfile
+	$(BIN)/python -m pytest tests -n 2 --dist loadfile -m "not compat"
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy
 	$(BIN)/pyright --pythonpath $(BIN)/python
+
+compat: $(VENV)/.dev
+	command -v prometheus > /dev/null || \
+		{ apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends prometheus; }
+	$(BIN)/python -m pytest tests -m compat -rP
 
 bench: $(VENV)/.dev
 	$(BIN)/python ops/bench
