@@ -19,7 +19,7 @@ import redis
 
 from brimful.errors import SettingError
 from brimful_worker.local.server.shared import SharedValkey
-from brimful_worker.local.server.valkey import free_port
+from brimful_worker.local.server.valkey import Connection, Valkey, free_port
 from support.waiting import wait_until
 
 _USER = """
@@ -239,3 +239,18 @@ def test_its_processes_hold_no_key_and_its_files_are_private(directory: Path) ->
     assert "sk-very-secret" not in seen
     assert password not in seen
     assert not {path: oct(mode) for path, mode in modes.items() if mode & 0o077}
+
+
+def test_a_start_returns_when_the_data_is_loaded(directory: Path) -> None:
+    """A long append-only file: until it is loaded, the server refuses all that a fleet begins with."""
+    server = Valkey(directory, appendonly=True, options=("key-load-delay 100",))
+    with server:
+        with redis.Redis(port=server.port) as client, client.pipeline(transaction=False) as pipe:
+            for number in range(5_000):
+                pipe.set(f"key {number}", "x")
+            pipe.execute()
+        server.kill()
+        server.start()
+        connection = Connection(server.port, None)
+        assert connection.call("DBSIZE") == 5_000
+        connection.close()

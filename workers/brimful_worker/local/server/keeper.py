@@ -133,7 +133,10 @@ class Keeper:
         if not in_use:
             (self._directory / HUB_FILE).unlink(missing_ok=True)
             if self._ephemeral:
-                shutil.rmtree(self._directory, ignore_errors=True)
+                # Renamed first: the last user looks for keeper.lock meanwhile, and would make it again.
+                ended = self._directory.with_name(f"{self._directory.name}.ended-{os.getpid()}")
+                with contextlib.suppress(OSError):
+                    shutil.rmtree(self._directory.rename(ended), ignore_errors=True)
         self.log("ended")
 
     def log(self, message: str) -> None:

@@ -178,6 +178,7 @@ class Valkey:
                 with contextlib.closing(Connection(self.port, self.password)) as connection:
                     # Another program's server may have the port: ours reports the pid of our child.
                     if f"process_id:{self._process.pid}\r\n" in str(connection.call("INFO", "server")):
+                        connection.call("PING")  # INFO is answered while the data is loaded, PING is not
                         return
             except hiredis.ReplyError as error:
                 if str(error).startswith("LOADING"):
