@@ -187,8 +187,8 @@ PROVIDER_STATE = Gauge(
     "brimful_provider_state", "1 for the state of the provider's last answer to the fleet.", "boolean", ("state",)
 )
 BREAKER_OPEN = Gauge("brimful_breaker_open", "1 while the circuit breaker holds back new starts.", "boolean")
-REBUILDING = Gauge("brimful_rebuilding", "1 while admission is rebuilt after Redis lost its memory.", "boolean")
-REBUILDS = Counter("brimful_rebuilds_total", "Rebuilds of admission after Redis lost its memory.", "rebuilds")
+REBUILDING = Gauge("brimful_rebuilding", "1 while admission is rebuilt after Redis restarted or forgot.", "boolean")
+REBUILDS = Counter("brimful_rebuilds_total", "Rebuilds of admission after Redis restarted or forgot.", "rebuilds")
 
 # the pool
 TASKS = Counter(
