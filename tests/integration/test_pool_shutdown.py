@@ -139,6 +139,22 @@ def test_a_poison_task_ends_as_a_failure(valkey: Valkey, app: Celery, store: red
     assert store.llen(f"starts:{task.id}") == 1
 
 
+def test_a_poison_task_costs_its_neighbours_nothing(valkey: Valkey, app: Celery, store: redis.Redis) -> None:
+    """All have been with workers that died, and one more death would set any of them aside."""
+    headers = {LOST_HEADER: MAX_LOST - 1}
+    tasks = [app.send_task(name, args, headers=headers) for name, args in [*[("t.nap", (0.2,))] * 4, ("t.die", ())]]
+    tasks += [app.send_task("t.nap", (0.2,), headers=headers) for _ in range(4)]
+    with PoolWorker(valkey.url, name="first", visibility_s=3) as worker:
+        worker.process.wait(WAIT_S)
+    with PoolWorker(valkey.url, name="second", visibility_s=3):
+        wait_until(lambda: all(task.ready() for task in tasks), "all to end", WAIT_S)
+        wait_until(lambda: settled(store), "all to be acknowledged")
+    poison = tasks.pop(4)
+    assert poison.state == "FAILURE"
+    assert [task.state for task in tasks] == ["SUCCESS"] * 8
+    assert not store.hlen("unacked_begun")
+
+
 def test_a_worker_that_starts_later_knows_what_was_revoked(valkey: Valkey, app: Celery, store: redis.Redis) -> None:
     with PoolWorker(valkey.url, concurrency=1) as busy:
         busy.ready()

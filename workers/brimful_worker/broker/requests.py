@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 MAX_LOST = 5
 """Deaths of workers that ran a task, after which it fails as poison instead of being run again."""
-_OWN = frozenset({TASK_SAMPLE, TASK_SHARD})
+SAMPLING_TASKS = frozenset({TASK_SAMPLE, TASK_SHARD})
 """Of their requests the admission counts the deaths, and :mod:`brimful_worker.sampling.suspects` judges them."""
 
 
@@ -81,7 +81,7 @@ class WorkerRequest(Request):  # type: ignore[misc]  # celery ships no types
     def on_accepted(self, pid: int, time_accepted: float) -> None:
         if self.eta is not None:
             unacked.begun(self.message.delivery_tag, self.queue)
-        if self.type not in _OWN and self.task.acks_late:
+        if self.type not in SAMPLING_TASKS and self.task.acks_late:
             self.message.channel.qos.note_begun(self.message.delivery_tag)
         super().on_accepted(pid, time_accepted)
 
@@ -113,7 +113,7 @@ class WorkerRequest(Request):  # type: ignore[misc]  # celery ships no types
         """Celery asks this last before a task goes to the pool. A poison message is failed here."""
         if super().revoked():
             return True
-        if self.type in _OWN:
+        if self.type in SAMPLING_TASKS:
             return False
         failure = _poison_failure(self.request_dict)
         if failure is None:

@@ -21,10 +21,14 @@ from typing import Any
 from billiard.einfo import ExceptionInfo
 from celery.concurrency.base import BasePool
 from celery.exceptions import Reject
+from kombu.asynchronous import get_event_loop
 
 from brimful_worker import logs
+from brimful_worker.broker.qos import lost_count
+from brimful_worker.broker.requests import SAMPLING_TASKS
 from brimful_worker.broker.worker_state import cold_shutdown
 from brimful_worker.metrics import catalogue as metrics
+from brimful_worker.pool.company import Company
 from brimful_worker.pool.events import event_batches
 from brimful_worker.pool.execution import Execution
 from brimful_worker.pool.mainthread import MainThreadQueue
@@ -59,6 +63,7 @@ class TaskPool(BasePool):  # type: ignore[misc]  # celery ships no types
         self._threads = TracerThreads()
         self._main_thread = MainThreadQueue()
         self._semaphore = PoolSemaphore(self.options["semaphore"], self.limit)
+        self._company = Company(_after)
         self._closing = False
         self._stopped = False
         self._exit_timer: threading.Timer | None = None
@@ -103,6 +108,7 @@ class TaskPool(BasePool):  # type: ignore[misc]  # celery ships no types
 
     def flush(self) -> None:
         """The connection was lost, and Celery has just cleared its semaphore."""
+        self._company.forget_waiting()
         self._semaphore.resync(len(self._executions))
 
     def _finish(self) -> None:
@@ -156,15 +162,24 @@ class TaskPool(BasePool):  # type: ignore[misc]  # celery ships no types
 
         loop = self._process.loop.loop
         execution = Execution(target, tuple(args), kwargs or {}, loop, self._threads, report)
-        self._executions[execution.id] = execution
-        metrics.TASKS_RUNNING.inc(name)
-        if accept_callback is not None:
-            accept_callback(execution.id, time.monotonic())  # may end it, if it was revoked meanwhile
-        execution.start(
-            soft_timeout or self.options.get("soft_timeout"),
-            timeout or self.options.get("timeout"),
-            partial(self._limit_reached, timeout_callback),
-        )
+
+        def start() -> None:
+            if self._closing:
+                return  # as above
+            self._executions[execution.id] = execution
+            metrics.TASKS_RUNNING.inc(name)
+            if accept_callback is not None:
+                accept_callback(execution.id, time.monotonic())  # may end it, if it was revoked meanwhile
+            execution.start(
+                soft_timeout or self.options.get("soft_timeout"),
+                timeout or self.options.get("timeout"),
+                partial(self._limit_reached, timeout_callback),
+            )
+
+        if name in SAMPLING_TASKS:
+            start()
+        else:
+            self._company.begin(execution.id, lost_count(args[2]) if len(args) > 2 else 0, start)
         return execution
 
     def terminate_job(self, pid: int, signal: Any = None) -> None:
@@ -183,6 +198,7 @@ class TaskPool(BasePool):  # type: ignore[misc]  # celery ships no types
         error_callback: Callback,
     ) -> None:
         del self._executions[execution.id]
+        self._company.ended(execution.id)
         metrics.TASKS_RUNNING.dec(name)
         metrics.TASKS.inc(name, _state(result, einfo))
         try:
@@ -230,3 +246,8 @@ def _state(result: Any, einfo: ExceptionInfo | None) -> str:
     if not failed:
         return "succeeded"
     return "given back" if isinstance(getattr(value, "exception", None), Reject) else "failed"
+
+
+def _after(seconds: float, call: Callable[[], None]) -> None:
+    if (hub := get_event_loop()) is not None:
+        hub.call_later(seconds, call)  # type: ignore[no-untyped-call]
