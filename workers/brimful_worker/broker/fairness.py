@@ -18,7 +18,7 @@ from brimful_worker.broker.unacked import UnackedMessages, unacked
 from brimful_worker.broker.worker_state import autoscale_maximum
 
 _BATCH = Workload.BATCH.value
-_URGENT = frozenset(QUEUES) - {_BATCH}
+URGENT = frozenset(QUEUES) - {_BATCH}
 _LARGE_BYTES = 2**15
 """Size of a message from which it counts as a large shard."""
 _BYTES_PER_S, _LONGEST_PAUSE_S = 2**21, 0.05
@@ -68,9 +68,17 @@ class Fairness:
         full = set()
         if counts[_BATCH] >= limit:
             full.add(_BATCH)
-        if sum(counts[queue] for queue in _URGENT) >= limit:
-            full |= _URGENT
+        if sum(counts[queue] for queue in URGENT) >= limit:
+            full |= URGENT
         return frozenset(full)
+
+    def urgent_room(self) -> int:
+        """How many more messages of the queues other than batch this worker may hold."""
+        limit = self.limit
+        if limit < 2:
+            return 1
+        counts = self._messages.count_by_queue()
+        return limit - sum(counts[queue] for queue in URGENT)
 
     def received(self, queue: str, size: int) -> float:
         """A message of ``size`` bytes came. Returns the seconds of the pause that begins with it, or 0."""

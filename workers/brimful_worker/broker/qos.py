@@ -23,6 +23,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
+from collections.abc import Iterator
 from importlib import resources
 from typing import Any
 
@@ -61,19 +63,36 @@ class QoS(transport.QoS):
         self._begun: set[str] = set()
         self.begun_key = begun_key(self.unacked_key)
         self._settling = False
+        self._noted = b""
+
+    @contextlib.contextmanager
+    def noted(self, tag: bytes) -> Iterator[None]:
+        """The message that is delivered meanwhile stands in Redis as unacknowledged, under this tag if it has one."""
+        self._noted = tag
+        try:
+            yield
+        finally:
+            self._noted = b""
+
+    def forget_noted(self) -> None:
+        """It is no message."""
+        if self._noted:
+            self._acks.append(bytes_to_str(self._noted))
+            self._freed()
 
     def append(self, message: Any, delivery_tag: str) -> None:
         delivery = message.delivery_info
-        raw = dumps([message._raw, delivery["exchange"], delivery["routing_key"]])
-        try:
-            with self.pipe_or_acquire() as pipe:
-                pipe.zadd(self.unacked_index_key, {delivery_tag: unacked.server_time()})
-                pipe.hset(self.unacked_key, delivery_tag, raw).execute()
-        except self._redis_errors as error:  # it is in no queue any more
-            unacked.keep_unrecorded(delivery_tag, raw)
-            log.warning("cannot note a delivery (%s); done when Redis takes it", type(error).__name__)
-        if pause := fairness.received(plain_queue(delivery["routing_key"]), len(raw)):
-            wake_after(pause)
+        if not self._noted:
+            raw = dumps([message._raw, delivery["exchange"], delivery["routing_key"]])
+            try:
+                with self.pipe_or_acquire() as pipe:
+                    pipe.zadd(self.unacked_index_key, {delivery_tag: unacked.server_time()})
+                    pipe.hset(self.unacked_key, delivery_tag, raw).execute()
+            except self._redis_errors as error:  # it is in no queue any more
+                unacked.keep_unrecorded(delivery_tag, raw)
+                log.warning("cannot note a delivery (%s); done when Redis takes it", type(error).__name__)
+            if pause := fairness.received(plain_queue(delivery["routing_key"]), len(raw)):
+                wake_after(pause)
         virtual.QoS.append(self, message, delivery_tag)
 
     def note_begun(self, delivery_tag: str) -> None:
@@ -86,8 +105,13 @@ class QoS(transport.QoS):
             log.debug("cannot note that a task begins: %s", type(error).__name__)
 
     def can_consume(self) -> bool:
+        return self.room() > 0
+
+    def room(self) -> float:
+        """How many more messages this channel may hold."""
         count = self.prefetch_count
-        return not count or len(self._delivered) - len(self._dirty) < count + fairness.prefetch_reserve
+        held = len(self._delivered) - len(self._dirty)
+        return count + fairness.prefetch_reserve - held if count else math.inf
 
     def ack(self, delivery_tag: str) -> None:
         unacked.acknowledged(delivery_tag)

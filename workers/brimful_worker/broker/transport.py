@@ -7,12 +7,14 @@ What is changed, each found by experiment:
 - A message popped by a BRPOP under way when consuming ends is requeued at once instead of waiting in the socket.
 - No queue may fill the whole worker (:mod:`brimful_worker.broker.fairness`). A BRPOP under way that leaves out a queue
   is ended as soon as that queue may be asked again.
+- Where one urgent message waits, others often do: those for which places are free are taken with it, in one step with
+  the note that they are delivered.
 - A queue item that is no message is set aside (:mod:`brimful_worker.broker.dead_letters`) instead of ending the worker.
 
 Private parts of kombu 5.7.0:
     kombu.transport.redis.Channel: _basic_cancel, _brpop_read, _brpop_start, _close_clients, _connparams,
-        _create_client, _disconnect_pools, _flush_brpop_reauth, _in_poll, _pool, _queue_cycle, _receive_one, close,
-        codecs
+        _create_client, _disconnect_pools, _flush_brpop_reauth, _in_poll, _pool, _q_for_pri, _queue_cycle,
+        _receive_one, active_queues, close, codecs
     kombu.transport.redis: SentinelChannel
     kombu.transport.redis.Transport: Channel
     kombu.transport.redis.SentinelTransport: Channel
@@ -28,6 +30,7 @@ import json
 import logging
 import time
 from collections.abc import Iterable
+from importlib import resources
 from queue import Empty
 from typing import Any
 
@@ -46,7 +49,7 @@ from brimful.names import plain_queue
 from brimful.state.redis_retry import refused_for_now, reply_text
 from brimful_worker.broker.consumer import caused_by_message
 from brimful_worker.broker.dead_letters import dead_letters
-from brimful_worker.broker.fairness import fairness
+from brimful_worker.broker.fairness import URGENT, fairness
 from brimful_worker.broker.message_check import check_item
 from brimful_worker.broker.qos import QoS, wake_after
 from brimful_worker.broker.unacked import unacked
@@ -57,6 +60,9 @@ _REFUSED_S = 0.5
 """Pause after Redis has refused to give out a task."""
 _LOG_AGAIN_S = 5.0
 _UNBLOCK_TRIES = 3
+_TAKEN_AT_ONCE = 32
+"""Messages that one command takes at most: what is delivered next waits for the rest."""
+_TAKE = resources.files("brimful_worker.broker").joinpath("take.lua").read_text("utf-8")
 
 
 class Channel(transport.Channel):
@@ -72,7 +78,9 @@ class Channel(transport.Channel):
         """Queues that the BRPOP under way does not ask."""
         self._client_id: tuple[Any, int | None] = (None, None)
         """The socket on which BRPOP is sent, and the server's number for it."""
-        consume = self._queue_cycle.consume
+        self._more = False
+        """Whether the last :meth:`_take_urgent` left messages in their queues."""
+        consume = self._in_order = self._queue_cycle.consume
 
         def consume_unfilled(n: int) -> list[str]:
             queues = consume(n)
@@ -86,9 +94,38 @@ class Channel(transport.Channel):
         return frozenset(queue for queue in queues if plain_queue(queue) in full)
 
     def ask_again(self) -> None:
-        """End the BRPOP under way if it leaves out a queue that may be asked by now; the next poll asks them all."""
+        """Take messages for places that are free by now. End the BRPOP under way if it leaves out a queue that may be
+        asked; the next poll asks them all."""
+        if self._more:
+            self._take_urgent()
         if self._in_poll and self._left_out - self._full(self._left_out):
             self._end_pop()
+
+    def _take_urgent(self) -> None:
+        """Take interactive messages for which places are free, and deliver them."""
+        self._more = False
+        room = int(min(fairness.urgent_room(), self.qos.room(), _TAKEN_AT_ONCE))
+        active = self._in_order(len(self.active_queues)) if self.active_queues else ()
+        queues = [queue for queue in active if plain_queue(queue) in URGENT]
+        if room < 1 or not queues or self._waits():
+            return
+        keys = [(queue, self._q_for_pri(queue, step)) for step in self.priority_steps for queue in queues]
+        lists = [self.unacked_key, self.unacked_index_key, *(key for _, key in keys)]
+        try:
+            with self.conn_or_acquire() as client:
+                taken = client.eval(_TAKE, len(lists), *lists, room, unacked.server_time())
+        except self.ResponseError as error:
+            self._refused(error)
+            return
+        self._more = len(taken) == room
+        for number, tag, text in taken:
+            with self.qos.noted(tag):
+                self._deliver(keys[number - 1][0], text)
+
+    def _waits(self) -> bool:
+        """Whether no message may be taken now: other workers go first, or Redis has time to recover."""
+        # A message that Redis does not let us note would be lost if this worker died: it takes no second one.
+        return bool(fairness.pause_s() or time.monotonic() < self._refused_until or unacked.unrecorded())
 
     def _end_pop(self) -> bool:
         """End the BRPOP under way and deliver its message, if it has one; the server then has no other reply for it.
@@ -145,10 +182,8 @@ class Channel(transport.Channel):
 
     def _brpop_start(self, timeout: float | None = None) -> None:
         # A pause is not a BRPOP with a short timeout: an idle Redis checks timeouts only ten times a second.
-        paused = fairness.pause_s() or time.monotonic() < self._refused_until
-        # A message that Redis does not let us note would be lost if this worker died: it takes no second one.
-        if (paused or unacked.unrecorded()) and get_event_loop() is not None:
-            return  # other workers go first, or Redis has time to recover
+        if self._waits() and get_event_loop() is not None:
+            return
         connection = self.client.connection
         if self._client_id[0] is not connection._sock:
             connection.send_command("CLIENT", "ID")
@@ -166,13 +201,7 @@ class Channel(transport.Channel):
                 client.connection.disconnect()  # the next poll connects again
                 raise
             except redis.ResponseError as error:
-                if not refused_for_now(error):
-                    raise
-                now = time.monotonic()
-                if now > self._refused_until + _LOG_AGAIN_S:
-                    log.warning("Redis gives out no task: %s; retrying", reply_text(error))
-                self._refused_until = now + _REFUSED_S
-                wake_after(_REFUSED_S)
+                self._refused(error)
                 raise Empty from None
             if not reply:
                 raise Empty
@@ -182,7 +211,19 @@ class Channel(transport.Channel):
         finally:
             self._in_poll = False
             self._flush_brpop_reauth()
+        if plain_queue(queue) in URGENT:
+            self._take_urgent()
         return True
+
+    def _refused(self, error: redis.ResponseError) -> None:
+        """Redis gives out no message. Raises the error unless that may change."""
+        if not refused_for_now(error):
+            raise error
+        now = time.monotonic()
+        if now > self._refused_until + _LOG_AGAIN_S:
+            log.warning("Redis gives out no task: %s; retrying", reply_text(error))
+        self._refused_until = now + _REFUSED_S
+        wake_after(_REFUSED_S)
 
     def _deliver(self, queue: str, raw: bytes) -> None:
         item: Any = None
@@ -197,6 +238,7 @@ class Channel(transport.Channel):
                 raise
             # Only what comes before the message is recorded as unacknowledged raises this: the consumer guards itself.
             why = f"the item is no message ({type(error).__name__})"
+        self.qos.forget_noted()
         headers, id = _headers_and_id(raw)
         dead_letters.set_aside(why, content=raw, headers=headers, queue=queue, id=id)
 

@@ -1,0 +1,174 @@
+"""Several messages taken in one step: noted as unacknowledged as kombu notes them, in order, for free places only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+from kombu import Consumer, Exchange, Queue
+from kombu.asynchronous import Hub, set_event_loop
+
+from brimful.names import QUEUES
+from brimful_worker.broker import qos
+from brimful_worker.broker import transport as broker
+from brimful_worker.broker.fairness import Fairness
+from brimful_worker.broker.unacked import UnackedMessages
+from brimful_worker.local.server.valkey import Valkey
+from support.messages import item
+from support.requests import FakeRequest
+from support.waiting import wait_until
+
+BOUND = [Queue(name, Exchange(name, "direct"), routing_key=name) for name in QUEUES]
+
+
+@pytest.fixture
+def hub() -> Iterator[Any]:
+    hub = Hub()
+    set_event_loop(hub)
+    yield hub
+    hub.close()
+    set_event_loop(None)
+
+
+class Taking:
+    """A channel with places for so many messages. It holds what it receives until :meth:`end`."""
+
+    def __init__(self, valkey: Valkey, hub: Any, places: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.redis = redis.Redis.from_url(valkey.url)
+        self._messages = UnackedMessages()
+        fairness = Fairness(self._messages)
+        fairness.set_concurrency(places)
+        for module in (broker, qos):
+            monkeypatch.setattr(module, "fairness", fairness)
+        self.set_aside: list[str] = []
+        monkeypatch.setattr(
+            broker.dead_letters, "set_aside", lambda why, **letter: self.set_aside.append(str(letter["id"]))
+        )
+        self.app = Celery(broker=valkey.url)
+        self.app.conf.broker_transport_options = {"queue_order_strategy": "priority"}
+        broker.install(self.app)
+        self._hub = hub
+        self.got: list[str] = []
+        self.held: list[FakeRequest] = []
+
+    def put(self, *ids: str, queue: str = "interactive", **changes: Any) -> None:
+        with self.app.connection_for_write() as connection, connection.channel() as channel:
+            for one in BOUND:
+                one(channel).declare()
+        for id in ids:
+            self.redis.lpush(queue, json.dumps(item(id, queue=queue, **changes)))
+
+    def commands(self, name: str) -> int:
+        return int(self.redis.info("commandstats").get(f"cmdstat_{name}", {}).get("calls", 0))
+
+    def _take(self, body: Any, message: Any) -> None:
+        self.got.append(message.properties["correlation_id"])
+        request = FakeRequest(message.delivery_tag, queue=message.delivery_info["routing_key"])
+        request.message = message
+        self._messages.add(message.delivery_tag, request)
+        self.held.append(request)
+
+    def end(self, number: int) -> None:
+        for _ in range(number):
+            request = self.held.pop(0)
+            request.acknowledged = True
+            request.message.ack()
+
+    @contextmanager
+    def consuming(self) -> Iterator[Any]:
+        with self.app.connection_for_read() as connection, connection.channel() as channel:
+            connection.register_with_event_loop(self._hub)
+            with Consumer(channel, BOUND, callbacks=[self._take], accept=["json"]):
+                yield self._hub.create_loop()
+
+    def run(self, loop: Any, number: int) -> None:
+        wait_until(lambda: next(loop) is None and len(self.got) >= number, f"{number} messages")
+
+
+def test_as_many_as_have_places_are_taken_at_once(valkey: Valkey, hub: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    taking = Taking(valkey, hub, 8, monkeypatch)
+    ids = [str(number) for number in range(24)]
+    taking.put(*ids)
+    with taking.consuming() as loop:
+        taking.run(loop, 8)
+        assert taking.got == ids[:8]
+        assert taking.redis.llen("interactive") == 16
+        noted = {json.loads(value)[0]["properties"]["correlation_id"] for value in taking.redis.hvals("unacked")}
+        assert noted == set(ids[:8])
+        assert taking.redis.zcard("unacked_index") == 8
+        taken_one_by_one = taking.commands("brpop")
+        taking.end(8)
+        taking.run(loop, 16)
+        taking.end(8)
+        taking.run(loop, 24)
+        assert taking.commands("brpop") <= taken_one_by_one + 2
+        taking.end(8)
+        wait_until(lambda: next(loop) is None and taking.redis.zcard("unacked_index") == 0, "the acknowledgements")
+    assert taking.got == ids
+    assert taking.redis.hlen("unacked") == 0
+
+
+def test_what_was_taken_is_noted_as_kombu_notes_it(valkey: Valkey, hub: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    taking = Taking(valkey, hub, 4, monkeypatch)
+    taking.put("first", "é \ud83d\ude00", queue="celery")
+    with taking.consuming() as loop:
+        taking.run(loop, 2)
+        one, other = (json.loads(value) for value in taking.redis.hvals("unacked"))
+        for noted in (one, other):
+            del noted[0]["properties"]["delivery_tag"], noted[0]["properties"]["correlation_id"], noted[0]["headers"]
+        assert one == other
+        assert one[1:] == ["", "celery"]
+    assert taking.redis.hlen("unacked") == 0  # given back
+    assert taking.redis.llen("celery") == 2
+
+
+def test_a_malformed_item_among_them_costs_only_itself(
+    valkey: Valkey, hub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taking = Taking(valkey, hub, 10, monkeypatch)
+    taking.put("good 1")
+    taking.put("bad 1", properties={"delivery_info": {}})
+    taking.put("bad 2", body=5)
+    taking.put("bad 3", properties={"delivery_tag": ["list"]})
+    taking.redis.lpush("interactive", "[" * 2000, "no JSON", "5")
+    taking.put("good 2")
+    with taking.consuming() as loop:
+        taking.run(loop, 2)
+        assert taking.got == ["good 1", "good 2"]
+        assert taking.set_aside == ["bad 1", "bad 2", "bad 3", "None", "None", "None"]
+        wait_until(lambda: next(loop) is None and taking.redis.hlen("unacked") == 2, "only the good ones are noted")
+        assert taking.redis.zcard("unacked_index") == 2
+
+
+def test_the_most_urgent_come_first(valkey: Valkey, hub: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    taking = Taking(valkey, hub, 10, monkeypatch)
+    taking.put("late")
+    taking.redis.rename("interactive", "interactive\x06\x166")
+    taking.put("strange", queue="celery")
+    taking.put("first", "second")
+    with taking.consuming() as loop:
+        taking.run(loop, 4)
+    assert taking.got == ["first", "second", "strange", "late"]
+
+
+def test_nothing_is_taken_from_a_server_that_takes_no_writes(
+    valkey: Valkey, hub: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    taking = Taking(valkey, hub, 2, monkeypatch)
+    taking.put("1", "2", "3", "4")
+    with taking.consuming() as loop:
+        taking.run(loop, 2)
+        taking.redis.config_set("min-replicas-to-write", "1")
+        with pytest.raises(redis.ResponseError, match="NOREPLICAS"):
+            taking.redis.eval(broker._TAKE, 3, "unacked", "unacked_index", "interactive", 2, 0)
+        taking.end(2)
+        wait_until(lambda: next(loop) is None and "gives out no task" in caplog.text, "Redis to refuse")
+        assert taking.redis.llen("interactive") == 2
+        taking.redis.config_set("min-replicas-to-write", "0")
+        taking.run(loop, 4)
+    assert taking.got == ["1", "2", "3", "4"]
