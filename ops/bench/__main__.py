@@ -1,7 +1,8 @@
 """``python ops/bench [--quick] [--parts NAME …] [--only NAME …] [--out docs/bench]``: measures every published figure.
 
 *limiters* compares brimful's admission with its public peers: same machine, same server, same work, one after another.
-*packing*, *thousands* and *million* are whole runs; see those modules. About 25 minutes, with ``--quick`` about 10.
+*tasks* compares its workers with plain Celery's, *awaited* measures a client's loop. *packing*, *thousands* and
+*million* are whole runs; see those modules. About 35 minutes, with ``--quick`` about 13.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import awaited
 import million
 import packing
+import tasks
 import thousands
 from contenders import ENTRIES
 from peers import installed, peers_python
@@ -33,12 +36,18 @@ from scenarios import GROWTH, growths, measure, recoveries
 from brimful_worker.local.server.valkey import Valkey
 
 ROOT = Path(__file__).parents[2]
-RUNS = {"packing": packing.main, "thousands": thousands.main, "million": million.main}
+RUNS = {
+    "packing": packing.main,
+    "tasks": tasks.main,
+    "awaited": awaited.main,
+    "thousands": thousands.main,
+    "million": million.main,
+}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python ops/bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="smaller sizes: about ten minutes")
+    parser.add_argument("--quick", action="store_true", help="smaller sizes")
     parts = ["limiters", *RUNS]
     parser.add_argument("--parts", nargs="+", metavar="NAME", choices=parts, default=parts, help=", ".join(parts))
     parser.add_argument("--only", nargs="+", metavar="NAME", choices=[entry.name for entry in ENTRIES])

@@ -1,64 +1,36 @@
 """Single requests as Celery tasks: `brimful worker` beside a plain Celery worker with threads and with gevent.
 
-``python ops/bench/tasks.py [--quick]`` takes about four minutes, with ``--quick`` two.
+``python ops/bench --parts tasks`` takes about ten minutes, with ``--quick`` three.
 
-Each contender has a server and a mock gateway of its own, and one worker. A measurement moves a filled queue to the
-worker's database, and ends when every result is stored.
+Each contender has a server of its own and one worker; the mock gateway serves them in turn. A measurement moves a
+filled queue to the worker's database, and ends when every result is stored. The contenders take turns, and the figures
+are medians of their rounds: a shared machine is not equally fast in every minute.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
-import time
 import urllib.request
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-import psutil
-from celery import Celery
 from peers import pinned_packages
 from runs import gateway, run
+from task_worker import Contender, Figures, Load, Worker
 
 from brimful_worker.local.server.valkey import Valkey
 
-HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
-_IDLE_S = 10.0
-_LIMIT_S = 120.0
-
-
-@dataclass(frozen=True)
-class Load:
-    """``tasks`` requests that take ``latency_s`` each, through a worker that runs ``concurrency`` at once."""
-
-    concurrency: int
-    latency_s: float
-    tasks: int
-
-    @property
-    def ideal_s(self) -> float:
-        return self.tasks * self.latency_s / self.concurrency
-
-
-FULL = (Load(4, 0.05, 400), Load(16, 0.25, 320), Load(64, 0.5, 640), Load(64, 0.0, 4000))
+ROOT = Path(__file__).parents[2]
+FULL = (Load(4, 0.05, 400), Load(16, 0.25, 320), Load(64, 0.5, 640), Load(64, 0.0, 3000))
 QUICK = (Load(4, 0.05, 120), Load(16, 0.25, 96), Load(64, 0.5, 256), Load(64, 0.0, 1000))
-
-
-@dataclass(frozen=True)
-class Contender:
-    name: str
-    queue: str
-    task: str
-    command: tuple[str, ...]
-    packages: str = ""
-    """Folder of packages that it needs beside brimful's own."""
+ROUNDS = 5
 
 
 PLAIN = (sys.executable, "-m", "celery", "-A", "plain_tasks", "worker", "-l", "WARNING", "-n", "w@plain")
@@ -78,135 +50,36 @@ def contenders() -> list[Contender]:
     ]
 
 
-@dataclass
-class Figures:
-    """CPU is user + system."""
-
-    seconds: float
-    per_second: float
-    worker_ms: float
-    """CPU of the worker per task."""
-    redis_ms: float
-    commands: float
-    """Redis commands per task, without the benchmark's own."""
-
-
-class Worker:
-    """One contender's worker on its server."""
-
-    def __init__(self, contender: Contender, server: Valkey, url: str, load: Load, folder: Path) -> None:
-        self._contender, self._server, self._load, self._url = contender, server, load, url
-        self.app = Celery("bench", broker=server.url, backend=server.url, set_as_current=False)
-        other = server.url.removesuffix("/0") + "/1"
-        self._elsewhere = Celery("bench", broker=other, backend=other, set_as_current=False)
-        names = ("BRIMFUL_", "ACS_", "KIOS_", "OPENAI_")
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(names)}
-        environment |= {
-            "PYTHONPATH": os.pathsep.join(filter(None, [contender.packages, str(HERE)])),
-            "PLAIN_REDIS": server.url,
-            "PLAIN_API_BASE": url,
-            "BRIMFUL_REDIS_URL": server.url,
-            "BRIMFUL_SLOTS": str(max(16, load.concurrency)),
-            "BRIMFUL_STARTS": "0",
-            "ACS_API_BASE": url,
-            "ACS_API_KEY": "sk-bench",
-        }
-        self._log = (folder / f"{contender.queue}-{load.concurrency}.log").open("ab")
-        command = [*contender.command, "-c", str(load.concurrency)]
-        self._process = subprocess.Popen(command, env=environment, stdout=self._log, stderr=self._log)
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def __enter__(self) -> Worker:
-        end = time.monotonic() + 60
-        while not self.app.control.ping(timeout=0.5):
-            if self._process.poll() is not None or time.monotonic() > end:
-                raise SystemExit(f"the worker of {self._contender.name} did not start: {self._log.name}")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.terminate()
-        try:
-            self._process.wait(20)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        for app in (self.app, self._elsewhere):
-            app.close()
-        self._log.close()
-
-    def cpu(self) -> float:
-        process = psutil.Process(self._process.pid)
-        return sum(sum(one.cpu_times()[:2]) for one in [process, *process.children(recursive=True)])
-
-    def measure(self, tasks: int) -> Figures:
-        queue, redis = self._contender.queue, self.app.backend.client
-        for number in range(tasks):
-            self._elsewhere.send_task(
-                self._contender.task, kwargs={"prompt": f"Hello {number}", "max_tokens": 4}, queue=queue
-            )
-        with redis.pubsub() as results:
-            results.psubscribe("celery-task-meta-*")
-            while not results.get_message(timeout=1.0):
-                pass
-            server, before = psutil.Process(self._server.pid), redis.info("commandstats")
-            worker_cpu, redis_cpu = self.cpu(), sum(server.cpu_times()[:2])
-            self._elsewhere.backend.client.move(queue, 0)
-            began, left = time.monotonic(), tasks
-            while left:
-                if time.monotonic() > began + _LIMIT_S:
-                    raise SystemExit(f"{self._contender.name}: {left} of {tasks} tasks did not end: {self._log.name}")
-                message = results.get_message(timeout=1.0)
-                if message and message["type"] == "pmessage":
-                    status = json.loads(message["data"])["status"]
-                    if status == "FAILURE":
-                        raise SystemExit(f"{self._contender.name}: a task failed: {message['data']!r}")
-                    left -= status == "SUCCESS"
-            seconds = time.monotonic() - began
-            time.sleep(0.3)  # the last acknowledgements
-            worker_cpu, redis_cpu = self.cpu() - worker_cpu, sum(server.cpu_times()[:2]) - redis_cpu
-            commands = _calls(redis.info("commandstats")) - _calls(before)
-        return Figures(
-            seconds=round(seconds, 3),
-            per_second=round(tasks / seconds, 1),
-            worker_ms=round(worker_cpu / tasks * 1000, 3),
-            redis_ms=round(redis_cpu / tasks * 1000, 3),
-            commands=round(commands / tasks, 2),
-        )
-
-    def idle(self) -> float:
-        """Redis commands a second while there is nothing to do."""
-        redis = self.app.backend.client
-        time.sleep(2)
-        before = _calls(redis.info("commandstats"))
-        time.sleep(_IDLE_S)
-        return round((_calls(redis.info("commandstats")) - before - 1) / _IDLE_S, 2)
-
-
-def _calls(stats: dict[str, Any]) -> int:
-    """Commands that clients sent; those of scripts count too."""
-    return sum(one["calls"] for one in stats.values())
-
-
-def measure(contender: Contender, loads: tuple[Load, ...], folder: Path) -> dict[str, Any]:
-    """One worker per concurrency, one server and one gateway for all."""
-    figures: dict[str, Any] = {}
+def measure(entries: list[Contender], loads: tuple[Load, ...], folder: Path, rounds: int) -> dict[str, Any]:
+    """The medians of each contender's rounds, by its name and then the load's."""
+    figures: dict[str, Any] = {one.name: {} for one in entries}
     with ExitStack() as stack:
-        server = stack.enter_context(Valkey(folder / contender.name.replace(", ", "-")))
         url = stack.enter_context(gateway(slots=None, starts=None, per_token_s=0.0, latency_s=0.0))
+        servers = [stack.enter_context(Valkey(folder / str(place))) for place, _ in enumerate(entries)]
         for concurrency in dict.fromkeys(load.concurrency for load in loads):
             mine = [load for load in loads if load.concurrency == concurrency]
-            with Worker(contender, server, url, mine[0], folder) as worker:
-                worker.measure(2 * concurrency)  # connections and caches
+            with ExitStack() as running:
+                workers = [
+                    running.enter_context(Worker(entry, server, url, mine[0], folder))
+                    for entry, server in zip(entries, servers, strict=True)
+                ]
+                _set_latency(url, 0.0)
+                for worker in workers:
+                    worker.measure(4 * concurrency)  # connections and caches
                 for load in mine:
                     _set_latency(url, load.latency_s)
-                    figures[_name(load)] = asdict(worker.measure(load.tasks))
-                    print(f"{contender.name}, {_name(load)}: {figures[_name(load)]}", file=sys.stderr)
+                    turns = [[worker.measure(load.tasks) for worker in workers] for _ in range(rounds)]
+                    for entry, found in zip(entries, zip(*turns, strict=True), strict=True):
+                        figures[entry.name][_name(load)] = _medians(found)
+                        print(f"{entry.name}, {_name(load)}: {figures[entry.name][_name(load)]}", file=sys.stderr)
                 if concurrency == loads[0].concurrency:
-                    figures["idle"] = worker.idle()
+                    for entry, worker in zip(entries, workers, strict=True):
+                        figures[entry.name]["idle"] = worker.idle()
     return figures
+
+
+def _medians(rounds: Sequence[Figures]) -> dict[str, float]:
+    return {name: round(median(getattr(one, name) for one in rounds), 3) for name in asdict(rounds[0])}
 
 
 def _name(load: Load) -> str:
@@ -236,7 +109,9 @@ def runs_by_concurrency(folder: Path, requests: int) -> dict[str, float]:
     return seconds
 
 
-def document(loads: tuple[Load, ...], figures: dict[str, Any], runs: dict[str, float], requests: int) -> str:
+def document(
+    loads: tuple[Load, ...], figures: dict[str, Any], runs: dict[str, float], requests: int, rounds: int, busy: float
+) -> str:
     names = list(figures)
     head = f"| | {' | '.join(names)} |\n| --- |{' --- |' * len(names)}\n"
     lines = []
@@ -251,22 +126,25 @@ def document(loads: tuple[Load, ...], figures: dict[str, Any], runs: dict[str, f
         lines.append((f"{bound}: tasks a second", [f"{one['per_second']:.0f}" for one in found]))
         lines.append(("CPU of the worker a task", [f"{one['worker_ms']:.2f} ms" for one in found]))
         lines.append(("CPU of Redis a task", [f"{one['redis_ms']:.2f} ms" for one in found]))
-        lines.append(("Redis commands a task", [f"{one['commands']:.1f}" for one in found]))
-    lines.append(("Redis commands a second, idle", [f"{figures[name]['idle']:.1f}" for name in names]))
+        lines.append(("messages to Redis a task", [f"{one['messages']:.1f}" for one in found]))
+        lines.append(("commands in Redis a task, in scripts too", [f"{one['commands']:.1f}" for one in found]))
+    lines.append(("commands to Redis a second, idle", [f"{figures[name]['idle']:.1f}" for name in names]))
     table = head + "".join(f"| {title} | {' | '.join(cells)} |\n" for title, cells in lines)
     ideal = requests * 0.25 / 64
-    return TEXT.format(table=table, requests=requests, ideal=ideal, eight=runs["8"], sixtyfour=runs["64"])
+    more = {"requests": requests, "ideal": ideal, "eight": runs["8"], "sixtyfour": runs["64"]}
+    return TEXT.format(table=table, rounds=rounds, busy=busy, **more)
 
 
 TEXT = """# Single requests as tasks
 
-One worker and one Valkey; the queue is full before the worker begins, and the time ends with the last stored result. In
-brackets: the time by the ideal, which is the tasks' own length. *Celery* is a plain app with Celery's defaults whose
-task makes the same request with http.client on open connections; it keeps no limits, retries nothing, and acknowledges
-before it begins. brimful's tasks have their events, their STARTED state, late acknowledgement and admission.
+One worker and one Valkey a contender; the queue is full before the worker begins, and the time ends with the last
+stored result. The contenders took turns; the figures are medians of {rounds} rounds. In brackets: the time by the
+ideal, which is the tasks' own length. *Celery* is a plain app with Celery's defaults whose task makes the same request
+with http.client on open connections; it keeps no limits, retries nothing, acknowledges before it begins, and sends no
+events. brimful's tasks have their events, their STARTED state, late acknowledgement, a claim and admission.
 
 {table}
-Commands count what scripts call inside Redis too.
+The machine's load when it began was {busy:.1f}.
 
 `brimful run`, {requests} requests of 0.25 s with 64 slots and one worker, ideal {ideal:.1f} s:
 {eight} s with 8 shards at once, {sixtyfour} s with 64.
@@ -275,15 +153,11 @@ Commands count what scripts call inside Redis too.
 
 def main(quick: bool = False) -> dict[str, Any]:
     """Returns ``{"markdown": …, "figures": …}``."""
-    loads, requests = (QUICK, 512) if quick else (FULL, 2048)
+    loads, requests, rounds = (QUICK, 512, 3) if quick else (FULL, 2048, ROUNDS)
+    busy = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="brimful-tasks-") as name:
         folder = Path(name)
-        figures = {one.name: measure(one, loads, folder) for one in contenders()}
+        figures = measure(contenders(), loads, folder, rounds)
         runs = runs_by_concurrency(folder, requests)
-    return {"markdown": document(loads, figures, runs, requests), "figures": {**figures, "runs": runs}}
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
-    print(main(parser.parse_args().quick)["markdown"])
+    text = document(loads, figures, runs, requests, rounds, busy)
+    return {"markdown": text, "figures": {**figures, "runs": runs}}
