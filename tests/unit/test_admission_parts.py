@@ -17,9 +17,11 @@ from brimful.errors import UsageError
 from brimful.names import Workload
 from brimful.state.keys import ADMISSION, admission_keys
 from brimful_worker.admission.policy import (
-    GATHER_BUSY_S,
     GATHER_MOST_S,
+    PACE_BURST,
+    PACE_S,
     Limits,
+    Pace,
     Rules,
     gather_s,
     release_delay,
@@ -150,9 +152,15 @@ class TestPolicy:
     def test_only_a_process_that_holds_much_waits_between_commands(self, held: int, seconds: float) -> None:
         assert gather_s(held) == pytest.approx(seconds)
 
-    def test_a_busy_process_waits_between_commands(self) -> None:
-        assert gather_s(0, took_s=0.0005) == pytest.approx(0.002)
-        assert gather_s(0, took_s=0.1) == gather_s(500, took_s=0.1) == GATHER_BUSY_S < gather_s(5000, took_s=0.1)
+    def test_few_commands_go_at_once_and_many_go_together(self) -> None:
+        pace, now, sent = Pace(), 100.0, []
+        for _ in range(50):
+            now += pace.wait_s(now)
+            pace.sent(now)
+            sent.append(now - 100)
+        assert sent[:PACE_BURST] == [0.0] * PACE_BURST
+        assert sent[-1] == pytest.approx((49 - PACE_BURST) * PACE_S)
+        assert pace.wait_s(now + 1) == 0
 
 
 class TestClock:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from brimful.config import Settings
 
 GATHER_PER_LEASE_S, GATHER_LEAST_S, GATHER_MOST_S = 1e-5, 0.001, 0.02
-GATHER_PER_REPLY, GATHER_BUSY_S = 4, 0.01
+PACE_S, PACE_BURST = 0.005, 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,15 +135,28 @@ def release_delay(most_s: float, request_s: float) -> float:
     return min(most_s, max(0.005, 0.01 * request_s))
 
 
-def gather_s(held: int, took_s: float = 0.0) -> float:
+def gather_s(held: int) -> float:
     """Seconds between two commands of a process that holds ``held`` leases, so that what happens meanwhile goes along.
 
     A command costs as much as a dozen leases in it. A process ends about 2,000 requests a second at most, so one that
     holds a thousand holds each for half a second: a delay of 10 ms leaves its slots idle for about one percent.
-
-    ``took_s``: from the last command to its reply, as this process saw it. It grows when the process or Redis is busy,
-    and fewer commands are then worth more than a moment.
     """
     seconds = held * GATHER_PER_LEASE_S
-    seconds = 0.0 if seconds < GATHER_LEAST_S else min(seconds, GATHER_MOST_S)
-    return max(seconds, min(GATHER_PER_REPLY * took_s, GATHER_BUSY_S))
+    return 0.0 if seconds < GATHER_LEAST_S else min(seconds, GATHER_MOST_S)
+
+
+class Pace:
+    """Lets a few commands go at once, and of many one each five milliseconds, with all that came in since the last.
+
+    A command costs a worker as much as half a task, so those of a busy worker are worth a moment's wait.
+    """
+
+    def __init__(self) -> None:
+        self._next = 0.0
+
+    def wait_s(self, now: float) -> float:
+        """Seconds from now until the next command may go. ``now``: any steady clock."""
+        return max(0.0, self._next - PACE_BURST * PACE_S - now)
+
+    def sent(self, now: float) -> None:
+        self._next = max(self._next, now) + PACE_S

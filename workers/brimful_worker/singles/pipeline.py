@@ -11,7 +11,7 @@ from typing import Any
 import redis.exceptions
 
 from brimful.runtime.aio import cancel_and_wait
-from brimful_worker.admission.policy import gather_s
+from brimful_worker.admission.policy import Pace
 from brimful_worker.admission.wire.connection import Connection, ConnectionDown
 
 _REPLY_S = 10.0
@@ -31,7 +31,6 @@ class SharedPipeline:
         self._waiting: list[tuple[tuple[Any, ...], asyncio.Future[Any] | futures.Future[Any] | None]] = []
         self._some = asyncio.Event()
         self._sender: asyncio.Task[None] | None = None
-        self._took_s = 0.0
 
     def start(self) -> None:
         self._sender = asyncio.create_task(self._send())
@@ -59,14 +58,13 @@ class SharedPipeline:
 
     async def _send(self) -> None:
         loop = asyncio.get_running_loop()
-        sent = 0.0
+        pace = Pace()
         while True:
             await self._some.wait()
-            if (pause := gather_s(0, self._took_s)) > 0:
-                await asyncio.sleep(max(0.0, sent + pause - loop.time()))
+            await asyncio.sleep(pace.wait_s(loop.time()))  # with 0, what else this pass of the loop asks goes along
+            pace.sent(loop.time())
             self._some.clear()
             waiting, self._waiting = self._waiting, []
-            sent = loop.time()
             try:
                 if not self._connection.connected:
                     await self._connection.connect()
@@ -80,7 +78,6 @@ class SharedPipeline:
             except BaseException:
                 self._fail(waiting, redis.exceptions.ConnectionError("the worker stops"))
                 raise
-            self._took_s = loop.time() - sent
             for (_, answered), reply in zip(waiting, replies, strict=True):
                 if answered is None or answered.done():
                     continue

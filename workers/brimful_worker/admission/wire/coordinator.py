@@ -14,7 +14,7 @@ from typing import Any
 from brimful.errors import FleetError
 from brimful_worker.admission.errors import SchemaMismatch
 from brimful_worker.admission.local_state import LocalState
-from brimful_worker.admission.policy import Limits, Rules, gather_s
+from brimful_worker.admission.policy import Limits, Pace, Rules, gather_s
 from brimful_worker.admission.waiters import WORKLOADS
 from brimful_worker.admission.wire.outgoing import Outgoing, describe_process
 from brimful_worker.admission.wire.pending_grants import PendingGrants
@@ -60,8 +60,7 @@ class Coordinator:
         """Revision and ids of the fleet's processes; each command confirms the revision."""
         self._paused_until, self._pause_reason = 0.0, ""
         self._last_sent = boot_time()
-        self._took_s = 0.0
-        """From the last command's sending to its reply, as this process saw it."""
+        self._pace = Pace()
         self._description = ""
         self._leaving = False
         self._differs = False
@@ -127,8 +126,8 @@ class Coordinator:
     def _gathering_s(self) -> float:
         if self._leaving or not self._epoch or self.local_state.outgoing.pause:
             return 0.0
-        gather = gather_s(len(self.local_state.held), self._took_s)
-        return max(0.0, self._last_sent + gather - boot_time())
+        now, gather = boot_time(), gather_s(len(self.local_state.held))
+        return max(self._pace.wait_s(now), self._last_sent + gather - now)
 
     def _due(self) -> float:
         state, rules = self.local_state, self.local_state.rules
@@ -144,6 +143,7 @@ class Coordinator:
 
     async def _exchange(self) -> None:
         taken = self.local_state.outgoing.take()
+        self._pace.sent(boot_time())
         message = self._message(taken)
         self._next_poll_at = None
         answer = await self.rpc.call(message, lambda: self._grants.seen)
@@ -231,7 +231,7 @@ class Coordinator:
             self._epoch = reply["epoch"]
             self._members = 0, self._members[1]  # revisions are an epoch's
         self._clock.note(sent, received, now_ms)
-        self._last_sent, self._took_s = sent, received - sent
+        self._last_sent = sent
         if limits := reply.get("limits"):
             self._rev = reply["rev"]
             self._overrides = reply.get("overrides")
