@@ -34,6 +34,7 @@ SIGNATURES = {
     "celery.app.trace.saferepr": "(o, maxlen=None, maxlevels=3, seen=None)",
     "celery.backends.redis.RedisBackend._set": "(self, key, value, expires=None)",
     "celery.backends.redis.RedisBackend.exception_safe_to_retry": "(self, exc)",
+    "celery.backends.redis.RedisBackend.on_task_call": "(self, producer, task_id)",
     "celery.concurrency.base.BasePool._get_info": "(self)",
     "celery.concurrency.base.BasePool.flush": "(self)",
     "celery.concurrency.base.BasePool.on_apply": "(self, *args, **kwargs)",

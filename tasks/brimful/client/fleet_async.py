@@ -1,4 +1,8 @@
-"""The asyncio client. Celery's own calls block, so they run in threads; one task polls for all awaited results."""
+"""The asyncio client. Celery's own calls block, so they run in threads; one task polls for all awaited results.
+
+Private parts of celery 5.7.0:
+    celery.backends.redis.RedisBackend: on_task_call
+"""
 
 from __future__ import annotations
 
@@ -28,6 +32,10 @@ from brimful.tasks import Handle
 
 _POLL_S = (0.02, 0.25)
 """First and longest pause between polls. One poll asks for all awaited results."""
+_CHUNK = 200
+"""Results that one command asks for."""
+_RUNNING = b'{"status": "STARTED"'
+"""How the state of a task that runs begins, as Celery's backend stores it."""
 
 
 @dataclass(eq=False)
@@ -56,6 +64,8 @@ class AsyncFleet(Client[AsyncGenerator[Sampled, None]]):
 
     def __init__(self, redis_url: str | None = None, *, fleet: str | None = None) -> None:
         super().__init__(redis_url, fleet=fleet)
+        # Celery would subscribe to each task's result, and nobody would read the messages.
+        self._app.backend.on_task_call = lambda *_: None
         self._open()
 
     def _open(self) -> None:
@@ -211,28 +221,36 @@ class AsyncFleet(Client[AsyncGenerator[Sampled, None]]):
         return await asyncio.get_running_loop().run_in_executor(self._threads, partial(call, *arguments))
 
     async def _poll(self) -> None:
-        """Resolve the futures of results that are there, with one MGET for all; ends when none is awaited."""
-        pause = _POLL_S[0]
-        backend = self._app.backend
+        """Resolve the futures of results that are there; ends when none is awaited."""
+        pause, clock = _POLL_S[0], asyncio.get_running_loop().time
         while self._awaited:
             self._new.clear()
-            ids = list(self._awaited)
-            answers: list[Any] = [None] * len(ids)
-            with contextlib.suppress(*REDIS_ERRORS):
-                answers = await self._redis.mget([backend.get_key_for_task(id) for id in ids])
-            found = False
-            for id, raw in zip(ids, answers, strict=True):
-                meta = backend.decode_result(raw) if raw else None
-                if meta is None or meta["status"] not in backend.READY_STATES:
-                    continue
+            ids, began = list(self._awaited), clock()
+            ended = [await self._look(ids[place : place + _CHUNK]) for place in range(0, len(ids), _CHUNK)]
+            pause = _POLL_S[0] if any(ended) else min(1.5 * pause, _POLL_S[1])
+            pause = max(pause, clock() - began)  # of thousands, a look takes as long as a pause
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._new.wait(), pause)
+                await asyncio.sleep(pause)
+
+    async def _look(self, ids: list[str]) -> bool:
+        """One MGET. Returns whether one of these has ended. Small steps, so that the loop can do other work."""
+        backend = self._app.backend
+        try:
+            answers: list[Any] = await self._redis.mget([backend.get_key_for_task(id) for id in ids])
+        except REDIS_ERRORS:
+            return False
+        found = False
+        for id, raw in zip(ids, answers, strict=True):
+            if not raw or raw.startswith(_RUNNING):
+                continue
+            meta = backend.decode_result(raw)
+            if meta["status"] in backend.READY_STATES:
                 found = True
                 awaiting = self._awaited.pop(id, None)
                 if awaiting is not None and not awaiting.meta.done():
                     awaiting.meta.set_result(meta)
-            pause = _POLL_S[0] if found else min(1.5 * pause, _POLL_S[1])
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._new.wait(), pause)
-                await asyncio.sleep(_POLL_S[0])
+        return found
 
 
 async def _completion(future: asyncio.Future[dict[str, Any]]) -> dict[str, Any]:
