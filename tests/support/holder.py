@@ -26,7 +26,7 @@ class Holder:
     def __init__(self, url: str, ledger_port: int, **options: Any) -> None:
         """Options: tag, limits (of Limits), coroutines, hold_s, workload, name, requests (per coroutine; 0 = for ever),
         spread (of hold_s), block_s (blocks the event loop once, after the first grant), offset_s (of time.time),
-        names (of the coroutines' requests)."""
+        names (of the coroutines' requests), guardian."""
         spec = {"url": url, "port": ledger_port, **options}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "support.holder", json.dumps(spec)],
@@ -80,7 +80,9 @@ async def _hold(spec: dict[str, Any]) -> None:
         real = time.time
         time.time = lambda: real() + offset
     name = spec.get("name", "holder")
-    admission = Admission(spec["url"], spec.get("tag", "tag"), Limits(**spec["limits"]), name=name)
+    admission = Admission(
+        spec["url"], spec.get("tag", "tag"), Limits(**spec["limits"]), name=name, guardian=spec.get("guardian", False)
+    )
     idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
     stats = {"done": 0, "stale": 0, "lost": 0, "cut": 0, "longest": 0.0}
     waits: list[float] = []

@@ -7,7 +7,6 @@ import logging
 import os
 import socket
 import time
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from redis.asyncio import Redis
@@ -18,14 +17,13 @@ from brimful.names import Workload
 from brimful.state.keys import TAGS
 from brimful.state.redis_url import close_redis_client, redis_client
 from brimful.state.status import Status, read_status_async
-from brimful_worker.admission.errors import LeaseLost, Retired
-from brimful_worker.admission.lease import Lease
-from brimful_worker.admission.local_state import LocalState
+from brimful_worker.admission.errors import Retired
 from brimful_worker.admission.policy import Limits
+from brimful_worker.admission.slot import Slot
 from brimful_worker.admission.turns import NO_FLOW, Flow
 from brimful_worker.admission.waiters import WORKLOADS, Queue
 from brimful_worker.admission.wire.coordinator import Coordinator
-from brimful_worker.liveness.boot_time import boot_time
+from brimful_worker.liveness.pulse import Pulse
 
 if TYPE_CHECKING:
     from brimful.config import Settings
@@ -41,20 +39,38 @@ class Admission:
 
     Use it as ``async with Admission(...)``, or call :meth:`start` and :meth:`aclose`. Not thread-safe: use it on the
     event loop that started it.
+
+    While the process stands still, its leases end in Redis and its slots go to others. What becomes of its requests:
+
+    - the event loop is blocked: a thread shuts their connections in time, if they are watched (:meth:`Lease.watch`;
+      ``LeaseConnector`` does it for aiohttp);
+    - the whole process is stopped (SIGSTOP, a debugger, a frozen container): they go on, so that more than ``slots``
+      may be active, unless ``guardian`` is set. Starts stay within the limits in any case.
     """
 
     def __init__(
-        self, redis_url: str, key_tag: str, limits: Limits, *, name: str = "", fleet: str | None = None
+        self,
+        redis_url: str,
+        key_tag: str,
+        limits: Limits,
+        *,
+        name: str = "",
+        fleet: str | None = None,
+        guardian: bool = False,
     ) -> None:
         """``redis_url``: redis://, rediss://, unix:// or sentinel://. ``key_tag``: any name of the API key except the
         key itself; processes with the same tag share its limits. ``limits``: of the first process, for all of them.
         ``name``: shown by ``brimful status``, host and pid by default. ``fleet``: whose tasks this process runs; None
-        if it is no Celery worker."""
+        if it is no Celery worker. ``guardian``: between :meth:`start` and :meth:`aclose` a companion process kills
+        this one with SIGKILL when it is stopped as a whole, before its slots go to others (for leases below 5 s, soon
+        after). Leave it off where somebody may want the process for more than that, such as a web server."""
         self._url = redis_url
         self._tag = key_tag
         self._limits = limits
         self._name = name or f"{socket.gethostname()}:{os.getpid()}"
         self._fleet = fleet
+        self._guardian = guardian
+        self._pulse: Pulse | None = None
         self._coordinator: Coordinator | None = None
         self._running: asyncio.Task[None] | None = None
         self._reader: Redis | None = None
@@ -86,6 +102,9 @@ class Admission:
                 raise coordinator.rpc.failure or RedisUnreachable("Redis cannot be reached: no answer") from None
             raise
         self._coordinator, self._running = coordinator, running
+        if self._guardian:
+            self._pulse = Pulse(lambda: self.stall_limit_s)
+            self._pulse.start()
         try:
             await self._client().zadd(TAGS, {self._tag: time.time()})
         except (OSError, RedisError) as error:
@@ -93,6 +112,9 @@ class Admission:
 
     async def aclose(self) -> None:
         """Leave the fleet, within two seconds. Waiting coroutines are cancelled; leases still held are lost."""
+        pulse, self._pulse = self._pulse, None
+        if pulse is not None:
+            await asyncio.to_thread(pulse.stop)
         coordinator, self._coordinator = self._coordinator, None
         if coordinator is not None and self._running is not None:
             coordinator.leave()
@@ -185,71 +207,6 @@ class Admission:
         if self._coordinator is None:
             raise RuntimeError("the admission is not started: await admission.start(), or use `async with`")
         return self._coordinator
-
-
-class Slot:
-    """An async context manager that yields a :class:`Lease`; see :meth:`Admission.slot`.
-
-    Leaving it never waits, so a cancellation cannot interrupt it half-way.
-    """
-
-    def __init__(
-        self,
-        local_state: LocalState,
-        queue: Queue,
-        flow: Flow,
-        tokens: int,
-        name: str = "",
-        since: float | None = None,
-    ) -> None:
-        self._local_state = local_state
-        self._queue = queue
-        self._flow = flow
-        self._tokens = tokens
-        self._name = name
-        self._since = since
-        self._lease: Lease | None = None
-        self._task: asyncio.Task[object] | None = None
-        self._cancelling = 0
-        self._interrupted = False
-
-    async def __aenter__(self) -> Lease:
-        since = boot_time() if self._since is None else self._since
-        while True:
-            waiter = self._local_state.ask(self._queue, self._flow, self._tokens, since, self._name)
-            try:
-                lease = await waiter.future
-            except BaseException:
-                self._local_state.cancel(waiter)
-                raise
-            if boot_time() < lease.wire_deadline and not lease.lost:
-                break
-            lease.given_back = True
-            self._local_state.end(lease, failed=False)
-        self._lease = lease
-        self._task = asyncio.current_task()
-        self._cancelling = self._task.cancelling() if self._task else 0
-        lease.on_lost(self._interrupt)
-        return lease
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        lease, task = self._lease, self._task
-        assert lease is not None
-        lease.on_lost(None)
-        self._local_state.end(lease, failed=error is not None)
-        if self._interrupted and task is not None:
-            others = task.uncancel() > self._cancelling
-            if others and isinstance(error, asyncio.CancelledError):
-                return  # the task was also cancelled by somebody else
-        if lease.lost and error is not None and not lease.given_back:
-            raise LeaseLost("the slot's lease could not be renewed; its request was ended") from error
-
-    def _interrupt(self) -> None:
-        if self._task is not None:
-            self._interrupted = True
-            self._task.cancel()
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:

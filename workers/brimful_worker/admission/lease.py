@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 from brimful_worker.admission.errors import StaleGrant
 from brimful_worker.liveness.boot_time import boot_time
@@ -17,11 +17,19 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+class HasSocket(Protocol):
+    """asyncio's transports, and network streams of other libraries."""
+
+    def get_extra_info(self, name: str, /) -> Any: ...
+
+
 class Lease:
     """A slot and a start, valid inside ``async with admission.slot(...) as lease``.
 
     Failure mode: when Redis cannot be reached for most of a lease, or reports the lease as lost, the body is cancelled
-    and the ``async with`` raises LeaseLost. A watched connection is shut even if the event loop is blocked.
+    and the ``async with`` raises LeaseLost. A watched connection is shut even if the event loop is blocked. While the
+    whole process is stopped (SIGSTOP, a debugger, a frozen container) nothing in it can end its request: see
+    :class:`Admission`, ``guardian``.
     """
 
     def __init__(self, ticket: str, waited_s: float, wire_deadline: float, granted: float, watchdog: Watchdog) -> None:
@@ -70,8 +78,12 @@ class Lease:
         if not self._sent:
             self.given_back = True
 
-    def watch(self, transport: asyncio.BaseTransport) -> None:
-        """Shut this connection when the lease is lost. Replaces the connection watched before."""
+    def watch(self, transport: HasSocket) -> None:
+        """Shut this connection when the lease is lost. Replaces the connection watched before.
+
+        ``transport``: anything whose ``get_extra_info("socket")`` is its socket: asyncio's transports, and httpcore's
+        network streams. ``LeaseConnector`` calls this for aiohttp.
+        """
         self.unwatch()
         sock = transport.get_extra_info("socket")
         descriptor = sock.fileno() if sock is not None else -1
@@ -126,3 +138,7 @@ class Lease:
         if self.cooldown_s is not None:
             return self.cooldown_s
         return default_s if failed and not self._reported else 0.0
+
+
+current_lease: ContextVar[Lease | None] = ContextVar("brimful_lease", default=None)
+"""The lease of the innermost ``async with admission.slot()`` block around the running code."""
