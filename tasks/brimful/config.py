@@ -108,7 +108,8 @@ class Settings(BaseSettings):
     retry_after_cap_s: float = Field(300.0, gt=0)
     """Most seconds of a Retry-After that are obeyed."""
     max_answer_mb: float = Field(64.0, gt=0)
-    """Megabytes of an answer at most; a larger one is a failure."""
+    """Megabytes of an answer at most, decompressed; all that a process reads at once may be four times, and the values
+    of one in memory eight times as large. A larger answer is a failure, and is not asked for again."""
     job_poll_s: float = Field(1.0, gt=0)
     """Seconds before the second poll of a Job; the pauses grow to ten times this."""
     circuit_breaker: int = Field(20, ge=0)

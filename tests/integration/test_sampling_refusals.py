@@ -143,7 +143,6 @@ async def test_permanent_failures_take_one_attempt(
         ("long", "bad_answer"),
         ("badutf8", "bad_answer"),
         ("cutjson", "bad_answer"),
-        ("huge=3000000", "bad_answer"),
         ("trunc", "connection"),
         ("chunkcut", "connection"),
         ("resetmid", "connection"),
@@ -161,6 +160,15 @@ async def test_junk_answers_fail_with_their_cause(
     assert outcome.completion is not None
     assert len(outcome.completion["choices"]) == 2
     assert (outcome.attempts, outcome.retries) == (3, {cause: 2})
+
+
+async def test_an_answer_that_is_too_large_is_asked_for_once(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    gateway.set(faults="huge=3000000:x1")
+    async with bench(monkeypatch, gateway.url, max_answer_mb=1.0) as it:
+        outcome = await it.sample(n=2)
+    assert outcome.failure is not None
+    assert (outcome.failure.cause, outcome.failure.permanent, outcome.attempts) == (Cause.BAD_ANSWER, True, 1)
+    assert "BRIMFUL_MAX_ANSWER_MB" in outcome.failure.message
 
 
 @pytest.mark.parametrize("fault", ["gzip", "spaced", "drip=0.05", "slow=0.02", "nousage"])

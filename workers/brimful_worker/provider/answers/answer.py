@@ -15,11 +15,12 @@ from brimful.outcome import Cause
 
 @dataclass(slots=True)
 class Answer:
-    """A complete HTTP response. ``headers`` is looked up with lower-case names; ``body`` is decompressed."""
+    """An HTTP response. ``headers`` is looked up with lower-case names; ``body`` is decompressed, and complete under a
+    status of 2xx."""
 
     status: int
     headers: Mapping[str, str]
-    body: bytes
+    body: bytes | bytearray
 
 
 @dataclass(slots=True)
@@ -32,7 +33,7 @@ class TransportError:
     stale: bool = False
     """The server closed a reused connection before it sent any byte of the answer: no failure of the provider."""
     permanent: bool = False
-    """A retry cannot help: the certificate does not verify, or the URL is invalid."""
+    """A retry cannot help: the certificate does not verify, the URL is invalid, the answer is too large."""
     abandoned: bool = False
     """The client gave up; the provider may still be working on the request."""
 

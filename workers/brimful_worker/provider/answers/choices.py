@@ -60,7 +60,7 @@ def _index(choice: Mapping[str, Any], default: int | None) -> int | None:
     if isinstance(raw, float) and raw.is_integer():
         return int(raw)
     if isinstance(raw, str) and raw.isdecimal():
-        return int(raw)
+        return int(raw[:10])  # Python refuses to read thousands of digits
     return default
 
 

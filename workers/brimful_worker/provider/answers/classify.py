@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -20,6 +21,10 @@ from brimful_worker.provider.answers.refusal import (
     visible_text,
 )
 
+_MAX_DEPTH = 100
+"""Levels of lists and objects in a completion. Deeper ones cannot be stored, or read again, by every JSON library."""
+_SLOW_CHARSETS = ("idna", "punycode", "undefined")
+"""The time that these decoders take grows with the square of the text."""
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?(?!utf-?8)([\w.:-]+)", re.IGNORECASE)
 """A declared charset other than UTF-8."""
 
@@ -38,7 +43,7 @@ def classify_answer(answer: Answer | TransportError, *, expected: int, prompts: 
         return classify_redirect(answer.status, answer.headers)
     document = parse_json(answer)
     if answer.status >= 400:
-        text = document if isinstance(document, str) else answer.body[:20_000].decode("utf-8", "replace")
+        text = document if isinstance(document, str) else answer.body[:4_000].decode("utf-8", "replace")
         return classify_refusal(answer.status, answer.headers, _any_error(document), text=text, now=now)
     if document is None:
         return _bad_answer(answer.status, _why_not_json(answer))
@@ -57,6 +62,10 @@ def classify_answer(answer: Answer | TransportError, *, expected: int, prompts: 
         if error is not None:
             return classify_refusal(answer.status, answer.headers, error, now=now)
         return _bad_answer(answer.status, f"none of {expected} choices has a text")
+    if answer.body.count(b"[") + answer.body.count(b"{") > _MAX_DEPTH and deeper_than(_MAX_DEPTH, document):
+        return replace(
+            _bad_answer(answer.status, f"JSON nested more than {_MAX_DEPTH} levels deep"), kind=Kind.PERMANENT
+        )
     document["choices"] = checked.choices
     if not checked.missing:
         return Classification(Kind.SUCCESS, completion=document, status=answer.status)
@@ -86,11 +95,30 @@ def parse_json(answer: Answer) -> Any:
         return orjson.loads(answer.body)
     except orjson.JSONDecodeError:
         pass
+    if answer.body[-64:].rstrip(b" \t\r\n\0")[-1:] not in (b"}", b"]"):
+        return None  # cut short; the slower parser need not find out
     charset = _CHARSET.search(answer.headers.get("content-type", ""))
+    if charset is not None and charset[1].lower() in _SLOW_CHARSETS:
+        return None
     try:
         return json.loads(answer.body.decode(charset[1]) if charset else answer.body)
     except (ValueError, LookupError, RecursionError):
         return None
+
+
+def deeper_than(levels: int, document: Any) -> bool:
+    """Whether lists and objects are nested more than ``levels`` deep. Takes no stack."""
+    level = [document]
+    for _ in range(levels):
+        level = [
+            child
+            for value in level
+            for child in (value.values() if isinstance(value, dict) else value)
+            if isinstance(child, (dict, list))
+        ]
+        if not level:
+            return False
+    return True
 
 
 def _any_error(document: Any) -> Mapping[str, Any] | None:

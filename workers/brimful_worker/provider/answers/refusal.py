@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from reprlib import Repr
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,6 +16,12 @@ from brimful_worker.provider.answers.answer import Classification, Kind
 from brimful_worker.provider.answers.retry_after import retry_after
 
 _MAX_MESSAGE_CHARS = 300
+_MAX_CODE_CHARS = 200
+_MAX_PAGE_CHARS = 4_000
+"""Of a body that is quoted. The time of a search for unclosed tags grows with its square."""
+_quote = Repr()
+"""Values that should have been texts, such as a list of faults, may be as large as the answer."""
+_quote.maxstring = _quote.maxother = 4 * _MAX_MESSAGE_CHARS
 
 _BUDGET = re.compile(
     r"^(?!.*(invalid|thinking|reasoning)).*budget|payment_required|billing|insufficient_(quota|tokens?|credits?|balance|funds|holds?)|out_of_(tokens|credits)"
@@ -47,7 +54,7 @@ def find_error(document: Any) -> Mapping[str, Any] | None:
     if isinstance(error, str) and error.strip():
         return {"message": error}
     if error is True or (isinstance(error, list) and error):
-        return {"message": str(document.get("message") or error)}
+        return {"message": _brief(document.get("message") or error)}
     if document.get("object") == "error" or (document.get("type") == "error" and "message" in document):
         return document
     return None
@@ -121,7 +128,8 @@ def _codes(error: Mapping[str, Any] | None) -> list[str]:
     inner = error.get("innererror") or error.get("inner_error")
     if isinstance(inner, dict):
         words.append(inner.get("code"))
-    return [re.sub(r"[\s\-.]+", "_", word.strip().lower()) for word in words if isinstance(word, str) and word.strip()]
+    texts = [word[:_MAX_CODE_CHARS].strip().lower() for word in words if isinstance(word, str)]
+    return [re.sub(r"[\s\-.]+", "_", text) for text in texts if text]
 
 
 def _implied_status(error: Mapping[str, Any] | None, codes: list[str]) -> int:
@@ -129,7 +137,8 @@ def _implied_status(error: Mapping[str, Any] | None, codes: list[str]) -> int:
     if error is not None:
         for name in ("status", "code", "status_code", "http_status"):
             value = error.get(name)
-            number = value if type(value) is int else int(value) if isinstance(value, str) and value.isdecimal() else 0
+            text = str(value) if type(value) is int else value
+            number = int(text) if isinstance(text, str) and len(text) == 3 and text.isdecimal() else 0
             if 400 <= number <= 599:
                 return number
     return next((status for code in codes for pattern, status in _STATUS_OF_CODE if pattern.search(code)), 0)
@@ -140,14 +149,14 @@ def _code(error: Mapping[str, Any] | None) -> str | None:
     if error is None:
         return None
     code = error.get("code") if error.get("code") is not None else error.get("type")
-    return None if code is None else one_line(str(code))
+    return None if code is None else one_line(_brief(code))
 
 
 def _message(status: int, error: Mapping[str, Any] | None, text: str) -> str:
     """``HTTP 500: the provider's message (its code)``, truncated."""
     if error is not None:
         message = error.get("message") or error.get("detail") or error.get("title") or ""
-        quoted = message if isinstance(message, str) else str(message)
+        quoted = _brief(message)
         code = _code(error)
         if code is not None and code not in quoted:
             quoted = f"{quoted} ({code})" if quoted else code
@@ -158,14 +167,18 @@ def _message(status: int, error: Mapping[str, Any] | None, text: str) -> str:
 
 def visible_text(text: str) -> str:
     """A body as one line: an HTML page's title, or else its text without tags, scripts and styles."""
+    text = text[:_MAX_PAGE_CHARS]
     if "<" in text[:2000]:
-        text = text[:20_000]
         title = re.search(r"<title[^>]*>(.*?)</title>", text, re.I | re.S)
         if title and title.group(1).strip():
             return " ".join(title.group(1).split())
         text = re.sub(r"<(script|style)\b.*?</\1>|<!--.*?-->", " ", text, flags=re.I | re.S)
         text = re.sub(r"<[^>]*>", " ", text)
-    return " ".join(text[:20_000].split())
+    return " ".join(text.split())
+
+
+def _brief(value: Any) -> str:
+    return value[: 4 * _MAX_MESSAGE_CHARS] if isinstance(value, str) else _quote.repr(value)
 
 
 def one_line(text: str) -> str:

@@ -5,8 +5,8 @@ This is the only module that uses parts of aiohttp that its documentation does n
 
 - ``connector.TCPConnector``: ``connect(req, traces, timeout)``, ``_create_connection``, ``_factory``, ``_loop``
 - ``connector.Connection``: ``protocol``, ``close()``, ``release()``
-- ``client_proto.ResponseHandler``: ``set_response_params``, ``read``, ``should_close``, ``connection_lost``, ``close``,
-  ``abort``, ``_payload``
+- ``client_proto.ResponseHandler``: ``set_response_params``, ``read``, ``should_close``, ``data_received``,
+  ``connection_lost``, ``close``, ``abort``, ``_payload``
 - ``streams.StreamReader``: ``is_eof``, ``exception``, ``set_exception``
 - ``client_reqrep.ClientRequest``: made without a session; ``headers``, ``is_ssl()``, ``proxy``
 - ``http_exceptions.HttpProcessingError``: raised by ``ResponseHandler.read``, and ``LineTooLong``, its cause
@@ -86,6 +86,19 @@ class ResponseProtocol(ResponseHandler):
 
     used = False
     """Whether a request was sent on this connection."""
+    received = 0
+    """Bytes since the last request was sent, compressed and with their framing."""
+    most = 0
+    """When more are received, the connection is aborted: framing without end is not seen by who reads the body."""
+    overflowed = False
+
+    def data_received(self, data: bytes) -> None:
+        self.received += len(data)
+        if self.most and self.received > self.most:
+            self.overflowed = True
+            self.abort()
+        else:
+            super().data_received(data)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         body = self._payload

@@ -17,6 +17,7 @@ import aiohttp
 
 from brimful.outcome import Cause
 from brimful_worker.provider.answers.answer import Answer, TransportError
+from brimful_worker.provider.transport.bodies import Bodies, BodyRefused
 from brimful_worker.provider.transport.connections import (
     Connection,
     Connector,
@@ -29,11 +30,13 @@ from brimful_worker.provider.transport.connections import (
 _SENT_AT_ONCE = 65_536
 """Bytes. When a larger request is refused, its body may not have left completely (TLS does not tell), and the next
 request would wait behind the rest: so the connection is dropped."""
-
-
+_MAX_HINTS = 16
+"""Interim responses (1xx) to one request."""
 _MAX_LINE_BYTES = 131_072
 _MAX_HEADERS = 2048
 """Of an answer's head. aiohttp's own limits, 8,190 bytes and 128 headers, are below what gateways send."""
+_MAX_HEAD_BYTES = 4 * 2**20
+"""Of an answer's whole head, and of what comes with its end."""
 
 
 class Grant(Protocol):
@@ -105,10 +108,6 @@ class HttpExchange:
         self.abort()
 
 
-class _TooLarge(ValueError):
-    """The answer exceeds the size limit."""
-
-
 class HttpClient:
     """One process's connections to one provider. Make it on the loop that uses it."""
 
@@ -122,14 +121,14 @@ class HttpClient:
         tls: ssl.SSLContext | bool = True,
         proxy: str | None = None,
     ) -> None:
-        """``headers`` are sent with every request; a body of more than ``max_bytes`` is not read.
+        """``headers`` are sent with every request; a body of more than ``max_bytes`` is refused (:mod:`.bodies`).
 
         ``timeout_s`` runs from the first byte written to the last byte read.
         """
         self._headers = headers
         self._timeout_s = timeout_s
         self._proxy = proxy
-        self._max_bytes = max_bytes
+        self._bodies = Bodies(max_bytes)
         self._connector = Connector(tls, connect_timeout_s)
 
     async def aclose(self) -> None:
@@ -163,6 +162,8 @@ class HttpClient:
         except (aiohttp.ClientError, HttpProcessingError, OSError, ValueError) as error:
             exchange.abort()
             error.__traceback__ = None  # the connection keeps the error, which would keep this frame
+            if connection is not None and getattr(connection.protocol, "overflowed", False):
+                error = BodyRefused("the answer's head, or its framing, is larger than brimful reads")
             return _timed_out(exchange) if exchange.timed_out else _transport_error(error, exchange)
         except BaseException:
             exchange.abort()
@@ -174,18 +175,17 @@ class HttpClient:
 
     async def _read(self, connection: Connection) -> Answer:
         protocol = connection.protocol
-        assert protocol is not None
+        assert isinstance(protocol, ResponseProtocol)
         message, content = await protocol.read()
+        hints = 0
         while 100 <= message.code < 200 and message.code != 101:  # an early hint; the answer follows
+            hints += 1
+            if hints > _MAX_HINTS:
+                raise BodyRefused(f"more than {_MAX_HINTS} interim responses (HTTP {message.code})")
             message, content = await protocol.read()
-        chunks: list[bytes] = []
-        size = 0
-        while chunk := await content.readany():
-            size += len(chunk)
-            if size > self._max_bytes:
-                raise _TooLarge
-            chunks.append(chunk)
-        return Answer(message.code, message.headers, chunks[0] if len(chunks) == 1 else b"".join(chunks))
+        protocol.most = 2 * self._bodies.max_bytes + _MAX_HEAD_BYTES
+        body = await self._bodies.read(content, error=not 200 <= message.code < 300)
+        return Answer(message.code, message.headers, body)
 
 
 def _send(connection: Connection, route: Route, body: bytes | None, exchange: HttpExchange) -> None:
@@ -200,6 +200,7 @@ def _send(connection: Connection, route: Route, body: bytes | None, exchange: Ht
     exchange.reused = protocol.used
     exchange.start(transport)
     protocol.used = True
+    protocol.received, protocol.most = 0, _MAX_HEAD_BYTES
     transport.write(route.head(body) + (body or b""))
 
 
@@ -233,6 +234,9 @@ def _transport_error(error: BaseException, exchange: HttpExchange) -> TransportE
             # The provider's next answers would be the same, and each of them is paid for.
             cause, permanent = Cause.BAD_ANSWER, True
             message = f"the answer's head is longer than brimful reads ({_MAX_LINE_BYTES:,} bytes a header)"
+        case HttpProcessingError() if "content-encoding" in str(error.message).lower():
+            cause = Cause.BAD_ANSWER
+            message = "the answer's compression cannot be decoded"
         case aiohttp.ClientResponseError() | HttpProcessingError():
             cause = Cause.BAD_ANSWER
             message = "the answer is not HTTP"
@@ -240,9 +244,9 @@ def _transport_error(error: BaseException, exchange: HttpExchange) -> TransportE
             stale = exchange.reused
             when = "before the request was sent" if not exchange.sent else "before an answer came"
             message = f"connection closed {when}: {_reason(error) if isinstance(error, OSError) else 'by the server'}"
-        case _TooLarge():
-            cause, abandoned = Cause.BAD_ANSWER, True
-            message = "the answer is larger than BRIMFUL_MAX_ANSWER_MB allows"
+        case BodyRefused():
+            cause, permanent, abandoned = Cause.BAD_ANSWER, not error.again, not error.complete
+            message = str(error)
         case ValueError():
             cause, permanent = Cause.BAD_REQUEST, True
             message = f"the request cannot be sent: {type(error).__name__}"
