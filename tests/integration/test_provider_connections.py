@@ -219,7 +219,7 @@ async def test_a_grant_past_its_deadline_keeps_the_connection(monkeypatch: pytes
         real = it.admission.slot
 
         @asynccontextmanager
-        async def slot(workload: Any = "batch", *, tokens: int = 0) -> AsyncIterator[Any]:
+        async def slot(workload: Any = "batch", *, tokens: int = 0, **_: Any) -> AsyncIterator[Any]:
             async with real(workload, tokens=tokens) as lease:
                 lease.wire_deadline = next(late)
                 yield lease
