@@ -21,7 +21,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from brimful.credentials import DOTENV, checked_url, first_set, key_file, read_key
 from brimful.errors import SettingError
 from brimful.names import MOST_WEIGHT
-from brimful.profile import DEFAULT_PROVIDER, Profile, ProviderChoice, choose_provider, get_profile
+from brimful.profile import DEFAULT_PROVIDER, Profile, ProviderChoice, choose_provider, get_profile, load_prices
 from brimful.redis_address import with_tls_files
 from brimful.setting_faults import FORMER_NAMES, fault_text, former_values, variable
 
@@ -49,6 +49,8 @@ class Settings(BaseSettings):
     Default: the one whose variables are set, or else acs."""
     profiles: Path | None = None
     """A TOML file with provider profiles of your own."""
+    prices: Path | None = None
+    """A TOML file with prices of models, which go before the profile's."""
     redis_ca_file: Path | None = None
     """Certificate authorities that sign Redis's certificate, besides the system's."""
     redis_cert_file: Path | None = None
@@ -199,8 +201,11 @@ class Settings(BaseSettings):
         """The provider's profile with the limits and the model of these settings."""
         names = ("slots", "starts", "window_s", "tokens", "model")
         # 0 starts or tokens: no such limit.
-        given = {name: value or None for name in names if (value := getattr(self, name)) is not None}
-        return get_profile(self.provider_choice.name, self.profiles).model_copy(update=given)
+        given: dict[str, Any] = {name: value or None for name in names if (value := getattr(self, name)) is not None}
+        profile = get_profile(self.provider_choice.name, self.profiles)
+        if self.prices is not None:
+            given["prices"] = {**load_prices(self.prices), **profile.prices}
+        return profile.model_copy(update=given)
 
     @cached_property
     def provider_choice(self) -> ProviderChoice:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from brimful.config import Settings
+from brimful.profile import Profile
 from brimful.run.display.display import Display
 from brimful.run.display.summary import Summary
 from brimful.run.input.reader import ReadOptions
@@ -38,9 +39,9 @@ def options(*inputs: Path | str, out: Path | str, read: dict[str, Any] | None = 
     return RunOptions(ReadOptions(tuple(Source(str(path)) for path in inputs), **reading), str(out), **more)
 
 
-def run(asked: RunOptions, driver: FakeDriver | None = None) -> Summary | None:
+def run(asked: RunOptions, driver: FakeDriver | None = None, *, profile: Profile = PROFILE) -> Summary | None:
     """The run's summary; None if the driver raised :class:`Killed`."""
-    prepared = prepare(asked, PROFILE)
+    prepared = prepare(asked, profile)
     try:
         session = Session(prepared, Display(table=False))
         return asyncio.run(session.run(None if prepared.complete else driver or FakeDriver()))

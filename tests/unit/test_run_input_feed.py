@@ -7,7 +7,7 @@ from typing import Any
 
 from brimful.packing.units import Recovered, Unit
 from brimful.request import Request
-from brimful.run.input.feed import Budget
+from brimful.run.input.budget import Budget
 from brimful.run.output.sidecar import Sidecar
 from support.fake_driver import FakeDriver
 from support.runs import PROFILE, options, prompts, run, write_lines
@@ -16,7 +16,7 @@ from support.runs import PROFILE, options, prompts, run, write_lines
 def test_a_budget_holds_the_tokens_of_lines_in_flight() -> None:
 
     request = Request.parse({"prompt": [1, 2], "max_tokens": 8}, PROFILE)
-    budget = Budget(25, used=4)
+    budget = Budget(25, used=4, profile=PROFILE)
     assert [budget.take(line, request, 1) for line in (1, 2, 3)] == [True, True, False]
     budget.free(1)
     budget.used = 10
@@ -27,7 +27,7 @@ def test_a_budget_holds_the_tokens_of_lines_in_flight() -> None:
 def test_little_is_in_flight_until_the_provider_has_counted_a_prompt() -> None:
     """100 digits may be 100 tokens; a line alone is sent if it probably fits."""
     request = Request.parse({"prompt": "7" * 100, "max_tokens": 1}, PROFILE)
-    budget = Budget(60)
+    budget = Budget(60, profile=PROFILE)
     assert budget.take(1, request, 1)
     assert not budget.take(2, request, 1)
     budget.learn([1], 50)
@@ -35,7 +35,7 @@ def test_little_is_in_flight_until_the_provider_has_counted_a_prompt() -> None:
     budget.used = 51
     assert not budget.take(2, request, 1)
     assert not budget.holding
-    budget = Budget(1000)
+    budget = Budget(1000, profile=PROFILE)
     assert sum(budget.take(line, request, 1) for line in range(30)) == 9
     budget.learn([0], 25)
     assert [budget.take(line, request, 1) for line in range(9, 40)].count(True) > 15
@@ -43,8 +43,8 @@ def test_little_is_in_flight_until_the_provider_has_counted_a_prompt() -> None:
 
 def test_a_prompt_that_is_asked_in_several_requests_is_held_as_often() -> None:
     request = Request.parse({"prompt": [1] * 10, "max_tokens": 1, "n": 4}, PROFILE)
-    assert Budget(44).take(1, request, 4, 4)
-    assert not Budget(43).take(1, request, 4, 4)
+    assert Budget(44, profile=PROFILE).take(1, request, 4, 4)
+    assert not Budget(43, profile=PROFILE).take(1, request, 4, 4)
 
 
 def test_the_budget_of_prompts_of_digits_is_exceeded_by_what_is_in_flight_at_most(tmp_path: Path) -> None:

@@ -59,6 +59,12 @@ def run(
         bool, typer.Option("--keep-going", help="Go on though every request is refused in the same words.")
     ] = False,
     budget_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens that the whole run may use.")] = None,
+    budget: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0001, help="Money that the whole run may cost, by the prices of BRIMFUL_PRICES or the profile."
+        ),
+    ] = None,
     pack: Pack = "auto",
     workload: Annotated[str, typer.Option(help="batch, or interactive, which is served before batch.")] = "batch",
     weight: Annotated[
@@ -95,6 +101,7 @@ def run(
         fresh=fresh,
         keep_going=keep_going,
         budget_tokens=budget_tokens,
+        budget=budget,
         workers=workers,
         rehearse=rehearse,
     )

@@ -159,8 +159,9 @@ class _Launch:
         if self._prepared.paths is None:
             return None
         words = [word for word in self._options.command if word != "--fresh"]
-        if summary.ended == "budget" and self._prepared.options.budget_tokens is not None:
-            return f"{shlex.join(words)}   # with more --budget-tokens"
+        options = self._prepared.options
+        if summary.ended == "budget" and (options.budget_tokens is not None or options.budget is not None):
+            return f"{shlex.join(words)}   # with more {'--budget' if options.budget else '--budget-tokens'}"
         if summary.ended != "done" or summary.left:
             return shlex.join(words)
         if summary.failed_passing:

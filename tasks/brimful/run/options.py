@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from brimful.errors import UsageError
+from brimful.names import Workload
 from brimful.packing.units import PackOption
 from brimful.profile import Profile
 from brimful.run.input.reader import ReadOptions
@@ -29,12 +30,19 @@ class RunOptions:
     keep_going: bool = False
     """Go on though the provider refuses the first requests in the same words."""
     budget_tokens: int | None = None
+    budget: float | None = None
+    """Money, in the currency of the prices."""
     workers: int | None = None
     rehearse: bool = False
 
     @property
     def to_stdout(self) -> bool:
         return self.output == "-"
+
+    @property
+    def batch(self) -> bool:
+        """Whether requests have the workload batch, which may cost less."""
+        return self.read.workload is Workload.BATCH
 
     def parameters(self, profile: Profile) -> dict[str, Any]:
         """The options that decide texts and output format, JSON-ready: a resumed run must have the same ones."""

@@ -13,8 +13,9 @@ from brimful.packing.units import Unit
 from brimful.profile import Profile
 from brimful.run.display.stats import Counts
 from brimful.run.files import RunFiles
+from brimful.run.input.budget import Budget, no_price
 from brimful.run.input.changes import InputChanges
-from brimful.run.input.feed import Budget, Feed
+from brimful.run.input.feed import Feed
 from brimful.run.input.line_sets import Ranges
 from brimful.run.input.reader import BadLine, Entry
 from brimful.run.input.survey import Survey, survey
@@ -76,10 +77,16 @@ class Prepared:
             errors=self.errors,
             changes=self.changes,
             surveyed=self.survey is not None,
-            budget=Budget(self.options.budget_tokens, self.counts.tokens),
+            budget=self._budget(),
             on_bad=on_bad,
             store=self.files.digests.store if self.files is not None else lambda: None,
         )
+
+    def _budget(self) -> Budget:
+        options = self.options
+        budget = Budget(options.budget_tokens, money=options.budget, profile=self.profile, batch=options.batch)
+        budget.count(self.counts.by_model)
+        return budget
 
     def close(self) -> None:
         if self.files is not None:
@@ -92,6 +99,9 @@ def prepare(options: RunOptions, profile: Profile, say: Callable[[str], None] = 
     Raises UsageError and InputError, each naming what is wrong, where, and the way out.
     """
     options.read.check()
+    model = options.read.defaults.get("model", profile.model)
+    if options.budget is not None and model is not None and profile.price(str(model)) is None:
+        raise no_price(str(model))
     if options.to_stdout:
         return _to_stdout(options, profile)
     files = RunFiles(options, profile)

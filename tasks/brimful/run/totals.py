@@ -34,6 +34,17 @@ class Totals:
         """Requests read so far that have neither succeeded nor failed."""
         return max(0, self._requests - self._prepared.done.lines - self._collector.failed)
 
+    @property
+    def _cost(self) -> float | None:
+        cost = self._prepared.profile.cost(self._prepared.counts.by_model, batch=self._prepared.options.batch)
+        return None if cost is None else round(cost, 6)
+
+    @property
+    def _unpriced(self) -> list[str]:
+        """Models without a price, if others have one."""
+        models = self._prepared.counts.by_model
+        return [] if self._cost is None else [name for name in models if self._prepared.profile.price(name) is None]
+
     def _retries(self, drive: DriveStatus) -> dict[str, int]:
         collected = self._collector.retries
         causes = {**collected, **drive.retries}
@@ -51,6 +62,8 @@ class Totals:
             new_rollouts=counts.rollouts - self.resumed,
             tokens=counts.tokens,
             budget=prepared.options.budget_tokens,
+            cost=self._cost,
+            money=prepared.options.budget,
             retries=self._retries(drive),
             drive=drive,
             stopping=stopping,
@@ -83,6 +96,8 @@ class Totals:
             failed_passing=errors.transient if errors else 0,
             tokens=counts.tokens,
             unmetered_tokens=self._feed.budget.unmetered,
+            cost=self._cost,
+            unpriced=self._unpriced,
             estimated=counts.estimated,
             prompt_tokens=counts.prompt_tokens,
             completion_tokens=counts.completion_tokens,

@@ -9,10 +9,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from brimful.errors import RequestTooLarge
+from brimful.names import Workload
 from brimful.packing.packing import slices_of
+from brimful.packing.token_ratio import PromptSize, TokenRatio
 from brimful.packing.units import PackOption, Unit
-from brimful.profile import Profile
-from brimful.run.display.summary import duration
+from brimful.profile import Profile, Tokens
+from brimful.run.display.summary import duration, money
 from brimful.run.input.reader import Entry, ReadOptions
 from brimful.run.input.survey import survey
 
@@ -32,6 +34,8 @@ class Validation:
     rollouts: int = 0
     tokens_at_most: int | None = 0
     """Sampled tokens; None if a line leaves ``max_tokens`` to the provider."""
+    cost_at_most: float | None = 0.0
+    """By the profile's prices, with estimated prompts; None if a price or a ``max_tokens`` is missing."""
     split: int = 0
     """Lines too large for one request."""
     models: dict[str, int] = field(default_factory=dict)
@@ -78,6 +82,7 @@ class Validation:
             ("input", f"{self.lines:,} lines, {self.requests:,} requests, {self.bad:,} bad"),
             ("rollouts", f"{self.rollouts:,}"),
             ("tokens", at_most),
+            *([] if not self.cost_at_most else [("cost", f"at most {money(self.cost_at_most)}")]),
             ("models", ", ".join(f"{name} {count:,}" for name, count in sorted(self.models.items())) or "–"),
             ("pack off", f"{_requests(self.calls_off)}, {duration(self.seconds_off)} at best"),
             ("packed", f"{packed}, {duration(self.seconds_packed)} at best"),
@@ -110,6 +115,7 @@ def validate(
     found = Validation(latency_s=latency_s or _ASSUMED_S)
     slices: Counter[str] = Counter()
     limits: dict[str, int] = {}
+    ratio = TokenRatio()
 
     def note(entry: Entry) -> None:
         if not isinstance(entry.item, Unit):
@@ -123,6 +129,12 @@ def validate(
             found.tokens_at_most = None
         else:
             found.tokens_at_most += request.choices * request.max_tokens
+        price = profile.price(model)
+        if price is None or request.max_tokens is None or found.cost_at_most is None:
+            found.cost_at_most = None
+        else:
+            tokens = Tokens(prompt=ratio.likely(PromptSize.of(request.prompts)), completion=request.asked)
+            found.cost_at_most += price.cost(tokens, batch=request.workload is Workload.BATCH)
         for key, _ in slices_of(entry.item, profile):
             cut += 1
             slices[key.key] += 1

@@ -157,6 +157,7 @@ TOKENS = Counter(
     ("kind",),
     values=(("prompt", "completion"),),
 )
+COST = Counter("brimful_cost_total", "Cost of completions by the profile's prices, in their currency.", "money")
 ATTEMPT_SECONDS = Histogram(
     "brimful_attempt_seconds", "One attempt, from the wire to the last byte.", "seconds", ("mode",), buckets=_WIRE_S
 )

@@ -101,7 +101,7 @@ class _Sampling:
 
     def __post_init__(self) -> None:
         self.assembly = Assembly(self.request)
-        self.stats = RequestStats(self.request)
+        self.stats = RequestStats(self.request, self.sampler.settings.profile)
 
     async def run(self) -> Outcome:
         """Steps until there is an outcome; raises TimeoutError, with the clock expired, at the deadline."""

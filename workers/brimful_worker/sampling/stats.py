@@ -7,8 +7,9 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from brimful.names import Mode
+from brimful.names import Mode, Workload
 from brimful.outcome import Cause, Failure, Outcome
+from brimful.profile import Profile, Tokens
 from brimful.request import Request
 from brimful_worker.metrics import catalogue as metrics
 from brimful_worker.provider.answers.answer import Classification
@@ -24,6 +25,7 @@ class RequestStats:
     """All times are seconds."""
 
     request: Request
+    profile: Profile
     attempts: int = 0
     retries: dict[str, int] = field(default_factory=dict)
     waited_s: float = 0.0
@@ -97,7 +99,7 @@ class RequestStats:
             metrics.REQUESTS.inc(self.request.mode.value, failure.cause.value if failure is not None else "ok")
             if completion is not None:
                 metrics.ROLLOUTS.inc(by=len(completion["choices"]))
-                _count_tokens(completion.get("usage"))
+                self._count_tokens(completion)
         return Outcome(
             id=self.request.id,
             completion=completion,
@@ -113,9 +115,16 @@ class RequestStats:
             unmetered_tokens=self.unmetered_tokens,
         )
 
-
-def _count_tokens(usage: Any) -> None:
-    for kind in ("prompt", "completion"):
-        tokens = usage.get(f"{kind}_tokens") if isinstance(usage, dict) else None
-        if isinstance(tokens, int) and tokens > 0:
-            metrics.TOKENS.inc(kind, by=tokens)
+    def _count_tokens(self, completion: dict[str, Any]) -> None:
+        usage = completion.get("usage")
+        if not isinstance(usage, dict):
+            return
+        for kind in ("prompt", "completion"):
+            tokens = usage.get(f"{kind}_tokens")
+            if isinstance(tokens, int) and tokens > 0:
+                metrics.TOKENS.inc(kind, by=tokens)
+        model = str(completion.get("model") or self.request.fields.get("model") or self.profile.model)
+        if (price := self.profile.price(model)) is not None:
+            counted = Tokens()
+            counted.add(usage)
+            metrics.COST.inc(by=price.cost(counted, batch=self.request.workload is Workload.BATCH))

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from brimful.packing.units import DriveStatus
-from brimful.run.display.summary import duration
+from brimful.run.display.summary import duration, money
 from brimful.state.status import Status
 
 ReadStatus = Callable[[], Awaitable[Status | None]]
@@ -28,6 +28,11 @@ class Progress:
     """Those of this try."""
     tokens: int
     budget: int | None = None
+    """Tokens."""
+    cost: float | None = None
+    """In the currency of the prices; None without any."""
+    money: float | None = None
+    """The budget in that currency."""
     retries: dict[str, int] = field(default_factory=dict)
     """Failed attempts by cause."""
     drive: DriveStatus = field(default_factory=DriveStatus)
@@ -86,9 +91,18 @@ def plain_line(progress: Progress, fleet: Status | None, per_minute: float, seco
     if progress.failed:
         words.append(f"failed {progress.failed:,}")
     words.append(f"tokens {progress.tokens:,}")
+    if (cost := cost_text(progress)) is not None:
+        words.append(f"cost {cost}")
     if seconds_left is not None:
         words.append(f"about {duration(seconds_left)} to go")
     return ", ".join(words)
+
+
+def cost_text(progress: Progress) -> str | None:
+    """``0.42``, or ``0.42 of 5.00`` with a budget; None without prices."""
+    if progress.cost is None:
+        return None
+    return money(progress.cost) + (f" of {money(progress.money)}" if progress.money is not None else "")
 
 
 def waiting_for_window(progress: Progress, fleet: Status | None) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from brimful.packing.usage import ESTIMATED
+from brimful.profile import Tokens
 
 _RATIO = math.log(1.02)
 _FLOOR = 0.001
@@ -65,6 +66,7 @@ class Counts:
         """With a usage that brimful estimated."""
         self.prompt_tokens = 0
         self.completion_tokens = 0
+        self.by_model: dict[str, Tokens] = {}
 
     def add(self, record: Mapping[str, Any]) -> None:
         self.rollouts += 1
@@ -76,6 +78,8 @@ class Counts:
         self.estimated += bool(usage.get(ESTIMATED))
         self.prompt_tokens += usage.get("prompt_tokens") or 0
         self.completion_tokens += usage.get("completion_tokens") or 0
+        if usage:
+            self.by_model.setdefault(str(record.get("model")), Tokens()).add(usage)
 
     @property
     def tokens(self) -> int:

@@ -41,6 +41,10 @@ class Summary:
     unmetered_tokens: int = 0
     """Besides, the most that attempts without the provider's count may have used, over all tries: those that were cut
     off, timed out, were reset, or ended with their worker."""
+    cost: float | None = None
+    """Of these tokens by the prices of the profile or BRIMFUL_PRICES, in their currency; None without any."""
+    unpriced: list[str] = field(default_factory=list)
+    """Models without a price, which ``cost`` leaves out."""
     estimated: int = 0
     """Rollouts whose tokens brimful estimated, since the provider's usage is missing or cannot be right."""
     prompt_tokens: int = 0
@@ -99,6 +103,9 @@ class Summary:
         if self.unmetered_tokens:
             tokens += f", and up to {self.unmetered_tokens:,} in attempts that the provider reported no usage for"
         rows.append(("tokens", tokens))
+        if self.cost is not None:
+            without = f", without {', '.join(self.unpriced)}, which have no price" if self.unpriced else ""
+            rows.append(("cost", f"{money(self.cost)}{without}"))
         if self.estimated:
             text = f"the tokens of {self.estimated:,} rollouts: the provider's usage is missing or cannot be right"
             rows.append(("estimated", text))
@@ -162,6 +169,11 @@ def exit_code_of(ended: str, failed: int) -> ExitCode:
         "error": ExitCode.INTERNAL,
     }
     return codes.get(ended, ExitCode.FAILURES if failed else ExitCode.OK)
+
+
+def money(amount: float) -> str:
+    """Two decimals; four below one."""
+    return f"{amount:,.2f}" if amount >= 1 else f"{amount:.4f}"
 
 
 def duration(seconds: float) -> str:

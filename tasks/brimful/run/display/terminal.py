@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from brimful.run.display.display import Display
-from brimful.run.display.progress import Progress, Rate, ReadStatus, details, waiting_for_window, window_full
+from brimful.run.display.progress import Progress, Rate, ReadStatus, cost_text, details, waiting_for_window, window_full
 from brimful.run.display.summary import Summary, duration
 from brimful.state.status import Status
 
@@ -80,6 +80,7 @@ def draw(progress: Progress, fleet: Status | None, per_minute: float, seconds_le
         ("", idle) if (idle := waiting_for_window(progress, fleet)) else ("a minute", f"{per_minute:,.0f}"),
         *details(progress, fleet),
         ("tokens", f"{progress.tokens:,}{budget}"),
+        *([("cost", cost)] if (cost := cost_text(progress)) is not None else []),
     ]
     if progress.failed:
         words.append(("failed", f"{progress.failed:,}"))

@@ -9,16 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
-from functools import reduce
-from operator import add
-from typing import NamedTuple
 
 from brimful.errors import InputError
 from brimful.packing.request_size import most_choices
-from brimful.packing.token_ratio import PromptSize, TokenRatio
 from brimful.packing.units import Unit
 from brimful.profile import Profile
-from brimful.request import Request
+from brimful.run.input.budget import Budget
 from brimful.run.input.changes import InputChanges
 from brimful.run.input.reader import BadLine, Entry, Reader, ReadOptions
 from brimful.run.input.survey import Survey
@@ -27,75 +23,6 @@ from brimful.run.output.errors_file import ErrorsFile
 from brimful.runtime.threads import batches_in_thread
 
 _LINES_PER_YIELD = 256  # of a file, before other tasks of the event loop run
-
-
-class _Hold(NamedTuple):
-    """What a line in flight may use."""
-
-    size: PromptSize
-    """Of its prompts."""
-    calls: int
-    """Requests that the provider counts the prompts in."""
-    asked: int
-    """Tokens that it may generate."""
-
-
-class Budget:
-    """Tokens that a run may use, all tries together. A line in flight holds the most that it may use."""
-
-    def __init__(self, tokens: int | None, used: int = 0) -> None:
-        """``tokens`` None: no limit. ``used``: what the provider has counted so far."""
-        self.tokens = tokens
-        self.used = used
-        self.unmetered = 0
-        """What attempts without the provider's count may have used besides."""
-        self.reached = False
-        """A line did not fit though no other one held tokens."""
-        self._ratio = TokenRatio()
-        self._held: dict[int, _Hold] = {}
-        self._sum = 0
-        """What all of these may use, by the ratio in its revision ``_revision``."""
-        self._revision = 0
-
-    def take(self, line: int, request: Request, rollouts: int, calls: int = 1) -> bool:
-        """Hold the tokens that a line may use. False when they do not fit beside those held and used.
-
-        ``calls``: requests among which its choices are divided; the provider counts its prompts in each.
-        """
-        if self.tokens is None:
-            return True
-        size = PromptSize.of(request.prompts)
-        hold = _Hold(size, calls, -(-request.asked * rollouts // request.choices))
-        if self._revision != self._ratio.revision:
-            self._revision = self._ratio.revision
-            self._sum = sum(map(self._most, self._held.values()))
-        left = self.tokens - self.used - self.unmetered - self._sum
-        # Until the provider has counted a prompt, a line alone may use more than it probably will.
-        fits = self._most(hold) <= left or (not self._held and not self._ratio.known and self._likely(hold) <= left)
-        if fits:
-            self._held[line] = hold
-            self._sum += self._most(hold)
-        return fits
-
-    def learn(self, lines: Iterable[int], prompt_tokens: int) -> None:
-        """The provider has counted so many tokens in the prompts of a request for these lines."""
-        holds = [self._held[line] for line in lines if line in self._held]
-        if holds and all(hold.calls == 1 for hold in holds):
-            self._ratio.learn(reduce(add, (hold.size for hold in holds)), prompt_tokens)
-
-    def free(self, line: int) -> None:
-        if (hold := self._held.pop(line, None)) is not None and self._revision == self._ratio.revision:
-            self._sum -= self._most(hold)
-
-    def _most(self, hold: _Hold) -> int:
-        return hold.calls * self._ratio.most(hold.size) + hold.asked
-
-    def _likely(self, hold: _Hold) -> int:
-        return hold.calls * self._ratio.likely(hold.size) + hold.asked
-
-    @property
-    def holding(self) -> bool:
-        return bool(self._held)
 
 
 @dataclass

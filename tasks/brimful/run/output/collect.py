@@ -74,8 +74,8 @@ class Collector:
             self.done.add(*place, of)
         for record in records:
             self.counts.add(record)
-        feed.budget.used = self.counts.tokens
-        if feed.budget.tokens is not None:
+        feed.budget.count(self.counts.by_model)
+        if feed.budget.limited:
             self._learn(batch, feed)
         if records:
             self.record_undecided()

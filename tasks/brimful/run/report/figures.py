@@ -62,6 +62,12 @@ class RunFigures:
     slowest: list[dict[str, Any]] = field(default_factory=list)
     sidecar: Sidecar | None = None
 
+    @property
+    def cost(self) -> float | None:
+        """As the last try told it; None without prices."""
+        tries = self.sidecar.tries if self.sidecar is not None else []
+        return next((one["summary"].get("cost") for one in reversed(tries) if "summary" in one), None)
+
 
 def read_run(output: Path) -> RunFigures:
     """Raises UsageError if ``output`` is not a run's, InputError naming a line that is not a record of one."""

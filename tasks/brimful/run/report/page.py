@@ -12,7 +12,7 @@ from string import Template
 from typing import Any
 
 from brimful.run.display.stats import Histogram
-from brimful.run.display.summary import duration
+from brimful.run.display.summary import duration, money
 from brimful.run.output.paths import RunPaths
 from brimful.run.report.charts import FULL, Series, bar_list, chart
 from brimful.run.report.figures import RunFigures, Timeline, read_run
@@ -113,6 +113,7 @@ def _tiles(figures: RunFigures, active_s: int) -> str:
         (f"{counts.rollouts:,}", "rollouts"),
         (f"{counts.rollouts / active_s * 60:,.0f}", "a minute"),
         (f"{counts.tokens:,}", "tokens"),
+        *([] if figures.cost is None else [(money(figures.cost), "cost")]),
         (f"{figures.requests:,}", f"requests ({figures.packed:,} packed)"),
         (f"{figures.attempts:,}", f"attempts, {figures.rate_limited:,} × 429"),
         (f"{failed:,}", "failed"),

@@ -1,4 +1,4 @@
-"""Provider profiles, read from TOML: a provider's limits, sizes, endpoints and variables; and which one is meant.
+"""Provider profiles, read from TOML: a provider's limits, sizes, endpoints, headers and variables.
 
 The built-in profiles are in ``profiles.toml``; the file that ``BRIMFUL_PROFILES`` names adds others or overrides them.
 """
@@ -6,22 +6,18 @@ The built-in profiles are in ``profiles.toml``; the file that ``BRIMFUL_PROFILES
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Mapping
 from fnmatch import fnmatch
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from brimful.errors import SettingError
 from brimful.names import Mode
-
-DEFAULT_PROVIDER = "acs"
-_SHARED = ("OPENAI_BASE_URL", "OPENAI_API_KEY")
-"""Variables that every client of the protocol knows, whichever provider it is pointed to."""
+from brimful.profile.prices import Price, Tokens
 
 
 class Profile(BaseModel):
@@ -53,6 +49,8 @@ class Profile(BaseModel):
     """The default model."""
     max_completion_tokens: tuple[str, ...] = ()
     """Models, * standing for any part, whose chats take ``max_completion_tokens`` in place of ``max_tokens``."""
+    prices: dict[str, Price] = Field(default_factory=dict)
+    """Model, * standing for any part, → what it costs; the first that fits counts."""
     extra_body: dict[str, Any] = Field(default_factory=dict)
     """Fields of every request that does not have them itself."""
     modes: tuple[Mode, ...] = Field((Mode.COMPLETION, Mode.CHAT), min_length=1)
@@ -79,6 +77,17 @@ class Profile(BaseModel):
     """Whether a poll of a Job counts as a start."""
     per_process: int = Field(5000, ge=1)
     """Most requests in flight of one process."""
+
+    def cost(self, used: Mapping[str, Tokens], *, batch: bool) -> float | None:
+        """What the tokens of these models cost; None where none of them has a price."""
+        prices = [(price, tokens) for model, tokens in used.items() if (price := self.price(model)) is not None]
+        return sum(price.cost(tokens, batch=batch) for price, tokens in prices) if prices else None
+
+    def price(self, model: str) -> Price | None:
+        """What a model costs; None if that is not known."""
+        return self.prices.get(model) or next(
+            (price for known, price in self.prices.items() if fnmatch(model, known)), None
+        )
 
 
 @lru_cache
@@ -117,39 +126,3 @@ def get_profile(name: str, extra: Path | None = None) -> Profile:
             f"unknown provider {name!r}: known are {known}; BRIMFUL_PROFILES can name a TOML file with others"
         )
     return profiles[name]
-
-
-class ProviderChoice(NamedTuple):
-    name: str
-    why: str = ""
-    """What told it; empty where nothing did."""
-    sure: bool = True
-    """Whether a variable of its own told it. OPENAI_API_KEY may be set for another program."""
-
-
-def choose_provider(extra: Path | None, first_set: Callable[[tuple[str, ...]], str | None]) -> ProviderChoice:
-    """The first profile of which a variable of its own is set; else what OPENAI_BASE_URL and OPENAI_API_KEY tell.
-
-    ``extra``: the file of further profiles. ``first_set``: the value of the first of some variables that is set. An
-    OPENAI_BASE_URL of an unknown host leaves the default. Raises
-    SettingError.
-    """
-    profiles = load_profiles(extra).values()
-    for profile in profiles:
-        for name in (*profile.base_env, *profile.key_env):
-            if name not in _SHARED and first_set((name, f"{name}_FILE")):
-                return ProviderChoice(profile.name, f"{name} is set")
-    if base := first_set(_SHARED[:1]):
-        host = urlsplit(base).hostname or ""
-        found = _of_host(profiles, host)
-        if found is None:
-            why = f"the default; --provider local or openai may fit OPENAI_BASE_URL = {host} better"
-            return ProviderChoice(DEFAULT_PROVIDER, why)
-        return ProviderChoice(found, f"OPENAI_BASE_URL names {host}")
-    if first_set((_SHARED[1], f"{_SHARED[1]}_FILE")):
-        return ProviderChoice("openai", "OPENAI_API_KEY is set", sure=False)
-    return ProviderChoice(DEFAULT_PROVIDER)
-
-
-def _of_host(profiles: Iterable[Profile], host: str) -> str | None:
-    return next((profile.name for profile in profiles if any(fnmatch(host, known) for known in profile.hosts)), None)
