@@ -2,7 +2,7 @@
 
 *limiters* compares brimful's admission with its public peers: same machine, same server, same work, one after another.
 *tasks* compares its workers with plain Celery's, *awaited* measures a client's loop. *packing*, *thousands* and
-*million* are whole runs; see those modules. About 35 minutes, with ``--quick`` about 13.
+*million* are whole runs, *groups* is for RL trainers; see those modules. About 45 minutes, with ``--quick`` about 18.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import awaited
+import groups
 import million
 import packing
 import tasks
@@ -42,6 +43,7 @@ RUNS = {
     "awaited": awaited.main,
     "thousands": thousands.main,
     "million": million.main,
+    "groups": groups.main,
 }
 
 

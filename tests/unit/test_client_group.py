@@ -37,6 +37,12 @@ async def test_each_prompt_s_samples_come_together() -> None:
         assert all(sample.usage for sample in group.samples)
 
 
+async def test_without_prompts_there_are_no_groups() -> None:
+    with Backend():
+        async with AsyncFleet() as fleet:
+            assert await collect(fleet, [], n=2) == []
+
+
 def test_the_blocking_client_has_them_too() -> None:
     with Backend(), Fleet() as fleet, fleet.group(PROMPTS, n=2) as groups:
         assert [group.texts for group in groups] == [["text", "text"]] * 6

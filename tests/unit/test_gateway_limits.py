@@ -131,6 +131,15 @@ def test_latency() -> None:
     assert options.seconds(max_tokens=32, choices=1, random=0.0) == pytest.approx(0.26)
 
 
+def test_a_heavy_tail() -> None:
+    options = GatewayOptions(latency_s=1.0, per_token_s=0.0, tail=0.5)
+    assert options.seconds(max_tokens=8, choices=1, tail=0.0) == pytest.approx(1.0)
+    assert options.seconds(max_tokens=8, choices=1, tail=0.99) == pytest.approx(10.0)
+    assert options.seconds(max_tokens=8, choices=1, tail=1 - 1e-12) == 100.0
+    # As slow as the slowest of eight: all of them are below the 99th percentile with a chance of 0.99^8.
+    assert options.seconds(max_tokens=8, choices=8, tail=0.99**8) == pytest.approx(10.0)
+
+
 def test_options_change_all_or_nothing() -> None:
     options = GatewayOptions()
     with pytest.raises(SettingError, match="waiters"):

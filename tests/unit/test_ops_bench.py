@@ -87,5 +87,5 @@ def test_the_bench_is_a_command(tmp_path: Path) -> None:
     assert "'brimful'" in done.stderr
     done = subprocess.run([sys.executable, BENCH, "--help"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0
-    for part in ("limiters", "packing", "thousands", "million"):
+    for part in ("limiters", "packing", "thousands", "million", "groups"):
         assert part in done.stdout

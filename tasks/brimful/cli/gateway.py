@@ -29,10 +29,13 @@ def gateway(
         bool, typer.Option("--proportional", help="Multiply the latency by the number of choices.")
     ] = False,
     jitter: Annotated[float, typer.Option(min=0.0, max=1.0, help="Random part of the latency, 0 to 1.")] = 0.0,
+    tail: Annotated[
+        float, typer.Option(min=0.0, max=2.0, help="Heavy tail of the latency; at 0.5, 1 % take over 10 times as long.")
+    ] = 0.0,
     faults: Annotated[
         str, typer.Option(help='Faults, such as "500:0.05,502html:0.03,reset:x2"; "list" lists them.')
     ] = "",
-    seed: Annotated[int, typer.Option(help="Seed of the random faults and jitter.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the random faults, jitter and tail.")] = 0,
     budget: Annotated[int | None, typer.Option(min=0, help="Tokens that the key has; default: unlimited.")] = None,
     budget_status: Annotated[int, typer.Option(min=400, max=499, help="Status when the budget is used up.")] = 402,
     retry_after: Annotated[

@@ -54,8 +54,13 @@ class Generation:
     async def respond(self, fault: Fault | None, http: web.BaseRequest | None) -> web.StreamResponse:
         """Take the request's time, then answer it, or let the fault do so. ``http`` is None for a Job."""
         core, request = self._core, self._request
-        draw = core.jitter.random() if core.options.jitter else 0.5
-        self._seconds = core.options.seconds(max_tokens=request.max_tokens, choices=request.choices, random=draw)
+        options = core.options
+        self._seconds = options.seconds(
+            max_tokens=request.max_tokens,
+            choices=request.choices,
+            random=core.jitter.random() if options.jitter else 0.5,
+            tail=core.jitter.random() if options.tail else 0.0,
+        )
         self._until = time.monotonic() + self._seconds
         context = FaultContext(http, core.retry_after, self.answer, self.leave, self.deliver)
         if request.stream and http is not None and (fault is None or fault.after_work):

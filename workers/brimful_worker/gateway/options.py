@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from brimful.errors import SettingError
 
 _Count = Annotated[int, Field(ge=1)]
+_LONGEST_TAIL = 100.0
 _Seconds = Annotated[float, Field(ge=0)]
 
 
@@ -39,6 +40,9 @@ class GatewayOptions(BaseModel):
     """Multiply the latency by the number of choices: a provider on which packing does not pay."""
     jitter: float = Field(0.0, ge=0)
     """Multiply the latency by a random factor in 1 +- jitter."""
+    tail: float = Field(0.0, ge=0, le=2)
+    """A heavy tail: multiply the latency of each choice by u^-tail (at most 100), where u is uniform in (0, 1]; a
+    request takes as long as its slowest choice. At 0.5, every hundredth choice takes over 10 times as long."""
 
     shared_tokens_per_s: float | None = Field(None, gt=0)
     """Tokens a second that all running requests share, as those of one local server; replaces ``per_token_s``."""
@@ -72,7 +76,7 @@ class GatewayOptions(BaseModel):
     faults: Any = ""
     """Faults to inject, as in ``500:0.05,reset:x2``, or a list of rules; see :mod:`.faults.rules`."""
     seed: int = 0
-    """Seed of the randomness of faults and jitter."""
+    """Seed of the randomness of faults, jitter and tail."""
     text: Literal["english", "unicode"] = "english"
     """``unicode`` mixes line breaks of every kind, quotes, emoji and lone surrogates among the words."""
 
@@ -104,10 +108,15 @@ class GatewayOptions(BaseModel):
         for name in changes:
             setattr(self, name, getattr(checked, name))
 
-    def seconds(self, *, max_tokens: int, choices: int, random: float = 0.5) -> float:
-        """Latency of a request for ``choices`` = prompts x n of ``max_tokens`` each; ``random`` in [0, 1) is jitter."""
+    def seconds(self, *, max_tokens: int, choices: int, random: float = 0.5, tail: float = 0.0) -> float:
+        """Latency of a request for ``choices`` = prompts x n of ``max_tokens`` each. ``random`` in [0, 1) is jitter;
+        ``tail`` in [0, 1) says how slow the slowest choice is: the request's place among all of this size."""
         if self.proportional:
             seconds = (self.latency_s + self.per_token_s * max_tokens) * choices
         else:
             seconds = self.latency_s + self.per_token_s * max_tokens * (1 + self.batch_factor * (choices - 1))
-        return max(0.0, seconds * (1 + self.jitter * (2 * random - 1)))
+        seconds *= 1 + self.jitter * (2 * random - 1)
+        if self.tail:
+            least_u = max(1 - tail ** (1 / choices), 1e-9)  # of so many choices
+            seconds *= min(least_u**-self.tail, _LONGEST_TAIL)
+        return max(0.0, seconds)
