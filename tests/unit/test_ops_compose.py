@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -115,3 +116,22 @@ def test_the_image_runs_as_an_unprivileged_user() -> None:
     assert user is not None
     assert int(user[1]) >= 1000
     assert "PIP_CONSTRAINT=/src/constraints.txt" in text
+
+
+def test_the_images_licence_is_the_projects() -> None:
+    licence = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["license"]
+    assert f'org.opencontainers.image.licenses="{licence}"' in DOCKERFILE.read_text("utf-8")
+
+
+def test_the_worker_is_nowhere_process_1_of_its_container(services: dict[str, dict[str, Any]]) -> None:
+    """The guardian could not kill it."""
+    assert services["worker"]["init"] is True
+    [pod] = [
+        document["spec"]["template"]["spec"]
+        for document in yaml.safe_load_all((ROOT / "ops" / "k8s" / "worker.yaml").read_text("utf-8"))
+        if document["kind"] == "Deployment"
+    ]
+    assert pod["shareProcessNamespace"] is True
+    for page in (DOCKERFILE, ROOT / "ops" / "README.md", ROOT / "README.md"):
+        for line in page.read_text("utf-8").splitlines():
+            assert "docker run " not in line or "docker run --init " in line, page
