@@ -4,27 +4,34 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import redis
 
-from brimful_worker.local.server.valkey import binary, free_port
+from brimful_worker.local.server import valkey
+from brimful_worker.local.server.valkey import free_port
 from support.waiting import wait_until
 
 
 @contextlib.contextmanager
-def sentinel(directory: Path, port: int) -> Iterator[int]:
-    """Watches the server on ``port`` as ``mymaster``; yields the Sentinel's own port."""
+def sentinel(directory: Path, port: int, *, tls: Sequence[str] = (), **client_options: Any) -> Iterator[int]:
+    """Watches the server on ``port`` as ``mymaster``; yields the Sentinel's own port.
+
+    ``tls``: lines of its configuration, with which it speaks TLS only; ``client_options`` are redis-py's to reach it.
+    """
     own = free_port()
     config = directory / "sentinel.conf"
-    config.write_text(
-        f"port {own}\nbind 127.0.0.1\ndir {directory}\nsentinel monitor mymaster 127.0.0.1 {port} 1\n"
-        "sentinel down-after-milliseconds mymaster 500\nsentinel failover-timeout mymaster 2000\n"
+    lines = (
+        *((f"tls-port {own}", "port 0", *tls) if tls else (f"port {own}",)),
+        *("bind 127.0.0.1", f"dir {directory}", f"sentinel monitor mymaster 127.0.0.1 {port} 1"),
+        *("sentinel down-after-milliseconds mymaster 500", "sentinel failover-timeout mymaster 2000"),
     )
-    process = subprocess.Popen([str(binary()), str(config), "--sentinel"], stdout=subprocess.DEVNULL)
+    config.write_text("\n".join(lines) + "\n")
+    process = subprocess.Popen([str(valkey.binary()), str(config), "--sentinel"], stdout=subprocess.DEVNULL)
     try:
-        with redis.Redis(port=own) as client:
+        with redis.Redis("127.0.0.1", own, **client_options) as client:
             wait_until(lambda: _knows_the_master(client), "Sentinel knows the master")
         yield own
     finally:
