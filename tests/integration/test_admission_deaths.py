@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from brimful_worker.admission import Flow
+from brimful_worker.admission import Admission, Flow, LeaseLost
 from brimful_worker.liveness.boot_time import boot_time
 from brimful_worker.local.server.valkey import Valkey
 from support.admissions import KEYS, Holding, admissions, hold, marked_clean
@@ -25,6 +25,14 @@ def holder(valkey: Valkey, ledger: Ledger, names: list[str], **options: Any) -> 
         yield it
     finally:
         it.close()
+
+
+async def kill(admission: Admission, held: Holding) -> None:
+    """As if its process was killed: it says nothing more."""
+    assert admission._running is not None
+    admission._running.cancel()
+    await asyncio.wait({held.task})
+    assert isinstance(held.task.exception(), LeaseLost)
 
 
 async def deaths(it: Holder, count: int) -> dict[str, int]:
@@ -60,7 +68,9 @@ async def test_a_process_that_ends_or_gives_back_has_not_died(valkey: Valkey) ->
     marked_clean(valkey)
     async with admissions(valkey.url, 1, **LIMITS) as (last,):
         async with admissions(valkey.url, 1, **LIMITS) as (leaver,):
-            await hold(leaver, name="a")
+            held = await hold(leaver, name="a")
+        await asyncio.wait({held.task})
+        assert isinstance(held.task.exception(), LeaseLost)
         async with last.slot(name="a") as lease:
             assert lease.deaths == 0
             lease.give_back()
@@ -74,13 +84,24 @@ async def test_a_process_that_ends_or_gives_back_has_not_died(valkey: Valkey) ->
 async def test_deaths_are_remembered_until_the_request_succeeds(valkey: Valkey) -> None:
     client = marked_clean(valkey)
     async with admissions(valkey.url, 2, **LIMITS) as (dead, alive):
-        await hold(dead, name="a")
-        assert dead._running is not None
-        dead._running.cancel()  # as if it was killed: it says nothing more
+        await kill(dead, await hold(dead, name="a"))
         for ok in (None, False, True):
             async with alive.slot(name="a") as lease:
                 assert lease.deaths == 1
                 lease.report(ok=ok)
+        async with alive.slot(name="a") as lease:
+            assert lease.deaths == 0
+        await wait_until_async(lambda: not client.exists(KEYS["on_wire"]), "no note is left")
+
+
+async def test_the_deaths_of_a_request_that_is_given_up_are_forgotten(valkey: Valkey) -> None:
+    client = marked_clean(valkey)
+    async with admissions(valkey.url, 2, **LIMITS) as (dead, alive):
+        await kill(dead, await hold(dead, name="a"))
+        async with alive.slot(name="a") as lease:
+            assert lease.deaths == 1
+            lease.forget_deaths()
+            lease.give_back()
         async with alive.slot(name="a") as lease:
             assert lease.deaths == 0
         await wait_until_async(lambda: not client.exists(KEYS["on_wire"]), "no note is left")
@@ -122,8 +143,7 @@ async def test_a_grant_that_goes_to_another_request_of_the_process_counts_for_th
             await wait_until_async(lambda: any(one.granted.is_set() and not one.task.done() for one in waiting), "one")
             [first] = [one for one in waiting if one.granted.is_set() and not one.task.done()]
         assert sum(one.granted.is_set() for one in waiting) < 5, "its turn came before that of those in front of it"
-        assert dead._running is not None
-        dead._running.cancel()  # as if it was killed
+        await kill(dead, first)
         counted = {}
         for name in ("short", *[f"long {place}" for place in range(40)]):
             async with alive.slot(name=name) as lease:

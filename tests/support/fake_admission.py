@@ -34,6 +34,9 @@ class FakeLease:
     def give_back(self) -> None:
         self.given_back = True
 
+    def forget_deaths(self) -> None:
+        self.deaths = 0
+
     def watch(self, transport: asyncio.Transport) -> None:
         self.transport = transport
 

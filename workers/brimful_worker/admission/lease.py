@@ -42,6 +42,7 @@ class Lease:
         """On ``boot_time()``: when it was granted or last renewed."""
         self.deadline = math.inf
         """On ``boot_time()``: when it ends unless it is renewed."""
+        self.deaths_forgotten = False
         self.deaths = 0
         """How many processes have died while they held a lease of this request, as far as it has a name."""
         self.name: str | None = None
@@ -77,6 +78,10 @@ class Lease:
         """Return slot and start unused when the ``async with`` ends. Does nothing after :meth:`sent`."""
         if not self._sent:
             self.given_back = True
+
+    def forget_deaths(self) -> None:
+        """Count :attr:`deaths` from zero again after this lease's end: its request has failed for good."""
+        self.deaths_forgotten = True
 
     def watch(self, transport: HasSocket) -> None:
         """Shut this connection when the lease is lost. Replaces the connection watched before.

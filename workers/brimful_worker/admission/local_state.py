@@ -84,7 +84,8 @@ class LocalState:
         lease.end()
         self.ending.pop(lease.id, None)
         self._drop(lease)
-        named = () if lease.name is None else (lease.name,)
+        name = name_of(lease.id) if lease.name is None else lease.name
+        named = (name, 1) if lease.deaths_forgotten else () if lease.name is None else (name,)
         if lease.given_back:
             self._count_stale(lease)
             self.recent_starts.drop(lease.id)

@@ -152,6 +152,8 @@ class _Sampling:
                     verdict, before, self.alone = self.suspicion.verdict(), self.alone, self.suspicion.alone
                     if verdict is not None or before != self.alone or not isolation.enter(alone=self.alone):
                         self.since = boot_time() - lease.waited_s
+                        if verdict is not None:
+                            lease.forget_deaths()
                         lease.give_back()
                         return verdict
                     try:

@@ -35,7 +35,7 @@
 --                 alive (number of processes it last knew of), used and used_age_ms (starts in the window when it last
 --                 read them, and how long ago), members (ids, as last read), spent (of the budget, as last read)
 --    release      optional [[ticket, cooldown_ms, verdict 1 ok 0 failed -1 neutral, used tokens or -1, undo 0/1]], with
---                 the name as a sixth element where it is not the ticket's
+--                 the name as a sixth element where it is not the ticket's, and 1 as a seventh where deaths are forgotten
 --    rename       optional [[ticket, name]]: granted to a request of this process that the ticket does not name
 --    renew        optional [ticket]
 --    ask          optional [[ticket, waited_ms]]; ticket = process.queue.number.tokens or process.queue.number-name.tokens;

@@ -20,7 +20,7 @@ class Outgoing:
 
     releases: list[list[Any]] = field(default_factory=list)
     """[ticket, cooldown in ms, 1 ok / 0 failed / -1 neutral, used tokens or -1, 1 = undo the start], and the name of
-    its request where the ticket has another"""
+    its request where the ticket has another, and 1 where its deaths are forgotten"""
     renames: list[list[str]] = field(default_factory=list)
     """[ticket, name of the request that has its grant]"""
     cancels: list[str] = field(default_factory=list)

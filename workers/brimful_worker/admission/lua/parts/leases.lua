@@ -18,7 +18,7 @@ local function release(rules, ended, lost)
     if rules.tokens > 0 then drop_tokens(ticket) end
   end
   note_verdict(rules, ticket, verdict)
-  note_ended(ticket, ended[6] or name_of(ticket), verdict == 1)
+  note_ended(ticket, ended[6] or name_of(ticket), verdict == 1 or ended[7] == 1)
   if redis.call('ZREM', slots_key, ticket) == 0 then
     lost[#lost + 1] = ticket
     return

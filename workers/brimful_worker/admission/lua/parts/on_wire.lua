@@ -29,12 +29,12 @@ local function note_on_wire(ticket, name)
   return deaths > 0 and deaths or nil
 end
 
--- The ticket's request has ended. Deaths are remembered until it succeeds.
-local function note_ended(ticket, name, succeeded)
+-- The ticket's request has ended. Deaths are remembered until it succeeds, or is given up.
+local function note_ended(ticket, name, final)
   if not name or name == '' then return end
   local noted, _, deaths = read_note(name)
   if noted ~= ticket then return end
-  if succeeded or deaths == 0 then
+  if final or deaths == 0 then
     redis.call('HDEL', on_wire_key, name)
   else
     write_note(name, '-', deaths)
