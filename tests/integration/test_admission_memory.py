@@ -11,7 +11,7 @@ import redis
 
 from brimful.state.keys import everyone_channel
 from brimful.state.status import read_status, set_limits
-from brimful_worker.admission import LeaseLost, assume_full
+from brimful_worker.admission import Admission, LeaseLost, assume_full
 from brimful_worker.liveness.boot_time import boot_time
 from brimful_worker.local.server.valkey import Valkey
 from support.admissions import KEYS, TAG, Holding, admissions, hold, marked_clean
@@ -249,3 +249,47 @@ async def test_a_pause_survives_lost_memory(valkey: Valkey, client: redis.Redis)
         assert status.pause_reason == "Retry-After"
         assert not waiting.granted.is_set()
         await waiting.cancel()
+
+
+@pytest.mark.parametrize("then", ["goes on", "leaves", "is forgotten"])
+async def test_a_starts_limit_that_is_switched_on_counts_the_starts_just_made(
+    valkey: Valkey, client: redis.Redis, then: str
+) -> None:
+    limits: dict[str, Any] = {"slots": 100, "starts": None, "window_s": 6.0, "guard_s": 0.4, "lease_s": 2}
+    async with admissions(valkey.url, 2, **limits) as (one, other):
+        at: list[float] = []
+
+        async def start(admission: Admission) -> None:
+            async with admission.slot() as lease:
+                lease.sent()
+                at.append(boot_time())
+                lease.report(ok=True)
+
+        for _ in range(40):
+            await start(other)
+        if then == "leaves":
+            await other.aclose()
+        elif then == "is forgotten":
+            client.flushall()
+            await wait_until_async(
+                lambda: read_status(client, TAG).slots and not read_status(client, TAG).rebuilding, "it is open"
+            )
+        set_limits(client, TAG, starts=60)
+        known = 60 if then == "is forgotten" else 40
+        await wait_until_async(lambda: read_status(client, TAG).starts_used == known, "the window knows them")
+        await asyncio.gather(*[start(one) for _ in range(70)])
+    assert all(later - earlier >= 6 for earlier, later in zip(at, at[60:], strict=False))
+
+
+async def test_a_token_limit_that_is_switched_on_counts_the_tokens_just_used(
+    valkey: Valkey, client: redis.Redis
+) -> None:
+    async with admissions(valkey.url, 1, slots=10) as (one,):
+        for _ in range(8):
+            await (await hold(one, tokens=10)).end()
+        set_limits(client, TAG, tokens=100)
+        await wait_until_async(lambda: read_status(client, TAG).tokens_used == 80, "they count")
+        set_limits(client, TAG, tokens=0)
+        await (await hold(one, tokens=5)).end()
+        set_limits(client, TAG, tokens=100)
+        await wait_until_async(lambda: read_status(client, TAG).tokens_used == 85, "none counts twice")

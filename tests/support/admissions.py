@@ -11,7 +11,7 @@ import redis
 
 from brimful.state.keys import admission_keys
 from brimful_worker.admission import NO_FLOW, Admission, Flow, Limits, mark_clean
-from brimful_worker.admission.admission import Slot
+from brimful_worker.admission.slot import Slot
 from brimful_worker.local.server.valkey import Valkey
 
 TAG = "tag"

@@ -13,9 +13,9 @@ from brimful.errors import FleetError
 from brimful_worker.admission import Lease, LeaseLost, StaleGrant
 from brimful_worker.admission import lease as lease_module
 from brimful_worker.admission import local_state as local_state_module
-from brimful_worker.admission.admission import Slot
 from brimful_worker.admission.local_state import LocalState
 from brimful_worker.admission.policy import Limits, Rules
+from brimful_worker.admission.slot import Slot
 from brimful_worker.admission.turns import NO_FLOW
 from brimful_worker.admission.waiters import Queue
 from brimful_worker.admission.wire.redis_clock import RedisClock

@@ -309,3 +309,6 @@ def test_recent_starts_keep_the_window_and_a_little() -> None:
     assert ages[-1] == ("t99", 1000, 2)
     assert ages[0][1] <= 25_000
     assert len(ages) == 24
+    for i in range(25_000):
+        starts.add(f"u{i}", 100.0, 0)
+    assert len(starts.ages(100.0)) == 20_000

@@ -119,8 +119,7 @@ class LocalState:
             lease.given_back = True
             self.end(lease, failed=False)
             return
-        if self.rules.starts or self.rules.tokens:
-            self.recent_starts.add(ticket, granted, waiter.tokens)
+        self.recent_starts.add(ticket, granted, waiter.tokens)
         if not start_only:
             self._hold(lease)
         if waiter.name == name_of(ticket):

@@ -8,6 +8,10 @@ _EXTRA_S = 15.0
 """Starts are kept this much longer than the window, so that a window count a few commands old can be recounted."""
 
 
+_MOST = 20_000
+"""Entries that are kept at most: without a limit on starts there may be any number. A limit may be set at any time."""
+
+
 class RecentStarts:
     """ticket → when it was granted (``boot_time()``) and its tokens, oldest first."""
 
@@ -16,6 +20,8 @@ class RecentStarts:
 
     def add(self, ticket: str, at: float, tokens: int) -> None:
         self._starts[ticket] = (at, tokens)
+        if len(self._starts) > _MOST:
+            self._starts.popitem(last=False)
 
     def drop(self, ticket: str) -> None:
         self._starts.pop(ticket, None)

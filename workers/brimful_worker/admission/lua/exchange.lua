@@ -86,6 +86,7 @@ local me = message.process
 --#include parts/breaker.lua
 --#include parts/leases.lua
 --#include parts/queue.lua
+--#include parts/unlogged.lua
 --#include parts/grants.lua
 
 local function exchange()
@@ -152,7 +153,9 @@ local function exchange()
   if message.join and not again then add_newcomer() end
   if state.opens_at then open_if_complete(rules) end
 
+  if not state.opens_at then begin_logs(rules) end
   local outcome = grant_all(rules)
+  note_unlogged(rules, outcome.granted)
   reply.grants = deliver(outcome.granted)
   reply.at = next_poll_at(outcome)
   if #lost > 0 then reply.lost = lost end

@@ -104,6 +104,10 @@ local function join(reported)
   for _, start in ipairs(reported.starts or {}) do redis.call('ZADD', starts_key, 'GT', now - start[2], start[1]) end
   for _, entry in ipairs(reported.tokens or {}) do add_tokens(entry[1], now - entry[2], entry[3]) end
   if message.members then redis.call('HSET', command_seq_key, me .. ' members', 0) end
+  if reported.alive and reported.alive > 0 then -- it reports neither where it knows of no limit
+    if not reported.starts then put('starts_unknown', 1) end
+    if not reported.tokens then put('tokens_unknown', 1) end
+  end
   if state.opens_at and reported.alive and reported.alive > 0 then
     vouch(reported)
     note_used(now - reported.used_age_ms, reported.used)
@@ -141,7 +145,12 @@ local function open_if_complete(rules)
   local complete = state.certain and back and redis.call('ZCARD', last_seen_key) >= listeners(everyone)
   if complete then put('opens_at', math.min(number('opens_at'), math.max(now, number('cools_until')))) end
   if now < number('opens_at') then return end
-  if not back then put('full', math.max(number('full'), number('lost_at'))) end
+  if not back or (rules.starts > 0 and state.starts_unknown) or (rules.tokens > 0 and state.tokens_unknown) then
+    put('full', math.max(number('full'), number('lost_at')))
+  end
+  for _, limit in ipairs({'starts', 'tokens'}) do
+    if rules[limit] == 0 then put('unlogged_' .. limit, math.max(number('lost_at'), number('full'))) end
+  end
   if rules.starts > 0 then
     if state.seen_used then fill_window(rules, number('seen_at'), number('seen_used')) end
     if state.full then fill_window(rules, number('full'), rules.starts) end
@@ -150,7 +159,7 @@ local function open_if_complete(rules)
   local missing_tokens = number('seen_tokens') - number('tokens_sum')
   if missing_tokens > 0 then add_tokens('unknown.' .. state.epoch .. '.seen', number('lost_at'), missing_tokens) end
   local rebuilding = {'opens_at', 'certain', 'expected', 'awaited', 'veterans', 'lost_at', 'seen_used', 'seen_at',
-    'seen_tokens', 'cools_until', 'full', 'restored'}
+    'seen_tokens', 'cools_until', 'full', 'restored', 'starts_unknown', 'tokens_unknown'}
   for _, field in ipairs(rebuilding) do put(field, nil) end
   publish_members()
 end
