@@ -21,6 +21,8 @@ class Flow(NamedTuple):
 
 
 NO_FLOW = Flow()
+_SLACK = 4.0
+"""Grants, at weight 1, by which a flow may be ahead. Giving a grant to another than it came for costs a command."""
 
 
 class InFlow(Protocol):
@@ -51,7 +53,7 @@ class Turns(Generic[W]):
     def __init__(self) -> None:
         self._flows: dict[str, _Waiting[W]] = {}
         self._now = 0.0
-        """Virtual time: that of the flow served last, before its grant."""
+        """Virtual time: the least of the flows that waited when the last grant came."""
 
     def add(self, waiter: W, *, in_front: bool = False) -> None:
         flow = self._flows.get(waiter.flow.name)
@@ -71,14 +73,14 @@ class Turns(Generic[W]):
             flow.waiters.pop(waiter, None)
 
     def next(self, waiter: W) -> W:
-        """Who is to have a grant that came for ``waiter``."""
-        if len(self._flows) == 1:
-            return waiter
-        chosen, least = waiter, float("inf")
-        for flow in self._flows.values():
+        """Who is to have a grant that came for ``waiter``: it itself, unless its flow is ahead by _SLACK."""
+        own = self._flows[waiter.flow.name]
+        chosen, least = waiter, own.served
+        for flow in self._flows.values() if len(self._flows) > 1 else ():
             if flow.served < least and (first := _first(flow)) is not None:
                 chosen, least = first, flow.served
-        return chosen
+        self._now = max(self._now, least)
+        return chosen if least < own.served - _SLACK else waiter
 
     def serve(self, waiter: W) -> None:
         """The waiter gets a grant."""
@@ -86,7 +88,6 @@ class Turns(Generic[W]):
         if flow is None:
             return
         flow.waiters.pop(waiter, None)
-        self._now = max(self._now, flow.served)
         flow.served += 1 / waiter.flow.weight
 
     def clear(self) -> None:
