@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import shutil
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +21,7 @@ from brimful.errors import PermanentFailure
 from brimful_worker.local.server.valkey import Valkey
 from support.messages import item
 from support.pool_worker import PoolWorker, client, settled
+from support.proxy import Proxy
 from support.waiting import wait_until
 
 Admin = Callable[..., Any]
@@ -47,12 +51,14 @@ def _cannot_save(admin: Admin, on: bool) -> None:
         wait_until(lambda: admin("INFO", "persistence")["rdb_last_bgsave_status"] == "err", "the save to fail")
     else:
         admin("CONFIG", "SET", "save", "")
+        shutil.rmtree(directory / "dump.rdb")
 
 
 def _no_permission(admin: Admin, on: bool) -> None:
     admin("ACL", "SETUSER", "default", "-@write" if on else "+@all")
 
 
+_OPTIONS = ("enable-protected-configs yes", "enable-debug-command yes")
 REFUSALS = [_read_only, _no_replicas, _out_of_memory, _cannot_save, _no_permission]
 
 
@@ -60,7 +66,7 @@ REFUSALS = [_read_only, _no_replicas, _out_of_memory, _cannot_save, _no_permissi
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Valkey, Valkey]]:
     """The fleet's server, and one for the tasks' notes, which takes writes all the time."""
     base = tmp_path_factory.mktemp("servers")
-    with Valkey(base / "fleet", options=("enable-protected-configs yes",)) as fleet, Valkey(base / "notes") as notes:
+    with Valkey(base / "fleet", options=_OPTIONS) as fleet, Valkey(base / "notes") as notes:
         yield fleet, notes
 
 
@@ -102,6 +108,26 @@ def refusing(admin: redis.Redis, refuse: Callable[[Admin, bool], None]) -> Itera
         refuse(admin.execute_command, False)
 
 
+@contextmanager
+def loading(admin: redis.Redis) -> Iterator[None]:
+    """Redis reads its data from disk, and answers LOADING meanwhile."""
+    admin.config_set("loading-process-events-interval-bytes", "1024")
+    fillers = {f"filler:{number}": "x" * 100 for number in range(3000)}
+    admin.mset(fillers)
+    admin.config_set("key-load-delay", "10000")  # microseconds
+    with redis.Redis(port=admin.connection_pool.connection_kwargs["port"]) as other:
+        reloading = threading.Thread(target=other.execute_command, args=("DEBUG", "RELOAD"))
+        reloading.start()
+        try:
+            wait_until(lambda: admin.info("persistence")["loading"], "Redis to load")
+            yield
+            assert admin.info("persistence")["loading"], "it loaded all the time"
+        finally:
+            admin.config_set("key-load-delay", "0")
+            reloading.join()
+    admin.delete(*fillers)
+
+
 def lasts(seconds: float) -> None:
     end = time.monotonic() + seconds
     wait_until(lambda: time.monotonic() > end, "the refusal to last")
@@ -125,6 +151,43 @@ def test_a_result_refused_by_redis_is_stored_later(
         wait_until(lambda: all(notes.llen(f"ends:{result.id}") for result in results), "the bodies to end")
         lasts(2.0)
     assert all_answered(results, admin, notes) == ["SUCCESS"] * 6 + ["FAILURE"]
+
+
+def test_a_result_is_stored_when_redis_has_loaded(app: Celery, notes: redis.Redis, admin: redis.Redis) -> None:
+    results = [app.send_task("t.nap", (0.5,)) for _ in range(6)] + [app.send_task("t.fail_late", ("no luck", 0.5))]
+    wait_until(lambda: all(notes.llen(f"starts:{result.id}") for result in results), "the tasks to start")
+    with loading(admin):
+        wait_until(lambda: all(notes.llen(f"ends:{result.id}") for result in results), "the bodies to end")
+        lasts(2.0)
+    assert all_answered(results, admin, notes) == ["SUCCESS"] * 6 + ["FAILURE"]
+
+
+async def test_a_result_is_stored_when_the_cluster_is_up_again(
+    servers: tuple[Valkey, Valkey], notes: redis.Redis, admin: redis.Redis, tmp_path: Path
+) -> None:
+    """A single server has no CLUSTERDOWN: the worker's way to it answers so."""
+    fleet, second = servers
+
+    def story(way: Proxy) -> None:
+        with (
+            client(fleet.url) as app,
+            PoolWorker(
+                way.url, notes=second.url, name="down", arguments=("-Q", "down"), visibility_s=4, directory=tmp_path
+            ) as worker,
+        ):
+            worker.ready()
+            results = [app.send_task("t.nap", (0.5,), queue="down") for _ in range(4)]
+            wait_until(lambda: all(notes.llen(f"starts:{result.id}") for result in results), "the tasks to start")
+            way.refuse_storing = b"CLUSTERDOWN The cluster is down"
+            wait_until(lambda: all(notes.llen(f"ends:{result.id}") for result in results), "the bodies to end")
+            wait_until(lambda: way.refused >= 8, "each result to be refused, and again")
+            assert not any(result.ready() for result in results)
+            assert admin.hlen("unacked") == len(results)
+            way.refuse_storing = None
+            assert all_answered(results, admin, notes) == ["SUCCESS"] * 4
+
+    async with Proxy(fleet.port) as way:
+        await asyncio.to_thread(story, way)
 
 
 def test_a_message_taken_while_redis_is_out_of_memory_is_not_lost(

@@ -21,6 +21,8 @@ class Proxy:
         """Call this before the next command that contains the bytes is passed on; once."""
         self.refuse = False
         """Accept no new connections; :meth:`cut` ends those that exist."""
+        self.refuse_storing: bytes | None = None
+        """An error reply (without its ``-``) to each transaction that stores a Celery result."""
         self.mute_subscribed = False
         """Swallow what the server sends to the connections that are subscribed now."""
         self.frozen = asyncio.Event()
@@ -107,6 +109,10 @@ class Proxy:
                 if self.before and self.before[0] in data:
                     call, self.before = self.before[1], None
                     call()
+                if self.refuse_storing and b"SETEX" in data and b"celery-task-meta" in data:
+                    self.refused += 1
+                    client.write(b"+OK\r\n-%b\r\n+QUEUED\r\n-EXECABORT discarded\r\n" % self.refuse_storing)
+                    continue
                 if self.drop_request and self.drop_request in data:
                     self.drop_request = None
                     self.dropped += 1
