@@ -6,17 +6,22 @@ import asyncio
 import itertools
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from brimful import AsyncFleet
 from brimful.errors import SettingError
 from brimful.packing.units import WEIGHT, weight_of
-from brimful.state.redis_url import redis_client
+from brimful.state.broker_queues import parse_message
+from brimful.state.keys import weights_key
+from brimful.state.redis_url import redis_client, sync_redis_client
 from brimful.testing import Backend
+from brimful_worker.local.server.valkey import Valkey
+from support.commands import Running, brimful, write_prompts
 from support.fleets import Fleet, fleet
 from support.gateways import GatewayProcess, gateway_process
-from support.waiting import wait_until_async
+from support.waiting import wait_until, wait_until_async
 
 SLOTS = 16
 
@@ -85,6 +90,23 @@ async def test_weights_of_three_to_one(shared: Fleet) -> None:
     assert 0.70 <= found[3] / 300 <= 0.80
     assert ledger["peak_active"] <= SLOTS
     assert ledger["slot_seconds"] >= 0.7 * SLOTS * held_s  # as full as with one run
+
+
+def test_the_command_states_its_run_s_weight(valkey: Valkey, tmp_path: Path) -> None:
+    source, out = write_prompts(tmp_path / "in.jsonl", 3), tmp_path / "out.jsonl"
+    arguments = ("run", source, "-o", out, "--max-tokens", "4", "--weight")
+    refused = brimful(*arguments, "0", BRIMFUL_REDIS_URL=valkey.url)
+    assert refused.returncode == 2
+    assert "BRIMFUL_WEIGHT" in refused.stderr
+    with sync_redis_client(valkey.url) as client, Running(*arguments, "2.5", BRIMFUL_REDIS_URL=valkey.url) as run:
+        wait_until(lambda: client.llen("batch"), "its shard in the queue", timeout=60)
+        message = parse_message(client.lindex("batch", 0))
+        assert message is not None
+        assert {request[WEIGHT] for request in message.requests} == {2.5}
+        wait_until(lambda: client.zcard(weights_key("")), "its weight to be stated")
+        assert client.zrange(weights_key(""), 0, -1) == [f"2.5 {message.run}"]
+        run.interrupt()
+        assert client.zcard(weights_key("")) == 0
 
 
 async def test_weights_are_checked_and_a_message_s_is_tolerated() -> None:
