@@ -8,6 +8,8 @@ from collections import Counter
 import pytest
 
 from brimful import AsyncFleet, Fleet, Group, errors
+from brimful.client.group_run import GroupRun
+from brimful.config import Settings
 from brimful.errors import PermanentFailure
 from brimful.outcome import Cause, Failure
 from brimful.request import Request
@@ -176,3 +178,24 @@ async def test_arguments_out_of_range_are_refused_at_once() -> None:
             ):
                 with pytest.raises(errors.UsageError, match=said):
                     fleet.group(["a"], **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("starts", "alone_s", "together_s", "packed"),
+    [
+        (0, 0.1, 0.3, True),  # 10 waves of 0.1 s against 3 of 0.3 s
+        (0, 0.1, 0.5, False),
+        (60, 0.1, 5.0, True),  # 160 starts would take minutes
+    ],
+)
+def test_samples_share_a_request_unless_that_was_slower(
+    starts: int, alone_s: float, together_s: float, packed: bool
+) -> None:
+    settings = Settings.load(slots=16, starts=starts)
+    run = GroupRun(["p"] * 40, settings, 4, None, 0, "wait", "auto", "batch", None, {})
+    request = Request.parse({"prompt": "p", "max_tokens": 8}, settings.profile)
+    for size, seconds in ((1, alone_s), (4, together_s)):
+        for _ in range(3):
+            run._seconds[size].append(seconds)
+    assert not run._packed(0, request)  # the first group shows how long one sample takes
+    assert run._packed(5, request) is packed
