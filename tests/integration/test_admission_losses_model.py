@@ -1,0 +1,189 @@
+"""The script under steps of the clock, lost keys, deaths and newcomers, in simulated time, in any order.
+
+No rule of the script is repeated here. What is checked is the promise alone: what processes hold and have started.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from hypothesis import HealthCheck, seed, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from brimful.state.keys import ADMISSION
+from brimful_worker.admission import Limits
+from brimful_worker.local.server.valkey import Valkey
+from support.admission_peers import Peer, World
+from support.chaos import rounds
+
+PEERS_MOST = 4
+STEPS_S = (0.6, 1.0, 1.9, 3.0, 3.9, 7.0, 30.0)
+"""Steps of less than a quarter of a second go unnoticed: the guard covers them."""
+
+
+class Machine(RuleBasedStateMachine):
+    client: redis.Redis
+    tags = itertools.count()
+
+    @initialize(slots=st.integers(1, 4), starts=st.sampled_from([3, 6, 50]))
+    def begin(self, slots: int, starts: int) -> None:
+        limits = Limits(slots=slots, starts=starts, window_s=5, guard_s=1, lease_s=2, slow_start_s=0, circuit_breaker=0)
+        self.world = World(self.client, f"losses{next(self.tags)}", limits.fields())
+        self.world.add()
+        self.world.add().ask(slots + 1)
+        self.world.pass_time(2.1)
+
+    @rule(index=st.integers(0, PEERS_MOST - 1), count=st.integers(1, 6))
+    def asks(self, index: int, count: int) -> None:
+        self.world.peers[index % len(self.world.peers)].ask(count)
+        self.world.converse()
+
+    @rule(index=st.integers(0, PEERS_MOST - 1), count=st.integers(1, 4))
+    def ends(self, index: int, count: int) -> None:
+        self.world.peers[index % len(self.world.peers)].end(count)
+        self.world.converse()
+
+    @rule(seconds=st.sampled_from([0.01, 0.2, 0.5, 1.0, 1.5, 2.1, 4.0, 6.1]))
+    def time_passes(self, seconds: float) -> None:
+        self.world.pass_time(seconds)
+
+    @rule(seconds=st.sampled_from(STEPS_S), sign=st.sampled_from([1, -1]))
+    def clock_steps(self, seconds: float, sign: int) -> None:
+        self.world.stepped_s += sign * seconds
+
+    @rule(
+        names=st.lists(st.sampled_from(ADMISSION), min_size=1, max_size=3, unique=True),
+        share=st.sampled_from([0.0, 0.0, 0.5]),
+    )
+    def keys_are_lost(self, names: list[str], share: float) -> None:
+        for name in names:
+            key = self.world.keys[name]
+            kind = self.client.type(key)
+            if not share or kind == "none":
+                self.client.delete(key)
+            elif kind == "zset":
+                self.client.zremrangebyrank(key, 0, int(self.client.zcard(key) * share))
+            else:
+                fields = sorted(self.client.hkeys(key))
+                self.client.hdel(key, *fields[: max(1, int(len(fields) * share))])
+
+    @rule()
+    def memory_is_lost(self) -> None:
+        self.client.delete(*self.world.keys.values())
+
+    @rule()
+    def server_restarts(self) -> None:
+        self.world.server += "'"
+
+    @precondition(lambda self: len(self.world.peers) < PEERS_MOST)
+    @rule(asks=st.integers(0, 5), stepped=st.sampled_from([0, 0, 0, 1, 1.9, 7, 30, -3]))
+    def newcomer(self, asks: int, stepped: float) -> None:
+        """It speaks first, before the others notice whatever has happened."""
+        self.world.stepped_s += stepped
+        peer = self.world.add()
+        peer.ask(asks)
+        peer.turn()
+        self.world.converse()
+
+    @precondition(lambda self: any(not peer.cut for peer in self.world.peers[1:]))
+    @rule(index=st.integers(0, PEERS_MOST - 1))
+    def dies(self, index: int) -> None:
+        self.world.remove(self.mortal(index))
+
+    @precondition(lambda self: any(not peer.cut for peer in self.world.peers[1:]))
+    @rule(index=st.integers(0, PEERS_MOST - 1))
+    def leaves(self, index: int) -> None:
+        peer = self.mortal(index)
+        if not peer.held:
+            peer.turn(leave=True)
+            self.world.remove(peer)
+            self.world.converse()
+
+    @rule(index=st.integers(0, PEERS_MOST - 1))
+    def is_cut_off(self, index: int) -> None:
+        self.world.peers[index % len(self.world.peers)].cut = True
+
+    @rule(index=st.integers(0, PEERS_MOST - 1))
+    def comes_back(self, index: int) -> None:
+        cut = [peer for peer in self.world.peers if peer.cut]
+        if cut:
+            cut[index % len(cut)].cut = False
+            cut[index % len(cut)].urgent = True
+            self.world.converse()
+
+    @invariant()
+    def no_limit_is_exceeded(self) -> None:
+        if hasattr(self, "world"):
+            assert self.world.active <= self.world.limits["slots"]
+            assert self.world.most_in_window() <= self.world.limits["starts"]
+            assert self.world.taken == []
+
+    def teardown(self) -> None:
+        if not hasattr(self, "world"):
+            return
+        world = self.world
+        try:
+            for peer in world.peers:
+                peer.cut, peer.urgent = False, True
+            world.pass_time(2.1)
+            for peer in world.peers:
+                peer.ask(1)
+                peer.end(10)
+            known = len(world.started)
+            for _ in range(80):
+                world.pass_time(0.5)
+                self.no_limit_is_exceeded()
+                for peer in world.peers:
+                    peer.end(10)
+            assert len(world.started) >= known + len(world.peers), "work resumes"
+        finally:
+            for peer in world.peers:
+                peer.subscription.close()
+
+    def mortal(self, index: int) -> Peer:
+        """One that can speak, but not the first: what no living process has seen, nobody can know."""
+        speaking = [peer for peer in self.world.peers[1:] if not peer.cut]
+        return speaking[index % len(speaking)]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[redis.Redis]:
+    with Valkey(tmp_path / "valkey") as valkey:
+        client = redis.Redis.from_url(valkey.url, decode_responses=True)
+        yield client
+        client.close()
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(900)
+def test_whatever_is_lost_no_limit_is_exceeded(server: redis.Redis) -> None:
+    """``SEED`` in the environment chooses other sequences."""
+
+    class Bound(Machine):
+        client = server
+
+    chosen = int(os.environ.get("SEED", "0"))
+    run_state_machine_as_test(
+        seed(chosen)(Bound),
+        settings=settings(
+            max_examples=rounds(25, 2000),
+            stateful_step_count=30,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            database=None,
+            print_blob=True,
+        ),
+    )
