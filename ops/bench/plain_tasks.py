@@ -26,14 +26,21 @@ _connections: deque[http.client.HTTPConnection] = deque()
 @app.task(name="plain.sample")  # type: ignore[untyped-decorator]
 def sample(prompt: str, max_tokens: int) -> Any:
     body = json.dumps({"model": "llama-8b", "prompt": prompt, "max_tokens": max_tokens})
-    try:
-        connection = _connections.pop()
-    except IndexError:
-        connection = http.client.HTTPConnection(_URL.hostname or "", _URL.port)
-    connection.request("POST", f"{_URL.path}/completions", body, _HEADERS)
-    response = connection.getresponse()
+    connection, response = _ask(body)
     answer = response.read()
     if response.status != 200:
         raise RuntimeError(f"status {response.status}")
     _connections.append(connection)
     return json.loads(answer)
+
+
+def _ask(body: str) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+    while True:
+        kept = bool(_connections)
+        connection = _connections.pop() if kept else http.client.HTTPConnection(_URL.hostname or "", _URL.port)
+        try:
+            connection.request("POST", f"{_URL.path}/completions", body, _HEADERS)
+            return connection, connection.getresponse()
+        except OSError:
+            if not kept:  # the server closes connections that were idle for long
+                raise
