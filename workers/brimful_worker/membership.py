@@ -9,6 +9,8 @@ import os
 import signal
 import time
 
+import redis
+
 from brimful.config import REHEARSAL_KEY, Settings
 from brimful.state.fleets import Unsettled, check_registered, register, register_replaced
 from brimful.state.redis_retry import retry_until_available
@@ -53,12 +55,13 @@ class Membership:
 
     async def watch(self) -> None:
         """Returns when another key has taken the fleet over, with the worker's warm shutdown begun."""
-        while True:
-            self._changed.clear()
-            if not await retry_until_available(lambda: asyncio.to_thread(self._check)):
-                break
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), _LOOK_S)
+        with sync_redis_client(self._url) as client:
+            while True:
+                self._changed.clear()
+                if not await retry_until_available(lambda: asyncio.to_thread(self._check, client)):
+                    break
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), _LOOK_S)
         log.error("another API key has taken the fleet over (--take-over): this worker stops")
         os.kill(os.getpid(), signal.SIGTERM)
 
@@ -66,10 +69,9 @@ class Membership:
         with sync_redis_client(self._url) as client:
             register(client, self._url, self._fleet, self._tag, rehearsal=self._rehearsal, patient=patient)
 
-    def _check(self) -> bool:
+    def _check(self, client: redis.Redis) -> bool:
         tag, replaced = self._tag, self._replaced
-        with sync_redis_client(self._url) as client:
-            if replaced is not None:
-                register_replaced(client, self._fleet, tag, replaced)
-                self._replaced = None if tag == self._tag else replaced
-            return check_registered(client, self._fleet, tag, rehearsal=self._rehearsal)
+        if replaced is not None:
+            register_replaced(client, self._fleet, tag, replaced)
+            self._replaced = None if tag == self._tag else replaced
+        return check_registered(client, self._fleet, tag, rehearsal=self._rehearsal)
