@@ -19,6 +19,7 @@ from brimful.state.keys import ADMISSION, admission_keys
 from brimful_worker.admission.policy import (
     GATHER_MOST_S,
     PACE_BURST,
+    PACE_FROM,
     PACE_S,
     Limits,
     Pace,
@@ -160,7 +161,11 @@ class TestPolicy:
             sent.append(now - 100)
         assert sent[:PACE_BURST] == [0.0] * PACE_BURST
         assert sent[-1] == pytest.approx((49 - PACE_BURST) * PACE_S)
-        assert pace.wait_s(now + 1) == 0
+        assert pace.wait_s(now) > 0 == pace.wait_s(now + 1) == pace.wait_s(now, 0, PACE_FROM - 1)
+        assert pace.wait_s(now + 1, held=500) == 0
+        pace = Pace()
+        pace.sent(now)
+        assert pace.wait_s(now, held=500) == pytest.approx(0.005)
 
 
 class TestClock:

@@ -186,7 +186,7 @@ class Admission:
     @property
     def waiting(self) -> int:
         """Number of coroutines of this process that wait for a slot or a start."""
-        return sum(self._coordinator.local_state.waiting.count(queue) for queue in Queue) if self._coordinator else 0
+        return len(self._coordinator.local_state.waiting) if self._coordinator else 0
 
     @property
     def commands(self) -> int:

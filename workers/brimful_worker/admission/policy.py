@@ -5,6 +5,7 @@ Durations are in seconds, except in fields whose name ends in ``_ms``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,9 @@ if TYPE_CHECKING:
     from brimful.config import Settings
 
 GATHER_PER_LEASE_S, GATHER_LEAST_S, GATHER_MOST_S = 1e-5, 0.001, 0.02
-PACE_S, PACE_BURST = 0.005, 10
+PACE_S, PACE_BURST = 0.004, 10
+PACE_FROM = 8
+"""Requests that wait or run from which a process keeps the pace: of fewer, there is nothing to send together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,17 +149,23 @@ def gather_s(held: int) -> float:
 
 
 class Pace:
-    """Lets a few commands go at once, and of many one each five milliseconds, with all that came in since the last.
+    """Lets a few commands go at once, and of many one each four milliseconds, with all that came in since the last.
 
-    A command costs a worker as much as half a task, so those of a busy worker are worth a moment's wait.
+    A command costs a worker as much as half a task, so those of a busy worker are worth a moment's wait. One that holds
+    many leases waits as :func:`gather_s` says.
     """
 
     def __init__(self) -> None:
-        self._next = 0.0
+        self._sent = self._next = -math.inf
 
-    def wait_s(self, now: float) -> float:
-        """Seconds from now until the next command may go. ``now``: any steady clock."""
-        return max(0.0, self._next - PACE_BURST * PACE_S - now)
+    def wait_s(self, now: float, held: int = 0, waiting: int = PACE_FROM) -> float:
+        """Seconds from now until the next command may go. ``now``: any steady clock.
+
+        ``held``, ``waiting``: how many requests hold a lease, or wait for what the command brings.
+        """
+        paced = self._next - PACE_BURST * PACE_S if held + waiting >= PACE_FROM else now
+        return max(0.0, paced - now, self._sent + gather_s(held) - now)
 
     def sent(self, now: float) -> None:
+        self._sent = now
         self._next = max(self._next, now) + PACE_S

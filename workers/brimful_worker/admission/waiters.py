@@ -162,8 +162,8 @@ class Waiters:
     def count(self, queue: Queue) -> int:
         return len(self._registered[queue]) + len(self._behind[queue])
 
-    def __bool__(self) -> bool:
-        return any(self.count(queue) for queue in Queue)
+    def __len__(self) -> int:
+        return sum(self.count(queue) for queue in Queue)
 
     def drain(self) -> list[Waiter]:
         """Remove all; returns those whose future is not done."""

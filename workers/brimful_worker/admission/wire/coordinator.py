@@ -14,7 +14,7 @@ from typing import Any
 from brimful.errors import FleetError
 from brimful_worker.admission.errors import SchemaMismatch
 from brimful_worker.admission.local_state import LocalState
-from brimful_worker.admission.policy import Limits, Pace, Rules, gather_s
+from brimful_worker.admission.policy import Limits, Pace, Rules
 from brimful_worker.admission.waiters import WORKLOADS
 from brimful_worker.admission.wire.outgoing import Outgoing, describe_process
 from brimful_worker.admission.wire.pending_grants import PendingGrants
@@ -126,8 +126,7 @@ class Coordinator:
     def _gathering_s(self) -> float:
         if self._leaving or not self._epoch or self.local_state.outgoing.pause:
             return 0.0
-        now, gather = boot_time(), gather_s(len(self.local_state.held))
-        return max(self._pace.wait_s(now), self._last_sent + gather - now)
+        return self._pace.wait_s(boot_time(), len(self.local_state.held), len(self.local_state.waiting))
 
     def _due(self) -> float:
         state, rules = self.local_state, self.local_state.rules
