@@ -1,4 +1,4 @@
-"""The JSON encoder: the same values with orjson and without it."""
+"""The JSON encoder and decoder: the same values with orjson and without it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ def encode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> A
     if request.param != "orjson":
         monkeypatch.setattr(json_bytes, "orjson", None)
     return json_bytes.encode
+
+
+@pytest.fixture
+def decode(encode: Any) -> Any:
+    return json_bytes.decode
 
 
 @pytest.mark.parametrize(
@@ -51,3 +56,17 @@ def test_a_number_that_json_lacks_is_null(encode: Any) -> None:
 def test_a_value_that_json_lacks_is_refused(encode: Any) -> None:
     with pytest.raises(TypeError):
         encode({"a": object()})
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"a": [1, 0.5, null, true, "\u00e9 \\ud800"]}', "[NaN, -Infinity]", '"\\udfff"', "18446744073709551615", "[[]]"],
+)
+def test_all_that_the_standard_library_reads_is_read(decode: Any, text: str) -> None:
+    assert repr(decode(text)) == repr(decode(text.encode())) == repr(json.loads(text))
+
+
+@pytest.mark.parametrize("text", ["", "{", "nul", "'a'", b"\xff"])
+def test_what_is_no_json_is_refused(decode: Any, text: str | bytes) -> None:
+    with pytest.raises(ValueError):
+        decode(text)

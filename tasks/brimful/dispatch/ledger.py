@@ -16,7 +16,6 @@ expires a week after it was last written; a shard that expired earlier than its 
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from redis.asyncio import Redis
 from brimful.outcome import Outcome
 from brimful.packing.slot_model import Weights
 from brimful.packing.units import Manifest, manifest_from, manifest_message
-from brimful.runtime.json_bytes import encode
+from brimful.runtime.json_bytes import decode, encode
 from brimful.schema import LEDGER, check_schema
 from brimful.state.keys import revoked_key, run_key, weights_key
 
@@ -151,7 +150,7 @@ class RunLedger:
                 for shard in chunk:
                     pipe.hgetall(self.keys.shard(shard))
                 for shard, rows in zip(chunk, await pipe.execute(), strict=True):
-                    found[shard] = {id: manifest_from(json.loads(raw)) for id, raw in rows.items()}
+                    found[shard] = {id: manifest_from(decode(raw)) for id, raw in rows.items()}
         return found
 
     async def look(self, shards: Sequence[str]) -> dict[str, ShardState]:
@@ -186,8 +185,8 @@ class RunLedger:
             Result(
                 entry,
                 row["id"],
-                manifest_from(json.loads(row["units"])),
-                Outcome.from_message(json.loads(row["outcome"])),
+                manifest_from(decode(row["units"])),
+                Outcome.from_message(decode(row["outcome"])),
             )
             for entry, row in rows
         ]

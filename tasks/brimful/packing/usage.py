@@ -30,6 +30,8 @@ def share_usage(
         if total is None:
             return [None] * len(weights)
         completion = total
+    if len(weights) == 1:
+        return [_whole(usage, prompt or 0, completion or 0)]
     by_prompt = weights if prompt_weights is None else prompt_weights
     prompts = _divide(prompt or 0, by_prompt)
     completions = _divide(completion or 0, weights)
@@ -50,6 +52,22 @@ def share_usage(
             for share in filter(None, shares):
                 share[name] = True
     return shares
+
+
+def _whole(usage: Mapping[str, Any], prompt: int, completion: int) -> dict[str, Any]:
+    """The only share. What most requests of a run have: dividing by one cost more than writing the record."""
+    share: dict[str, Any] = {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+    }
+    for name, details in usage.items():
+        if isinstance(details, Mapping):
+            if counts := {key: count for key, value in details.items() if (count := _count(value)) is not None}:
+                share[name] = counts
+        elif name == ESTIMATED and details:
+            share[name] = True
+    return share
 
 
 def merge_usage(*usages: Any) -> dict[str, Any] | None:

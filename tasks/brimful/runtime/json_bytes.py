@@ -1,4 +1,4 @@
-"""JSON as UTF-8 bytes, for every string that Python can hold: the one encoder that both packages use.
+"""JSON as UTF-8 bytes, for every string that Python can hold: the one encoder and decoder that both packages use.
 
 It stands alone so that requests, outcomes and output lines agree on the values that orjson refuses.
 """
@@ -33,6 +33,19 @@ def encode(value: Any, *, sort: bool = False) -> bytes:
         return text.encode()
     except UnicodeEncodeError:
         return json.dumps(json.loads(text), separators=(",", ":")).encode()
+
+
+def decode(text: str | bytes) -> Any:
+    """A JSON value, of all that ``json.loads`` reads. Integers beyond 64 bits may become floats.
+
+    Raises ValueError for what is no JSON, and RecursionError.
+    """
+    if orjson is not None:
+        try:
+            return orjson.loads(text)
+        except ValueError:  # a lone surrogate, NaN, or no JSON
+            pass
+    return json.loads(text)
 
 
 def _dumps(value: Any, sort: bool) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import time
 from collections import deque
@@ -19,7 +18,7 @@ from redis.asyncio import Redis
 from brimful.dispatch.ledger import TTL_S, Keys, result_fields
 from brimful.outcome import Cause, Failure, Outcome
 from brimful.runtime.aio import cancel_and_wait
-from brimful.runtime.json_bytes import encode
+from brimful.runtime.json_bytes import decode, encode
 from brimful.state.redis_retry import refused_for_now
 from brimful_worker.admission.policy import gather_s
 
@@ -52,7 +51,7 @@ class _Item:
 
     def fail_as_too_large(self) -> None:
         """Keep of the outcome only what it took."""
-        outcome = Outcome.from_message(json.loads(self.fields["outcome"]))
+        outcome = Outcome.from_message(decode(self.fields["outcome"]))
         message = f"the answer is too large for Redis: {self.size:,} bytes"
         failure = Failure(Cause.BAD_ANSWER, message, permanent=True)
         self.fields["outcome"] = encode(replace(outcome, completion=None, failure=failure).as_message())
