@@ -176,6 +176,25 @@ async def test_a_step_back_that_is_taken_back(valkey: Valkey, client: redis.Redi
         await held.end()
 
 
+@pytest.mark.parametrize("lost", [["state"], ["state", "heard"], ["state", "heard", "starts", "slots"]])
+async def test_a_step_does_not_come_back_when_the_state_is_lost(
+    valkey: Valkey, client: redis.Redis, lost: list[str]
+) -> None:
+    async with admissions(valkey.url, 2, lease_s=2) as (one, two):
+        held = await hold(one)
+        step(client, 30)
+        await (await hold(two)).end()
+        before = ahead(client)
+        client.delete(*[KEYS[name] for name in lost])
+        client.hset(
+            KEYS["state"], "skew", int((before - ahead(client) + 30) * 1000)
+        )  # Redis's clock is the stepped one
+        await (await hold(two)).end()
+        assert abs(ahead(client) - before) < 0.4
+        assert not held.lease.lost
+        await held.end()
+
+
 async def test_many_steps_do_not_add_up(valkey: Valkey, client: redis.Redis) -> None:
     async with admissions(valkey.url, 1, lease_s=2) as (one,):
         await (await hold(one)).end()

@@ -42,11 +42,11 @@ local function without_step(at, last)
   if bound and (message.clock and message.clock == state.clock or not message.clock and message.epoch == state.epoch) then
     late = at > bound and not message.stepped
     return late and at or math.min(at, bound)
+  elseif bound and message.clock and not state.clock then
+    return math.min(at, bound) -- the state was lost: its clock goes on as this process knows it
   elseif at - last <= LEAP_MS or not others_live() then
     return at
-  elseif not state.clock then
-    return math.min(at, bound or at)
-  elseif not message.clock then
+  elseif not (message.clock and state.clock) then
     return at - last > 2 * message.lease_ms and last or at
   end
   local waited = message.waited
