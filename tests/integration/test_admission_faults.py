@@ -286,7 +286,7 @@ async def test_stopped_processes_with_many_waiters_idle_few_slots_and_slow_no_tu
             await more(ledger, 100, "the others work")  # their own waiters came first
             reads = await reads_a_turn(200)
             idle = sum(len(json.loads(grants)) for grants in client.hvals(KEYS["inbox"]))
-            assert idle <= 3 * 8 + 2 * 8  # of the stopped ones, and what the live ones have yet to confirm
+            assert idle <= 3 * 16 + 2 * 16  # of the stopped ones, and what the live ones have yet to confirm
             assert reads <= 8  # reading past those that wait takes 6 more
             assert client.zcard(KEYS["batch"]) >= 0.5 * waiting
     assert ledger.most_active <= 200

@@ -105,7 +105,7 @@ class Model:
 
     def _most_unconfirmed(self) -> int:
         share = -(-self.limits["slots"] // len(self.last_seen))
-        return max(2, min(share, max(8, -(-share // 16))))
+        return max(2, min(share, max(16, -(-share // 16))))
 
     def _heads(self, sender: str, now: int) -> dict[str, str]:
         heads = {}

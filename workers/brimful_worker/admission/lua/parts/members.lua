@@ -81,7 +81,7 @@ local function quota_of(process, rules)
   if silent(seen_at, tonumber(noted[2] or nil), rules) then return 0, true end
   local unconfirmed = tonumber(redis.call('HGET', grant_seq_key, process) or 0) - tonumber(noted[1] or 0)
   local share = math.ceil(rules.slots / redis.call('ZCARD', last_seen_key))
-  return math.max(2, math.min(share, math.max(8, math.ceil(share / 16)))) - unconfirmed, false
+  return math.max(2, math.min(share, math.max(16, math.ceil(share / 16)))) - unconfirmed, false
 end
 
 -- Process → what it may still be sent in this turn; and whether it is away.
