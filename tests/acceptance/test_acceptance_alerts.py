@@ -53,11 +53,12 @@ class Fleet:
         self.gateway.set_faults("")
 
     @contextlib.contextmanager
-    def hung_requests(self) -> Iterator[None]:
-        """Requests that take long hold every slot."""
-        with self.provider("hang=45"):
+    def hung_requests(self, seconds: int = 40) -> Iterator[None]:
+        """Requests that take long hold every slot. At the end none of them is left."""
+        with self.provider(f"hang={seconds}"):
             wait_until(lambda: self.gateway.ledger()["active"] == SLOTS, "every slot at the gateway", 60)
             yield
+        wait_until(lambda: self.gateway.ledger()["active"] == 0, "the last of them", 60)
 
     @contextlib.contextmanager
     def redis_away(self) -> Iterator[None]:
@@ -74,7 +75,7 @@ def lost_leases(fleet: Fleet) -> Iterator[None]:
 
 @contextlib.contextmanager
 def lowered_limits(fleet: Fleet) -> Iterator[None]:
-    with fleet.hung_requests():
+    with fleet.hung_requests(25):
         fleet.limit_slots(1)
         yield
         fleet.limit_slots(SLOTS)
@@ -218,10 +219,11 @@ def work_for(fleet: Fleet) -> Iterator[None]:
     def enqueue(app: Celery) -> None:
         while not over.wait(0.25):
             with contextlib.suppress(OperationalError, redis.RedisError, OSError):
-                app.send_task("brimful.sample", ["hi"], {"max_tokens": 4}, queue="batch", retry=False)
+                app.send_task(
+                    "brimful.sample", ["hi"], {"max_tokens": 4}, queue="batch", retry=False, ignore_result=True
+                )
 
     with client(fleet.valkey.url) as app:
-        app.conf.task_ignore_result = True
         thread = threading.Thread(target=enqueue, args=(app,))
         thread.start()
         try:
