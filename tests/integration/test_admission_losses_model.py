@@ -167,6 +167,30 @@ def server(tmp_path: Path) -> Iterator[redis.Redis]:
         client.close()
 
 
+def test_a_process_is_missing_at_the_moment_of_the_last_reading(server: redis.Redis) -> None:
+    """Found by the machine: starts that were read and starts that are assumed, at the same millisecond."""
+    limits = Limits(slots=4, starts=6, window_s=5, guard_s=1, lease_s=2, slow_start_s=0)
+    world = World(server, "moment", limits.fields())
+    idle = world.add()
+    busy = world.add()
+    busy.ask(5)
+    world.pass_time(2.1)
+    new = world.add()
+    world.converse()
+    busy.end(1)
+    world.converse()
+    server.flushall()
+    world.remove(busy)
+    idle.urgent = True
+    world.converse()
+    idle.ask(2)
+    world.pass_time(20)
+    assert len(world.started) == 5 + 2
+    assert world.most_in_window() <= 6
+    for peer in (idle, new):
+        peer.subscription.close()
+
+
 @pytest.mark.chaos
 @pytest.mark.timeout(900)
 def test_whatever_is_lost_no_limit_is_exceeded(server: redis.Redis) -> None:

@@ -122,7 +122,7 @@ end
 -- Adds starts of unknown processes, until the window that ends at this time holds `used`.
 local function fill_window(rules, at, used)
   local known = redis.call('ZCOUNT', starts_key, '(' .. (at - rules.window_ms - rules.guard_ms), at)
-  for i = 1, used - known do
+  for i = known + 1, used do -- numbers that an earlier filling has not used
     redis.call('ZADD', starts_key, at, 'unknown.' .. state.epoch .. '.' .. at .. '.' .. i)
   end
 end
