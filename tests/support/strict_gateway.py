@@ -2,6 +2,9 @@
 
 It counts what reaches it, and refuses what exceeds its limits. A request stays active until its answer is due, even if
 its client has disconnected. Run as a process: ``python strict_gateway.py --slots 16 …``; it prints its URL.
+
+Faults on request (``POST /faults``, name → probability): ``429``, ``500``, ``reset``, and ``hang``, which lasts until the
+client disconnects. So does a prompt that contains POISON; ``/poison`` lists the ports of the clients that wait for one.
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ from typing import Any
 
 from aiohttp import web
 
+POISON = "the poison"
+
 
 class StrictGateway:
     def __init__(self, options: argparse.Namespace) -> None:
@@ -35,6 +40,11 @@ class StrictGateway:
         self.keys: set[str] = set()
         self.slot_seconds = 0.0
         self.random = random.Random(options.seed)
+        self.faults: dict[str, float] = {}
+        self.faulted: Counter[str] = Counter()
+        self.refused: list[float] = []
+        self.poisoned: set[int] = set()
+        """Ports of the clients that wait for a poison's answer."""
 
     async def completions(self, request: web.Request) -> web.Response:
         now = time.monotonic()
@@ -45,7 +55,11 @@ class StrictGateway:
         self.window.append(now)
         self.most_in_window = max(self.most_in_window, len(self.window))
         if len(self.window) > self.options.starts or self.active >= self.options.slots:
-            return self._answer(429, {"error": {"message": "too much", "code": "rate_limited"}}, {"Retry-After": "1"})
+            self.refused.append(now)
+            return self._too_much()
+        fault = self._fault()
+        if fault == "429":
+            return self._too_much()
         self.active += 1
         self.peak_active = max(self.peak_active, self.active)
         try:
@@ -54,6 +68,12 @@ class StrictGateway:
             n = body.get("n", 1)
             o = self.options
             await asyncio.sleep(o.latency + self.random.uniform(-o.spread, o.spread) + o.per_choice * len(prompts) * n)
+            if fault == "hang" or any(POISON in str(prompt) for prompt in prompts):
+                await self._until_disconnected(request, poison=fault != "hang")
+            if fault == "500":
+                return self._answer(500, {"error": {"message": "a fault"}})
+            if fault == "reset" and request.transport is not None:
+                request.transport.abort()
             for prompt in prompts:
                 self.prompts[json.dumps(prompt)] += 1
             choices = [
@@ -86,8 +106,40 @@ class StrictGateway:
                 "sampled_twice": twice,
                 "keys": len(self.keys),
                 "slot_seconds": self.slot_seconds,
+                "faulted": dict(self.faulted),
+                "refused": len(self.refused),
             }
         )
+
+    def _fault(self) -> str | None:
+        draw = self.random.random()
+        for name, probability in self.faults.items():
+            if draw < probability:
+                self.faulted[name] += 1
+                return name
+            draw -= probability
+        return None
+
+    async def _until_disconnected(self, request: web.Request, *, poison: bool) -> None:
+        if (transport := request.transport) is None:
+            return
+        port = transport.get_extra_info("peername")[1]
+        if poison:
+            self.poisoned.add(port)
+        while not transport.is_closing():
+            await asyncio.sleep(0.02)
+        if poison:
+            self.poisoned.discard(port)
+
+    def _too_much(self) -> web.Response:
+        return self._answer(429, {"error": {"message": "too much", "code": "rate_limited"}}, {"Retry-After": "1"})
+
+    async def set_faults(self, request: web.Request) -> web.Response:
+        self.faults = dict(await request.json())
+        return web.json_response(self.faults)
+
+    async def poison(self, _: web.Request) -> web.Response:
+        return web.json_response(list(self.poisoned))
 
     def _answer(self, status: int, body: dict[str, Any], headers: dict[str, str] | None = None) -> web.Response:
         self.statuses[status] += 1
@@ -98,6 +150,8 @@ class StrictGateway:
         app.router.add_post("/v1/completions", self.completions)
         app.router.add_get("/v1/models", lambda _: _models())
         app.router.add_get("/ledger", self.ledger)
+        app.router.add_post("/faults", self.set_faults)
+        app.router.add_get("/poison", self.poison)
         return app
 
 
@@ -130,8 +184,19 @@ class StrictGatewayProcess:
         self._process.stdout.close()
 
     def ledger(self) -> dict[str, Any]:
-        with urllib.request.urlopen(self.url.removesuffix("/v1") + "/ledger", timeout=30) as answer:
-            return dict(json.load(answer))
+        return dict(self._ask("/ledger"))
+
+    def set_faults(self, **probabilities: float) -> None:
+        self._ask("/faults", probabilities)
+
+    def poisoned_ports(self) -> list[int]:
+        """Local ports of the clients that wait for the answer to a poison."""
+        return list(self._ask("/poison"))
+
+    def _ask(self, path: str, body: Any = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        with urllib.request.urlopen(self.url.removesuffix("/v1") + path, data, timeout=30) as answer:
+            return json.load(answer)
 
 
 async def _main() -> None:
