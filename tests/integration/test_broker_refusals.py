@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,44 +21,10 @@ from brimful_worker.local.server.valkey import Valkey
 from support.messages import item
 from support.pool_worker import PoolWorker, client, settled
 from support.proxy import Proxy
+from support.refusals import REFUSALS, Refusal, out_of_memory
 from support.waiting import wait_until
 
-Admin = Callable[..., Any]
-
-
-def _read_only(admin: Admin, on: bool) -> None:
-    admin("REPLICAOF", "127.0.0.1", "1") if on else admin("REPLICAOF", "NO", "ONE")
-
-
-def _no_replicas(admin: Admin, on: bool) -> None:
-    admin("CONFIG", "SET", "min-replicas-to-write", "1" if on else "0")
-
-
-def _out_of_memory(admin: Admin, on: bool) -> None:
-    admin("CONFIG", "SET", "maxmemory", "1" if on else "0")
-
-
-def _cannot_save(admin: Admin, on: bool) -> None:
-    """Redis writes its snapshots into its directory."""
-    directory = Path(admin("CONFIG", "GET", "dir")["dir"])
-    if on:
-        admin("CONFIG", "SET", "save", "3600 1")
-        (directory / "dump.rdb").unlink(missing_ok=True)
-        (directory / "dump.rdb").mkdir()
-        (directory / "dump.rdb" / "in the way").touch()
-        admin("BGSAVE")
-        wait_until(lambda: admin("INFO", "persistence")["rdb_last_bgsave_status"] == "err", "the save to fail")
-    else:
-        admin("CONFIG", "SET", "save", "")
-        shutil.rmtree(directory / "dump.rdb")
-
-
-def _no_permission(admin: Admin, on: bool) -> None:
-    admin("ACL", "SETUSER", "default", "-@write" if on else "+@all")
-
-
 _OPTIONS = ("enable-protected-configs yes", "enable-debug-command yes")
-REFUSALS = [_read_only, _no_replicas, _out_of_memory, _cannot_save, _no_permission]
 
 
 @pytest.fixture(scope="module")
@@ -98,14 +63,14 @@ def notes(servers: tuple[Valkey, Valkey]) -> Iterator[redis.Redis]:
 
 
 @contextmanager
-def refusing(admin: redis.Redis, refuse: Callable[[Admin, bool], None]) -> Iterator[None]:
-    refuse(admin.execute_command, True)
+def refusing(admin: redis.Redis, refuse: Refusal) -> Iterator[None]:
+    refuse(admin, True)
     try:
         with pytest.raises(redis.RedisError):
             admin.set("probe", 1)
         yield
     finally:
-        refuse(admin.execute_command, False)
+        refuse(admin, False)
 
 
 @contextmanager
@@ -141,9 +106,9 @@ def all_answered(results: list[Any], admin: redis.Redis, notes: redis.Redis) -> 
     return [result.state for result in results]
 
 
-@pytest.mark.parametrize("refuse", REFUSALS, ids=lambda each: each.__name__.strip("_"))
+@pytest.mark.parametrize("refuse", REFUSALS.values(), ids=REFUSALS)
 def test_a_result_refused_by_redis_is_stored_later(
-    refuse: Callable[[Admin, bool], None], app: Celery, notes: redis.Redis, admin: redis.Redis
+    refuse: Refusal, app: Celery, notes: redis.Redis, admin: redis.Redis
 ) -> None:
     results = [app.send_task("t.nap", (0.5,)) for _ in range(6)] + [app.send_task("t.fail_late", ("no luck", 0.5))]
     wait_until(lambda: all(notes.llen(f"starts:{result.id}") for result in results), "the tasks to start")
@@ -234,13 +199,13 @@ def test_a_worker_holds_at_most_one_message_that_redis_does_not_let_it_note(
         worker.ready()
         worker.process.send_signal(signal.SIGSTOP)
         results = [app.send_task("t.nap", [0.01], queue="greedy") for _ in range(8)]
-        _out_of_memory(store.execute_command, True)
+        out_of_memory(store, True)
         worker.process.send_signal(signal.SIGCONT)
         wait_until(lambda: "cannot note a delivery" in worker.output, "a delivery that is not noted")
         worker.process.kill()
         worker.process.wait()
         assert store.llen("greedy") >= 7
-        _out_of_memory(store.execute_command, False)
+        out_of_memory(store, False)
         store.delete("greedy")
         for result in results:
             result.forget()

@@ -3,8 +3,8 @@
 It counts what reaches it, and refuses what exceeds its limits. A request stays active until its answer is due, even if
 its client has disconnected. Run as a process: ``python strict_gateway.py --slots 16 …``; it prints its URL.
 
-Faults on request (``POST /faults``, name → probability): ``429``, ``500``, ``reset``, and ``hang``, which lasts until the
-client disconnects. So does a prompt that contains POISON; ``/poison`` lists the ports of the clients that wait for one.
+Faults on request (``POST /faults``, name → probability): ``429``, ``500``, ``reset``, and ``hang``, until the client
+disconnects. A prompt that contains POISON hangs too; ``/poison`` lists the ports of the clients that wait for one.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class StrictGateway:
         port = transport.get_extra_info("peername")[1]
         if poison:
             self.poisoned.add(port)
-        while not transport.is_closing():
+        while not transport.is_closing():  # noqa: ASYNC110  # aiohttp has no event for it
             await asyncio.sleep(0.02)
         if poison:
             self.poisoned.discard(port)
