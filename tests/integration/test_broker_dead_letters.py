@@ -93,3 +93,11 @@ def test_malformed_messages_without_an_id(worker: PoolWorker, app: Celery, store
         store.lpush("celery", raw)
     lives(worker, app)
     wait_until(lambda: settled(store) and read(store, 0)[0] == len(WITHOUT_ID), "all to be given up")
+
+
+def test_a_message_s_own_delivery_tag_does_not_matter(worker: PoolWorker, app: Celery, store: redis.Redis) -> None:
+    ids = [uuid.uuid4().hex for _ in range(4)]
+    for id, tag in zip(ids, ("the same", "the same", "\ud800", "unacked"), strict=True):
+        store.lpush("celery", json.dumps(item(id, properties={"delivery_tag": tag})))
+    assert [app.AsyncResult(id).get(timeout=30) for id in ids] == [3] * 4
+    wait_until(lambda: settled(store), "all to be acknowledged")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -102,7 +103,7 @@ def test_tasks_run_once_when_connections_are_cut_repeatedly(
             for _ in range(3):
                 for kind in ("normal", "pubsub"):
                     store.client_kill_filter(_type=kind, skipme=True)
-                wait_until(lambda: any(one["cmd"] == "brpop" for one in store.client_list()), "the worker to be back")
+                wait_until(lambda: any(one["cmd"] == "eval" for one in store.client_list()), "the worker to be back")
         tasks = [app.send_task("t.nap", (0.01,)) for _ in range(10)]
         all_once(notes, fleet, running + tasks)
         assert worker.process.poll() is None
@@ -119,3 +120,17 @@ def test_long_tasks_and_tasks_with_a_countdown_start_once(
         long = [app.send_task("t.nap", (12.0,)) for _ in range(2)]
         later = [app.send_task("t.nap", (0.01,), countdown=9) for _ in range(4)]
         all_once(notes, fleet, long + later)
+
+
+def test_what_arrives_while_an_idle_worker_stands_still_is_not_lost_with_it(
+    fleet: Valkey, valkey: Valkey, notes: redis.Redis, app: Celery
+) -> None:
+    """Redis gives a blocked BRPOP its message even if nobody reads it any more."""
+    with PoolWorker(fleet.url, notes=valkey.url, name="a", visibility_s=3) as still:
+        still.ready()
+        assert app.send_task("t.plain", (1, 2)).get(timeout=30) == 3
+        still.process.send_signal(signal.SIGSTOP)
+        tasks = [app.send_task("t.nap", (0.01,)) for _ in range(4)]
+        still.process.kill()
+    with PoolWorker(fleet.url, notes=valkey.url, name="b", visibility_s=3):
+        all_once(notes, fleet, tasks)

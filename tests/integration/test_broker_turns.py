@@ -13,7 +13,7 @@ from kombu.asynchronous import Hub, set_event_loop
 from kombu.transport import redis as kombu_redis
 
 from brimful.names import QUEUES
-from brimful_worker.broker import qos
+from brimful_worker.broker import qos, taking
 from brimful_worker.broker import transport as broker
 from brimful_worker.broker.fairness import Fairness
 from brimful_worker.broker.unacked import UnackedMessages
@@ -40,7 +40,7 @@ def test_only_a_large_shard_lets_other_workers_go_first(
 ) -> None:
     fairness = Fairness(UnackedMessages())
     fairness.set_concurrency(100)
-    for module in (broker, qos):
+    for module in (taking, qos):
         monkeypatch.setattr(module, "fairness", fairness)
     later: list[float] = []
     call_later: Callable[..., Any] = hub.call_later
@@ -90,7 +90,7 @@ def test_a_freed_place_takes_the_next_message_though_a_pop_without_its_queue_is_
     messages = UnackedMessages()
     fairness = Fairness(messages)
     fairness.set_concurrency(4)
-    for module in (broker, qos):
+    for module in (taking, qos):
         monkeypatch.setattr(module, "fairness", fairness)
     monkeypatch.setattr(kombu_redis.Transport, "brpop_timeout", 60)  # no pop ends by itself during the test
     app = Celery(broker=valkey.url)

@@ -79,6 +79,7 @@ SIGNATURES = {
     "kombu.transport.redis.Channel._lookup": "(self, exchange, routing_key, default=None)",
     "kombu.transport.redis.Channel._q_for_pri": "(self, queue, pri)",
     "kombu.transport.redis.Channel._receive_one": "(self, c)",
+    "kombu.transport.redis.Channel.basic_consume": "(self, queue, *args, **kwargs)",
     "kombu.transport.redis.Channel.close": "(self)",
     "kombu.transport.redis.Channel.conn_or_acquire": "(self, client=None)",
     "kombu.transport.redis.Mutex": "(client, name, expire)",

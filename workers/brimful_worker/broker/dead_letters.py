@@ -21,7 +21,7 @@ from celery.app.task import Context
 from brimful.errors import BadRequest
 from brimful.names import plain_queue
 from brimful.state.dead_letters import DeadLetter, add, digest, shown_headers
-from brimful.state.redis_retry import reply_text
+from brimful.state.redis_retry import refused_for_now, reply_text
 from brimful_worker.broker.message_check import is_name
 from brimful_worker.broker.unacked import UnackedMessages, unacked
 from brimful_worker.metrics import catalogue as metrics
@@ -33,6 +33,14 @@ _LINKS = ("chord", "chain", "errbacks")
 """What a failure has to reach besides the task's own result."""
 _WAITING = 1000
 """Letters that wait for Redis, at most. More make the worker wait before it takes further messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueItem:
+    """An item that is no message, but is noted as one that was delivered."""
+
+    delivery_tag: str
+    channel: Any
 
 
 @dataclass(eq=False)
@@ -93,8 +101,9 @@ class DeadLetters:
     ) -> str | None:
         """Returns the id of the task that fails by this, if the message has a usable one.
 
-        ``content`` is what the digest is of. ``message``: kombu's, of a message that Redis lists as unacknowledged. It
-        is acknowledged once the letter and the result stand. ``failure`` None: a BadRequest that says why.
+        ``content`` is what the digest is of. ``message``: kombu's, or a QueueItem, if Redis lists it as
+        unacknowledged; it is acknowledged once the letter and the result stand. ``failure`` None: a
+        BadRequest that says why.
         """
         known = headers if isinstance(headers, Mapping) else {}
         task_id = next(filter(is_name, (known.get("id"), id)), None)
@@ -145,10 +154,10 @@ class DeadLetters:
             try:
                 add(self._connect(), letter)
                 return
-            except redis.ResponseError as error:
-                log.error("a dead letter could not be kept: %s", reply_text(error))
-                return
             except Exception as error:
+                if isinstance(error, redis.ResponseError) and not refused_for_now(error):
+                    log.error("a dead letter could not be kept: %s", reply_text(error))
+                    return
                 log.debug("a dead letter waits for Redis: %s", type(error).__name__)
                 self._disconnect()
             if self._stop.wait(_RETRY_S):

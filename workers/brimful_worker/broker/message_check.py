@@ -6,6 +6,7 @@ ends the worker, and the message is then given to the next one.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Container, Mapping
 from datetime import datetime
@@ -101,6 +102,18 @@ def check_body(body: Any) -> str | None:
     if len(body) != 3:
         return f"the body has {len(body)} elements, not the three of [args, kwargs, embed]"
     return check_arguments(*body)
+
+
+def headers_and_id(raw: bytes | str) -> tuple[Any, Any]:
+    """Of an item that is no message, as far as it has them. kombu's own types in it, if any, are left as they are."""
+    try:
+        item = json.loads(raw)
+    except (ValueError, RecursionError):
+        item = None
+    if not isinstance(item, dict):
+        return None, None
+    properties = item.get("properties")
+    return item.get("headers"), properties.get("correlation_id") if isinstance(properties, dict) else None
 
 
 def is_name(value: Any) -> bool:

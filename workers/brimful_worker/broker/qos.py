@@ -24,7 +24,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-from collections.abc import Iterator
+import re
 from importlib import resources
 from typing import Any
 
@@ -41,6 +41,7 @@ from brimful.names import plain_queue
 from brimful.state.redis_retry import reply_text
 from brimful_worker.broker.dead_letters import dead_letters
 from brimful_worker.broker.fairness import fairness
+from brimful_worker.broker.message_check import headers_and_id
 from brimful_worker.broker.unacked import unacked
 
 log = logging.getLogger(__name__)
@@ -51,6 +52,8 @@ _TIMER_S = 0.001
 LOST_HEADER = "brimful_lost"
 """Message header: how many workers have died while they ran this task."""
 
+_NOTE = re.compile(rb'\[(?P<item>.*),"","(?P<queue>[^"]*)"\]', re.DOTALL)
+"""What ``take.lua`` notes, where the item is no JSON."""
 _REQUEUE = resources.files("brimful_worker.broker").joinpath("requeue.lua").read_text("utf-8")
 
 
@@ -63,36 +66,14 @@ class QoS(transport.QoS):
         self._begun: set[str] = set()
         self.begun_key = begun_key(self.unacked_key)
         self._settling = False
-        self._noted = b""
-
-    @contextlib.contextmanager
-    def noted(self, tag: bytes) -> Iterator[None]:
-        """The message that is delivered meanwhile stands in Redis as unacknowledged, under this tag if it has one."""
-        self._noted = tag
-        try:
-            yield
-        finally:
-            self._noted = b""
-
-    def forget_noted(self) -> None:
-        """It is no message."""
-        if self._noted:
-            self._acks.append(bytes_to_str(self._noted))
-            self._freed()
 
     def append(self, message: Any, delivery_tag: str) -> None:
-        delivery = message.delivery_info
-        if not self._noted:
-            raw = dumps([message._raw, delivery["exchange"], delivery["routing_key"]])
-            try:
-                with self.pipe_or_acquire() as pipe:
-                    pipe.zadd(self.unacked_index_key, {delivery_tag: unacked.server_time()})
-                    pipe.hset(self.unacked_key, delivery_tag, raw).execute()
-            except self._redis_errors as error:  # it is in no queue any more
-                unacked.keep_unrecorded(delivery_tag, raw)
-                log.warning("cannot note a delivery (%s); done when Redis takes it", type(error).__name__)
-            if pause := fairness.received(plain_queue(delivery["routing_key"]), len(raw)):
-                wake_after(pause)
+        tag, size = self.channel.taken
+        if delivery_tag != tag:
+            super().append(message, delivery_tag)
+            return
+        if pause := fairness.received(plain_queue(message.delivery_info["routing_key"]), size):
+            wake_after(pause)
         virtual.QoS.append(self, message, delivery_tag)
 
     def note_begun(self, delivery_tag: str) -> None:
@@ -213,9 +194,6 @@ class QoS(transport.QoS):
         return (*self.channel.connection_errors, redis.ResponseError)
 
     def _requeue(self, client: Any, tag: Any, place: str, abandoned: float | None) -> bool:
-        if (raw := unacked.unrecorded().get(bytes_to_str(tag))) is not None:
-            client.hset(self.unacked_key, tag, raw)
-            unacked.acknowledged(bytes_to_str(tag))
         read = client.hget(self.unacked_key, tag)
         if read is None:
             if abandoned is not None:
@@ -233,7 +211,10 @@ class QoS(transport.QoS):
             raise
         except Exception as error:
             why = f"it cannot be put back into its queue ({type(error).__name__})"
-            dead_letters.set_aside(why, content=read, headers=None, queue="unacked")
+            found = _NOTE.fullmatch(read)
+            item, queue = (found["item"], bytes_to_str(found["queue"])) if found else (read, "unacked")
+            headers, id = headers_and_id(item)
+            dead_letters.set_aside(why, content=item, headers=headers, queue=queue, id=id)
             client.hdel(self.unacked_key, tag)
             client.zrem(self.unacked_index_key, tag)
             return False
@@ -261,7 +242,8 @@ class QoS(transport.QoS):
 
     def leave_to_other_thread(self, delivery_tag: str) -> None:
         """Another thread acknowledges this message. It no longer counts here, nor is it requeued by this channel."""
-        virtual.QoS.ack(self, delivery_tag)
+        if delivery_tag in self._delivered:
+            virtual.QoS.ack(self, delivery_tag)
 
 
 def begun_key(unacked_key: str) -> str:

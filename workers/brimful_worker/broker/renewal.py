@@ -70,17 +70,13 @@ class Renewal:
                 self._messages.renewal_failed()
                 self._stop.wait(_RETRY_S)
         if owed := self._messages.owed():
-            log.warning("%d deliveries or acknowledgements could not be noted in Redis", owed)
+            log.warning("%d acknowledgements could not be sent to Redis", owed)
 
     def _renew(self, channel: Any, client: Any) -> None:
         seconds, micros = client.time()
         now = seconds + micros / 1e6
         held, deferred = self._messages.to_renew(), self._messages.deferred_acks()
-        unrecorded = self._messages.unrecorded()
         with client.pipeline(transaction=False) as pipe:
-            if unrecorded:
-                pipe.hset(channel.unacked_key, mapping=unrecorded)
-                pipe.zadd(channel.unacked_index_key, dict.fromkeys(unrecorded, now))
             if held:
                 # XX: a message acknowledged meanwhile is not added again
                 pipe.zadd(channel.unacked_index_key, dict.fromkeys(held, now), xx=True)
@@ -90,5 +86,4 @@ class Renewal:
                 pipe.hdel(begun_key(channel.unacked_key), *deferred)
             pipe.execute()
         self._messages.acks_sent(deferred)
-        self._messages.recorded(unrecorded)
         self._messages.renewed(now)

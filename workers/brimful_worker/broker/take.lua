@@ -1,31 +1,40 @@
--- Takes messages from queues and notes them as unacknowledged, in one step: a worker that dies in between loses none.
--- KEYS: unacked, unacked_index (kombu's), then lists of queues, the most urgent first.
--- ARGV: number of messages at most; the time, Unix seconds.
--- Returns for each message: the number of its list from 1, the delivery tag under which it was noted ('' if it is for
--- the caller to note), and its text.
+-- Takes messages from lists and notes them as unacknowledged, in one step: wherever a worker dies, each message is in its
+-- queue or in a note.
+-- KEYS: 1 unacked hash · 2 unacked index (ZSET delivery tag -> last renewal, Unix seconds) · 3… lists, most urgent first
+-- ARGV: 1 number of messages at most · 2 now, Unix seconds · 3 how their delivery tags begin; the number from 1 follows
+--       · for each list what follows the item in the note, `,"",<queue as JSON>]`; "" = its messages are not noted
+--       · for each list "1" if only one of its messages may be taken, and none after others
+-- Returns {number of the list from 1, item} for each, or the error with which Redis refuses writes; nothing is taken then.
 local unacked, index = KEYS[1], KEYS[2]
-local most, now = tonumber(ARGV[1]), ARGV[2]
-
-local function note(text)
-    local decoded, item = pcall(cjson.decode, text)
-    local properties = decoded and type(item) == 'table' and item.properties
-    local delivery = type(properties) == 'table' and properties.delivery_info
-    if type(delivery) ~= 'table' then return '' end
-    local tag, exchange, routing_key = properties.delivery_tag, delivery.exchange, delivery.routing_key
-    if type(tag) ~= 'string' or tag == '' or type(exchange) ~= 'string' or type(routing_key) ~= 'string' then return '' end
-    local noted = '[' .. text .. ', ' .. cjson.encode(exchange) .. ', ' .. cjson.encode(routing_key) .. ']'
-    for _, done in ipairs({redis.pcall('ZADD', index, now, tag), redis.pcall('HSET', unacked, tag, noted)}) do
-        if type(done) == 'table' and done.err then return '' end
-    end
-    return tag
-end
-
+local most, now, tags, lists = tonumber(ARGV[1]), ARGV[2], ARGV[3], #KEYS - 2
 local taken = {}
-for number = 3, #KEYS do
-    while #taken < most do
-        local text = redis.call('RPOP', KEYS[number])
-        if not text then break end
-        taken[#taken + 1] = {number - 2, note(text), text}
+
+for place = 1, lists do
+  local list, rest, alone = KEYS[2 + place], ARGV[3 + place], ARGV[3 + lists + place] == '1'
+  while #taken < (alone and 1 or most) do
+    local item = redis.pcall('RPOP', list)
+    if not item then
+      break
     end
+    local refused = type(item) == 'table' and item
+    if not refused and rest ~= '' then
+      local tag = tags .. (#taken + 1)
+      local noted = redis.pcall('HSET', unacked, tag, '[' .. item .. rest)
+      refused = type(noted) == 'table' and noted
+      if refused then
+        redis.call('RPUSH', list, item)
+      else
+        redis.call('ZADD', index, now, tag)
+      end
+    end
+    if refused then
+      return #taken > 0 and taken or refused
+    end
+    taken[#taken + 1] = {place, item}
+  end
+end
+if #taken == 0 then
+  -- A read, so that CLIENT TRACKING reports the next change of these keys.
+  redis.call('EXISTS', unpack(KEYS, 3))
 end
 return taken

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 from weakref import ref
 
@@ -31,7 +31,6 @@ class UnackedMessages:
         self._places: defaultdict[str, set[str]] = defaultdict(set)
         """Queue -> tags of its messages that run or wait for the pool here."""
         self._deferred: set[str] = set()
-        self._unrecorded: dict[str, str] = {}
         self._clock_offset = 0.0
         self._renewing_since: float | None = None
         self._renewed_at = 0.0
@@ -69,31 +68,13 @@ class UnackedMessages:
         with self._lock:
             return set(self._deferred)
 
-    def keep_unrecorded(self, tag: str, raw: str) -> None:
-        """Redis did not take the note that this message was delivered; the renewal thread writes it later."""
-        with self._lock:
-            self._unrecorded[tag] = raw
-
-    def unrecorded(self) -> dict[str, str]:
-        with self._lock:
-            return dict(self._unrecorded)
-
-    def recorded(self, tags: Iterable[str]) -> None:
-        """Redis has the notes. Those of messages that were acknowledged meanwhile are removed again."""
-        with self._lock:
-            for tag in tags:
-                if self._unrecorded.pop(tag, None) is None:
-                    self._deferred.add(tag)
-
     def acknowledged(self, tag: str) -> None:
         self._leave_place(tag)
-        with self._lock:
-            self._unrecorded.pop(tag, None)
 
     def owed(self) -> int:
-        """Notes that Redis has yet to get."""
+        """Acknowledgements that Redis has yet to get."""
         with self._lock:
-            return len(self._deferred) + len(self._unrecorded)
+            return len(self._deferred)
 
     def to_renew(self) -> set[str]:
         """Tags of all messages held and not acknowledged."""

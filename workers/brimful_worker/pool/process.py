@@ -18,12 +18,12 @@ from brimful.errors import BrimfulError
 from brimful.names import TASK_SAMPLE
 from brimful.runtime.port import Port, bind
 from brimful_worker import logs
-from brimful_worker.broker import consumer, mingle, requests, results, transport
+from brimful_worker.broker import consumer, requests, results, transport
 from brimful_worker.broker.dead_letters import dead_letters
 from brimful_worker.broker.fairness import fairness
 from brimful_worker.broker.renewal import Renewal
 from brimful_worker.broker.worker_state import raise_if_shutting_down
-from brimful_worker.pool import events, task_context
+from brimful_worker.pool import events, mingle, task_context
 from brimful_worker.pool.execution import adapt_tasks
 from brimful_worker.pool.loop import LoopThread
 from brimful_worker.pool.result_store import ResultStore
