@@ -12,12 +12,13 @@ from support.storm.schedule import draw
 def main() -> int:
     parser = argparse.ArgumentParser(prog="storm")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--seconds", type=float, help="in place of --minutes")
     parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--visibility", type=int, default=15, help="BRIMFUL_VISIBILITY_TIMEOUT_S of the fleet")
     parser.add_argument("--lines", type=int, default=200, help="of a run; a packed run has ten times as many")
     given = parser.parse_args()
-    schedule = draw(given.seed, given.seconds)
+    schedule = draw(given.seed, given.seconds or 60 * given.minutes)
     findings = Storm(schedule, workers=given.workers, visibility_s=given.visibility, lines=given.lines).run()
     for finding in findings:
         say(f"FINDING (seed {given.seed}): {finding}")

@@ -79,6 +79,10 @@ def draw(seed: int, seconds: float, faults_per_s: float = 0.6) -> Schedule:
     dice.shuffle(kinds)
     end = 0.9 * seconds
     at = sorted(dice.uniform(0.02 * seconds, end) for _ in kinds)
+    # A poison is lost by a flush, and needs several deaths of workers until it is given up.
+    for kind, fifth in (("flush redis", 0), ("poison", 1)):
+        place, other = kinds.index(kind), len(kinds) * fifth // 5 + dice.randrange(len(kinds) // 5)
+        kinds[place], kinds[other] = kinds[other], kinds[place]
     faults = [
         Event(moment, kind, round(FAULTS[kind][1] * dice.uniform(0.3, 1), 1), dice.randrange(10**6))
         for moment, kind in zip(at, kinds, strict=True)
