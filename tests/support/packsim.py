@@ -36,6 +36,48 @@ def lines(count: int, **fields: Any) -> list[dict[str, Any]]:
     return [{"prompt": f"p{place}", "max_tokens": 32, **fields} for place in range(count)]
 
 
+class _Server:
+    """Requests of known latency, and of the tokens that they share a server's throughput for."""
+
+    def __init__(self, shared: float | None) -> None:
+        self._shared = shared
+        self._running: list[tuple[float, float, str, PackKey, int]] = []
+        self._progress, self._read_at = 0.0, 0.0
+        """Tokens of a request that has run from the start, with ``shared``."""
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def start(self, now: float, seconds: float, id: str, pack_key: PackKey, size: int) -> None:
+        self._advance(now)
+        tokens = (pack_key.max_tokens or 16) * size * pack_key.n
+        end = now + seconds if self._shared is None else self._progress + tokens
+        heapq.heappush(self._running, (end, now, id, pack_key, size))
+
+    def next_end(self) -> float:
+        end = self._running[0][0]
+        if self._shared is None:
+            return end
+        return self._read_at + (end - self._progress) * len(self._running) / self._shared
+
+    def pop(self, now: float) -> tuple[float, str, PackKey, int] | None:
+        """When the next request that has ended by now began, its id, key and size."""
+        self._advance(now)
+        reached = now if self._shared is None else self._progress + 1e-6
+        if not self._running or self._running[0][0] > reached:
+            return None
+        return heapq.heappop(self._running)[1:]
+
+    @property
+    def newest(self) -> PackKey | None:
+        return self._running[-1][3] if self._running else None
+
+    def _advance(self, now: float) -> None:
+        if self._shared is not None and self._running:
+            self._progress += (now - self._read_at) * self._shared / len(self._running)
+        self._read_at = now
+
+
 def simulate(
     asked: Sequence[dict[str, Any]],
     pack: PackOption,
@@ -46,8 +88,12 @@ def simulate(
     window_s: float = 60.0,
     timeout_s: float = 120.0,
     total_known: bool = True,
+    shared: float | None = None,
 ) -> Simulated:
-    """``latency(max_tokens, choices)``: a request's seconds. Starts are an exact sliding window, slots are FIFO."""
+    """``latency(max_tokens, choices)``: a request's seconds. Starts are an exact sliding window, slots are FIFO.
+
+    ``shared``: tokens a second that the running requests share; they take that time after their latency.
+    """
     limits = Limits(slots, starts, window_s)
     sizer, slot_model = PackSizer(limits, timeout_s), SlotModel(limits, adapting=pack == "auto")
     batcher = Batcher(ACS, pack, sizer, slot_model)
@@ -56,7 +102,7 @@ def simulate(
     left = len(asked)
     now, sent = 0.0, 0
     queue: deque[tuple[str, PackKey, int]] = deque()
-    running: list[tuple[float, float, str, PackKey, int]] = []
+    running = _Server(shared)
     log: deque[float] = deque()
     result = Simulated(0.0)
     while True:
@@ -64,7 +110,7 @@ def simulate(
             batcher.add(next(source))
             left -= 1
         size = batcher.pack
-        pack_key = queue[-1][1] if queue else running[-1][3] if running else None
+        pack_key = queue[-1][1] if queue else running.newest
         for _ in range(
             slot_model.room(sizer.seconds(pack_key, size) if pack_key and sizer.known(pack_key) else None, now)
         ):
@@ -83,20 +129,19 @@ def simulate(
             log.popleft()
         while queue and len(running) < slots and (starts is None or len(log) < starts):
             id, pack_key, size = queue.popleft()
-            seconds = latency(pack_key.max_tokens or 16, size * pack_key.n)
-            result.longest = max(result.longest, seconds)
-            heapq.heappush(running, (now + seconds, seconds, id, pack_key, size))
+            running.start(now, latency(pack_key.max_tokens or 16, size * pack_key.n), id, pack_key, size)
             log.append(now)
         if not running and not queue:
             assert not batcher.held
             assert not left
             return result
-        waits = [running[0][0]] if running else []
+        waits = [running.next_end()] if running else []
         if queue and len(running) < slots:
             waits.append(log[0] + window_s)
         now = max(now, min(waits))
-        while running and running[0][0] <= now:
-            _, seconds, id, pack_key, size = heapq.heappop(running)
-            sizer.latency(pack_key.model).add(pack_key.max_tokens, size * pack_key.n, seconds)
+        while (ended := running.pop(now)) is not None:
+            began, id, pack_key, size = ended
+            result.longest = max(result.longest, now - began)
+            sizer.learn(pack_key, size * pack_key.n, began, now)
             slot_model.ended(id, now)
             result.seconds = now

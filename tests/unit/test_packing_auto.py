@@ -21,6 +21,7 @@ from support.packsim import ACS, Simulated, lines, simulate
 
 Seconds = Callable[[int, int], float]
 
+_PROBING_S = 1.1
 _SIZES = (16, 32, 64, 128, 200, 375, 500, 625, 800, 1000)
 
 
@@ -45,8 +46,9 @@ def plain(count: int, pack: PackOption, seconds: Seconds, total_known: bool = Tr
 
 @pytest.mark.parametrize(("count", "share"), [(300, 0.9), (2_000, 0.9), (6_000, 0.8), (20_000, 0.9), (40_000, 0.9)])
 def test_auto_is_about_as_fast_as_the_best_fixed_size(count: int, share: float) -> None:
+    """Apart from a round of probes and one of cautious packs."""
     best = min(plain(count, size, mild).seconds for size in _SIZES if count // size < 100)
-    assert best >= share * plain(count, "auto", mild).seconds
+    assert best >= share * (plain(count, "auto", mild).seconds - _PROBING_S)
 
 
 @pytest.mark.parametrize("total_known", [True, False])
@@ -109,7 +111,7 @@ def test_requests_stay_well_below_their_timeout() -> None:
 
 def test_scarce_starts_make_larger_requests_and_plentiful_ones_cost_no_time() -> None:
     scarce = simulate(lines(2_000), "auto", mild, starts=10)
-    assert len(scarce.sizes) <= 20
+    assert len(scarce.sizes) <= 25
     assert scarce.seconds < 130
     free = simulate(lines(2_000), "auto", proportional, starts=None)
     assert free.seconds <= 1.02 * simulate(lines(2_000), "off", proportional, starts=None).seconds
@@ -118,6 +120,21 @@ def test_scarce_starts_make_larger_requests_and_plentiful_ones_cost_no_time() ->
 def test_single_requests_fill_thousands_of_slots() -> None:
     result = simulate(lines(20_000), "off", lambda tokens, choices: 1.0, slots=2_000, starts=None)
     assert result.seconds <= 11
+
+
+@pytest.mark.parametrize("slots", [1, 4, 8, 16, 32])
+@pytest.mark.parametrize(("tokens_a_second", "max_tokens"), [(40, 64), (40, 16), (200, 128), (2000, 64)])
+def test_a_server_that_shares_its_throughput_runs_into_no_timeout(
+    slots: int, tokens_a_second: float, max_tokens: int
+) -> None:
+    """Its latency grows with all that is in flight, which single requests at the start do not tell."""
+    asked = lines(200, max_tokens=max_tokens)
+    off, auto = (
+        simulate(asked, pack, lambda *_: 0.0, slots=slots, starts=None, shared=tokens_a_second)
+        for pack in ("off", "auto")
+    )
+    assert auto.seconds <= 1.05 * off.seconds
+    assert auto.longest <= 0.8 * 120
 
 
 def test_one_hang_does_not_change_the_fit() -> None:

@@ -146,8 +146,8 @@ class Outcomes:
 
     def _learn(self, packed: PackedRequest, outcome: Outcome) -> None:
         if outcome.attempts == 1 and outcome.provider_s > 0:
-            latency = self._sizer.latency(packed.pack_key.model)
-            latency.add(packed.pack_key.max_tokens, packed.choices, outcome.provider_s)
+            ended = outcome.ended_at or time.time()
+            self._sizer.learn(packed.pack_key, packed.choices, ended - outcome.provider_s, ended)
         if outcome.retries.get(Cause.TIMEOUT):
             self._note_timeout(packed)
 

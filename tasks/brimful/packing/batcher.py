@@ -7,7 +7,7 @@ from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 from itertools import islice
 
-from brimful.packing.pack_size import START_PROMPTS, Chunk, PackSizer, fill_slots
+from brimful.packing.pack_size import START_PROMPTS, START_TOKENS, Chunk, PackSizer, fill_slots
 from brimful.packing.packing import Pack, PackKey, Slice, fill_requests, slices_of
 from brimful.packing.slot_model import SlotModel
 from brimful.packing.units import PackOption, Unit
@@ -25,8 +25,13 @@ _PLANNED_GROUPS = 64
 """More slots or groups are not planned: it would take too long."""
 _LOOKED_AT = 64
 """Groups among which the oldest is looked for."""
-_LADDER = (16, 8, 4, 2)
-"""The first requests are this many times smaller than those that follow: different sizes teach the most."""
+_PROBE_SHARES, _SECOND_SHARES = (4, 2, 1), (1, 2, 1)
+"""Probes are this many times smaller than the safe size, over and over, and those after the first answer: different
+sizes teach the most."""
+_PROBE_STARTS = 6
+"""A round of probes takes at most this part of a window's starts."""
+_PROBE_S = 1.0
+"""How long slots wait for the answers to a round of probes before they get further ones."""
 
 
 @dataclass(slots=True)
@@ -52,8 +57,9 @@ class Batcher:
         self._ready: deque[tuple[PackKey, Pack]] = deque()
         """Requests that are sent as they are, before all others."""
         self._added = 0
-        self._sent_unknown = 0
-        """Requests sent while their latency was unknown."""
+        self._probes = 0
+        """Requests sent while their latency was unknown; and when the last of them was sent."""
+        self._probed_at = 0.0
         self.held = 0
         """Slices."""
         self.held_bytes = 0
@@ -125,8 +131,11 @@ class Batcher:
         if not self._groups:
             return None
         everything = flush or more == 0
-        chosen = (self._planned(now, more, everything) if self._pack == "auto" else None) or self._fullest(everything)
-        return None if chosen is None else self._take(*chosen)
+        chosen = self._planned(now, more, everything) if self._pack == "auto" else None
+        if chosen is None and self._awaits_probes(now):
+            return None
+        chosen = chosen or self._fullest(everything)
+        return None if chosen is None else self._take(*chosen, now)
 
     def _planned(self, now: float, more: int | None, everything: bool) -> tuple[Group, int] | None:
         """Once what is left is known and not plenty: a group and a size, from a plan in which the slots end together.
@@ -147,8 +156,8 @@ class Batcher:
             ]
         else:
             tokens = sum(count * group.pack_key.tokens_per_prompt for count, group in zip(left, groups, strict=True))
-            if tokens > slots * sizer.start_tokens:
-                return None  # enough to learn from the first requests before the rest is planned
+            if tokens > slots * START_TOKENS or self._round < slots:
+                return None  # enough to learn from probes before the rest is planned
         chunks = [
             Chunk(count, size, sizer.request_time(group.pack_key))
             for count, size, group in zip(left, most, groups, strict=True)
@@ -179,11 +188,29 @@ class Batcher:
         if isinstance(self._pack, int):
             return min(self._pack, group.pack_key.limit)
         size = self._sizer.best(group.pack_key)
-        if self._sent_unknown < len(_LADDER) and not self._sizer.known(group.pack_key):
-            size //= _LADDER[self._sent_unknown]
+        if not self._sizer.known(group.pack_key):
+            shares = _SECOND_SHARES if self._sizer.seen(group.pack_key) else _PROBE_SHARES
+            size //= shares[self._probes % len(shares)]
         return max(1, size)
 
-    def _take(self, group: Group, size: int) -> tuple[PackKey, Pack]:
+    def _awaits_probes(self, now: float) -> bool:
+        """Whether a round of probes is on its way: their answers tell how large the next requests may be."""
+        groups = list(islice(self._groups.values(), _LOOKED_AT))
+        if self._pack != "auto" or any(self._sizer.known(group.pack_key) for group in groups):
+            return False
+        if all(len(group.slices) == 1 for group in groups):
+            return False  # nothing to pack, as far as can be seen
+        in_flight, round_ = len(self._slot_model), self._round
+        just_sent = now - self._probed_at <= _PROBE_S
+        return in_flight >= round_ or (in_flight > 0 and self._probes % round_ == 0 and just_sent)
+
+    @property
+    def _round(self) -> int:
+        """Probes at once: one for each slot, but not many of the starts where those are scarce."""
+        limits = self._slot_model.limits
+        return limits.slots if limits.starts is None else min(limits.slots, max(3, limits.starts // _PROBE_STARTS))
+
+    def _take(self, group: Group, size: int, now: float) -> tuple[PackKey, Pack]:
         taken = next(fill_requests((item for _, item in islice(group.slices, size)), size))
         for _ in taken:
             group.slices.popleft()
@@ -193,7 +220,8 @@ class Batcher:
         self._release(taken)
         self.pack = len(taken)
         if not self._sizer.known(group.pack_key):
-            self._sent_unknown += 1
+            self._probes += 1
+            self._probed_at = now
         return group.pack_key, taken
 
     def _release(self, slices: Pack) -> None:

@@ -14,16 +14,17 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from brimful.packing.latency import Latency, RequestTime
+from brimful.packing.latency import UNKNOWN_TOKENS, Latency, RequestTime
 from brimful.packing.packing import PackKey
 from brimful.packing.slot_model import Limits
+from brimful.packing.throughput import Throughput
 
 START_TOKENS = 4096
 """Tokens of a request sent before the latency is known; a single prompt may have more."""
 START_PROMPTS = 128
 """Prompts of a request sent before the latency is known."""
-_SLOWEST = 100.0
-"""Tokens a second, over all choices of a request, that any provider is assumed to reach."""
+_SLOWEST = 40.0
+"""Tokens a second, over all requests, that any provider is assumed to reach: a server on a machine without GPU."""
 _TIMEOUT_SHARE = 0.4
 _WITHIN = 0.98
 _OWN_S = 0.005
@@ -41,6 +42,7 @@ class PackSizer:
         self._timeout_s = timeout_s
         self._longest_s = _TIMEOUT_SHARE * timeout_s
         self._models: dict[str, Latency] = {}
+        self._throughput: dict[str, Throughput] = {}
         self.max_prompts: int | None = None
         """Prompts per request from which on requests were refused for lack of budget."""
 
@@ -48,13 +50,31 @@ class PackSizer:
         found = self._models.get(model)
         if found is None:
             while len(self._models) >= _MODELS:
-                del self._models[next(iter(self._models))]
+                oldest = next(iter(self._models))
+                del self._models[oldest]
+                self._throughput.pop(oldest, None)
             found = self._models[model] = Latency()
         return found
+
+    def learn(self, pack_key: PackKey, choices: int, began: float, ended: float) -> None:
+        """A request succeeded at its first attempt. Seconds on any clock, the same for all requests."""
+        self.latency(pack_key.model).add(pack_key.max_tokens, choices, ended - began)
+        tokens = (pack_key.max_tokens or UNKNOWN_TOKENS) * choices
+        self._throughput.setdefault(pack_key.model, Throughput()).add(tokens, began, ended)
+
+    def _in_time(self, pack_key: PackKey) -> int:
+        """Tokens of each request if all slots have as many, and the provider were no faster than it has been so far."""
+        throughput = self._throughput.get(pack_key.model)
+        reached = (throughput.most if throughput is not None else None) or _SLOWEST
+        return int(reached * self._longest_s / self.limits.slots)
 
     def known(self, pack_key: PackKey) -> bool:
         """Whether the latency of requests of any size can be predicted."""
         return self.latency(pack_key.model).known
+
+    def seen(self, pack_key: PackKey) -> bool:
+        """Whether any request of its model has succeeded."""
+        return self.latency(pack_key.model).seen
 
     def request_time(self, pack_key: PackKey) -> RequestTime:
         return self.latency(pack_key.model).request_time(pack_key.max_tokens, pack_key.n)
@@ -72,21 +92,17 @@ class PackSizer:
         """Seconds between starts in the long run, by the limit or by what a small fleet manages; never 0."""
         return _OWN_S if self.limits.starts is None else max(_OWN_S, self.limits.window_s / self.limits.starts)
 
-    @property
-    def start_tokens(self) -> int:
-        """Tokens of a request sent before the latency is known."""
-        return min(START_TOKENS, int(_SLOWEST * self._longest_s))
-
     def most_prompts(self, pack_key: PackKey) -> int:
         """The most prompts that a request may carry, given what is known so far."""
         latency = self.latency(pack_key.model)
         most = min(pack_key.limit, self.max_prompts or pack_key.limit)
+        most = min(most, self._in_time(pack_key) // pack_key.tokens_per_prompt)
         if latency.known:
             size = min(_REACH * latency.largest, latency.ceiling or math.inf)
             most = min(most, int(size / pack_key.tokens_per_prompt))
             most = self.request_time(pack_key).prompts_within(self._longest_s, most)
         else:
-            most = min(most, START_PROMPTS, self.start_tokens // pack_key.tokens_per_prompt)
+            most = min(most, START_PROMPTS, START_TOKENS // pack_key.tokens_per_prompt)
         return max(1, most)
 
     def best(self, pack_key: PackKey) -> int:

@@ -1,0 +1,51 @@
+"""Tokens a second that a provider has reached over all requests at once, from those that ended. Pure.
+
+A service in the cloud serves more requests as fast as few. A server of one's own shares its throughput among them:
+twice the tokens in flight then take twice as long, which the latency of the first few requests does not tell.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+_BUCKET_S = 0.25
+_KEPT_S = 120.0
+"""What was reached longer ago does not count."""
+
+
+class Throughput:
+    """Requests count with the tokens that they ask for, spread evenly over the time that they took."""
+
+    def __init__(self) -> None:
+        self._buckets: deque[float] = deque()
+        self._first = 0
+        """The number of the oldest bucket; bucket k begins at ``k * _BUCKET_S``."""
+        self._most = 0.0
+        self._stale = False
+
+    def add(self, tokens: int, began: float, ended: float) -> None:
+        """A request for so many tokens succeeded. Seconds on one clock."""
+        first, last = int(began / _BUCKET_S), int(ended / _BUCKET_S)
+        if not self._buckets:
+            self._first = first
+        oldest = last - int(_KEPT_S / _BUCKET_S)
+        while self._buckets and self._first < oldest:
+            self._buckets.popleft()
+            self._first += 1
+            self._stale = True
+        if not self._buckets:
+            self._first = max(first, oldest)
+        self._buckets.extend([0.0] * (last + 1 - self._first - len(self._buckets)))
+        first = max(first, self._first)
+        share = tokens / max(1, last + 1 - first)
+        for number in range(first - self._first, last + 1 - self._first):
+            self._buckets[number] += share
+            self._most = max(self._most, self._buckets[number] / _BUCKET_S)
+
+    @property
+    def most(self) -> float | None:
+        """Tokens a second in the best quarter of a second; None before any request has succeeded."""
+        if self._stale:
+            self._stale = False
+            self._most = max(self._buckets, default=0.0) / _BUCKET_S
+        return self._most or None
