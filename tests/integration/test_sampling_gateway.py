@@ -10,6 +10,7 @@ import pytest
 from brimful.outcome import Cause, rollouts
 from brimful_worker.gateway import Gateway, GatewayOptions
 from support.fake_admission import FakeAdmission
+from support.gateways import running_gateway
 from support.sampling import bench
 from support.waiting import wait_until_async
 
@@ -119,3 +120,22 @@ async def test_cancelling_drops_the_connection_at_once(gateway: Gateway, monkeyp
             await task
         await wait_until_async(lambda: gateway.request_log.connections_open == 0, "the connection to be gone")
         assert it.admission.active == 0
+
+
+@pytest.mark.parametrize("seed", [None, 5])
+async def test_a_server_that_ignores_n_gives_the_choices_one_by_one(
+    monkeypatch: pytest.MonkeyPatch, seed: int | None
+) -> None:
+    async with running_gateway(ignore_n=True) as gateway, bench(monkeypatch, gateway.url) as it:
+        outcome = await it.sample("a", n=4, seed=seed, max_tokens=30)
+        assert outcome.completion is not None
+        texts = [choice["text"] for choice in outcome.completion["choices"]]
+        assert [choice["index"] for choice in outcome.completion["choices"]] == [0, 1, 2, 3]
+        assert seed is None or len(set(texts)) == 4
+        assert outcome.attempts == 4
+        # Whose a list's choices are is not certain: the request fails, and a run divides it into single prompts.
+        outcome = await it.sample(["a", "b"], n=2, max_tokens=30)
+        assert outcome.failure is not None
+        assert outcome.failure.permanent
+        assert "ignores n" in outcome.failure.message
+        assert outcome.attempts == 1

@@ -70,6 +70,17 @@ def test_a_single_prompt_keeps_its_form(prompt: Any) -> None:
     assert (part.request.fields["prompt"], part.request.n, part.places, part.prompts) == (prompt, 2, (0, 2), 1)
 
 
+def test_with_a_seed_a_server_that_ignores_n_is_asked_for_one_choice_after_the_other() -> None:
+    """With the same seed it would repeat its one choice for ever."""
+    assembly = Assembly(request("a", n=3, seed=7))
+    assembly.take(assembly.next_part(), reply(Part(request("a", n=3, seed=7), (0, 1, 2)), lambda index: index == 0))
+    for choice in (1, 2):
+        part = assembly.next_part()
+        assert (part.request.n, part.request.fields["seed"], part.places) == (1, 7 + choice, (choice,))
+        assert assembly.take(part, reply(part, lambda _: True))
+    assert assembly.complete
+
+
 def test_with_a_seed_the_prompt_is_requested_with_its_full_n() -> None:
     assembly = Assembly(request(["a", "b"], n=3, seed=1))
     part = assembly.next_part()

@@ -61,6 +61,8 @@ class GatewayOptions(BaseModel):
     budget_status: int = Field(402, ge=400)
     """Status of a request whose hold does not fit, with the code ``insufficient_quota``. (our choice)"""
 
+    ignore_n: bool = False
+    """Answer with one choice a prompt, whatever ``n`` is, as some servers do."""
     usage: Literal["true", "missing", "zero", "one_choice"] = "true"
     """What an answer's usage says: the truth, nothing, zeros, or the tokens of the first choice only."""
     reasoning: Literal["none", "reasoning", "reasoning_content"] = "none"

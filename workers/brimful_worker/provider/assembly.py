@@ -26,13 +26,15 @@ class Part:
 class Assembly:
     """The answer to one request while its choices are collected."""
 
-    __slots__ = ("_answer", "_choices", "_request", "_usages")
+    __slots__ = ("_answer", "_choices", "_n_ignored", "_request", "_usages")
 
     def __init__(self, request: Request) -> None:
         self._request = request
         self._choices: dict[int, dict[str, Any]] = {}
         self._answer: dict[str, Any] | None = None
         self._usages: list[Any] = []
+        self._n_ignored = False
+        """The server gives one choice whatever ``n`` is."""
 
     @property
     def complete(self) -> bool:
@@ -43,7 +45,7 @@ class Assembly:
 
         Of several such groups, the one with the most missing choices is next. With a ``seed``, a request with a
         smaller ``n`` would repeat the choices that are already there: so each prompt is requested in full, and only
-        its missing choices are taken.
+        its missing choices are taken. From a server that ignores ``n``, choice c is requested alone, with ``seed + c``.
         """
         request, n = self._request, self._request.n
         if not self._choices:
@@ -53,7 +55,15 @@ class Assembly:
             if index not in self._choices:
                 missing[index // n].append(index)
         places: tuple[int | None, ...]
-        if request.fields.get("seed") is not None:
+        seed = request.fields.get("seed")
+        if self._n_ignored and isinstance(seed, int):
+            prompt, indexes = next(iter(missing.items()))
+            texts = request.prompts
+            fields = {**request.fields, "n": 1, "seed": seed + indexes[0] % n}
+            if request.prompt_count > 1:
+                fields["prompt"] = [texts[prompt]]
+            return Part(replace(request, fields=fields), (indexes[0],))
+        if seed is not None:
             prompts, choices = list(missing), n
             wanted = (prompt * n + choice for prompt in prompts for choice in range(n))
             places = tuple(None if index in self._choices else index for index in wanted)
@@ -76,6 +86,10 @@ class Assembly:
             place = part.places[choice["index"]]
             if place is not None and place not in self._choices:
                 self._choices[place] = choice if choice["index"] == place else {**choice, "index": place}
+        alone = part.prompts == 1 and len(completion["choices"]) == 1
+        # Of two choices one may be missing by chance; that it is missing again, or that most are, is none.
+        if alone and (part.request.n > 2 or (part.request.n == 2 and len(self._choices) == before)):
+            self._n_ignored = True
         self._usages.append(completion.get("usage"))
         if self._answer is None:
             self._answer = completion

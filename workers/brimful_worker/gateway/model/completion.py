@@ -33,10 +33,9 @@ class _Choice(NamedTuple):
 
 def complete(request: SampleRequest, options: GatewayOptions) -> Completion:
     """All prompts x n choices, choice i of prompt p at index p*n + i, and the usage. ("Sample many rollouts")"""
+    n = 1 if options.ignore_n else request.n
     choices = [
-        _choice(request, options, prompt, choice)
-        for prompt in range(len(request.prompts))
-        for choice in range(request.n)
+        _choice(request, options, prompt, choice) for prompt in range(len(request.prompts)) for choice in range(n)
     ]
     for index, choice in enumerate(choices):
         choice.body["index"] = index

@@ -14,6 +14,10 @@ class BadChoices(ValueError):
     """The choices cannot be told apart, or there are more than were requested; ``str()`` says why."""
 
 
+class NIgnored(BadChoices):
+    """Each of several prompts has one choice where ``n`` asked for more: whose they are is not certain."""
+
+
 @dataclass(slots=True)
 class CheckedChoices:
     choices: list[dict[str, Any]]
@@ -25,7 +29,7 @@ class CheckedChoices:
 def check_choices(completion: Mapping[str, Any], expected: int, *, prompts: int = 1) -> CheckedChoices:
     """The usable choices of an answer to ``prompts`` prompts and ``expected`` (= prompts x n) choices.
 
-    Raises BadChoices.
+    Raises BadChoices, and NIgnored.
     """
     raw = completion.get("choices")
     if raw is None:
@@ -34,6 +38,8 @@ def check_choices(completion: Mapping[str, Any], expected: int, *, prompts: int 
         raise BadChoices(f"choices is {type(raw).__name__}, not a list")
     if len(raw) > expected:
         raise BadChoices(f"{len(raw)} choices returned, {expected} requested")
+    if len(raw) == prompts < expected and prompts > 1:
+        raise NIgnored(f"{prompts} choices for {prompts} prompts, {expected} requested: the server ignores n")
     found: dict[int, dict[str, Any]] = {}
     for position, choice in enumerate(raw):
         if not isinstance(choice, dict):

@@ -12,7 +12,7 @@ import orjson
 
 from brimful.outcome import Cause
 from brimful_worker.provider.answers.answer import Answer, Classification, Kind, TransportError
-from brimful_worker.provider.answers.choices import BadChoices, check_choices
+from brimful_worker.provider.answers.choices import BadChoices, NIgnored, check_choices
 from brimful_worker.provider.answers.refusal import (
     classify_redirect,
     classify_refusal,
@@ -54,6 +54,8 @@ def classify_answer(answer: Answer | TransportError, *, expected: int, prompts: 
         return _bad_answer(answer.status, "JSON without choices")
     try:
         checked = check_choices(document, expected, prompts=prompts)
+    except NIgnored as reason:  # the next answer would be the same; a request of one prompt can be completed
+        return replace(_bad_answer(answer.status, str(reason)), kind=Kind.PERMANENT)
     except BadChoices as reason:
         return _bad_answer(answer.status, str(reason))
     if not checked.choices:
