@@ -11,7 +11,7 @@ from typing import Any
 
 from celery.worker.consumer.consumer import Consumer
 
-_WAIT_S = 0.05
+_WAIT_S = 0.02
 """How long an event waits for others. Flower shows it as much later."""
 _MOST = 100
 """Events in one message at most; one is about 400 bytes."""
