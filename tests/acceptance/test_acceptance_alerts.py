@@ -165,7 +165,7 @@ def fires(server: Prometheus, fleet: Fleet, alert: str, fault: Fault) -> None:
     since = time.monotonic()
     with fault(fleet):
         wait_until(lambda: alert in server.firing(), f"{alert} to fire", PATIENCE_S)
-    print(f"{alert:30} fired after {time.monotonic() - since:5.1f} s")
+        print(f"{alert:30} fired after {time.monotonic() - since:5.1f} s")
 
 
 def dashboard_without_data(server: Prometheus, began: float) -> list[str]:
