@@ -209,7 +209,7 @@ def test_prompts_and_keys_appear_in_no_event_log_or_redis_value(
     wait_until(listening.is_set, "the first event (a heartbeat)")
     gateway.set_options(latency_s=3.0)
     try:
-        good = service.send_task("brimful.sample", (SECRET,), {"max_tokens": 4, "echo": True})
+        good = service.send_task("brimful.sample", (SECRET,), {"max_tokens": 4})
         wait_until(lambda: gateway.ledger()["active"] == 1, "the request at the gateway")
         active = service.control.inspect(["one@test"], timeout=10).active()
     finally:
