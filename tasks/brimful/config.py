@@ -50,7 +50,7 @@ class Settings(BaseSettings):
     profiles: Path | None = None
     """A TOML file with provider profiles of your own."""
     prices: Path | None = None
-    """A TOML file with prices of models, which go before the profile's."""
+    """A TOML file with prices of models, which take precedence over the profile's."""
     redis_ca_file: Path | None = None
     """Certificate authorities that sign Redis's certificate, besides the system's."""
     redis_cert_file: Path | None = None
@@ -207,16 +207,16 @@ class Settings(BaseSettings):
         given: dict[str, Any] = {name: value or None for name in names if (value := getattr(self, name)) is not None}
         profile = get_profile(self.provider_choice.name, self.profiles)
         if self.prices is not None:
-            given["prices"] = {**load_prices(self.prices), **profile.prices}
+            given["prices"] = (own := load_prices(self.prices)) | profile.prices | own  # own first, in order too
         return profile.model_copy(update=given)
 
     @cached_property
     def provider_choice(self) -> ProviderChoice:
-        """The provider that is named, or that the environment tells. Raises SettingError."""
+        """The provider that was named, or that the environment variables select. Raises SettingError."""
         return ProviderChoice(self.provider) if self.provider else choose_provider(self.profiles, first_set)
 
     def without_guess(self) -> Settings:
-        """These settings, with the default provider if only OPENAI_API_KEY told another one."""
+        """These settings, with the default provider if only OPENAI_API_KEY selected another one."""
         if self.provider_choice.sure:
             return self
         copy = self.model_copy(update={"provider": DEFAULT_PROVIDER})

@@ -34,7 +34,11 @@ def test_a_file_of_prices_goes_before_the_profile_s(tmp_path: Path, monkeypatch:
     file = tmp_path / "prices.toml"
     file.write_text('["gpt-4o"]\ninput = 2.5\noutput = 10\ncached = 1.25\n["gpt-4*"]\ninput = 1\noutput = 2\n')
     monkeypatch.setenv("BRIMFUL_PRICES", str(file))
+    own = tmp_path / "profiles.toml"
+    own.write_text('[openai.prices."gpt-4o"]\ninput = 9\noutput = 9\n[openai.prices."gpt-5*"]\ninput = 5\noutput = 5\n')
+    monkeypatch.setenv("BRIMFUL_PROFILES", str(own))
     profile = Settings.load(provider="openai").profile
+    assert profile.price("gpt-5") == Price(input=5, output=5)
     assert profile.price("gpt-4o") == Price(input=2.5, output=10, cached=1.25)
     assert profile.price("gpt-4o-mini") == Price(input=1, output=2)
     assert profile.price("other") is None
