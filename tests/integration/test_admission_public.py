@@ -104,7 +104,7 @@ async def test_a_slot_left_by_another_task(valkey: Valkey) -> None:
         assert one.held == 0
         for _ in range(2):
             await asyncio.create_task(slot.__aenter__())
-        with pytest.raises(RuntimeError, match="none of them"):
+        with pytest.raises(RuntimeError, match="not one of them"):
             await slot.__aexit__(None, None, None)
         assert one.held == 2
 

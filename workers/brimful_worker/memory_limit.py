@@ -1,6 +1,6 @@
 """Ends a worker that takes more memory than ``BRIMFUL_WORKER_MAX_MEMORY`` allows, gracefully.
 
-It is told to stop as by SIGTERM: requests on the wire end, the other tasks go back to the queue, and whoever started
+The worker sends itself SIGTERM: requests on the wire end, the other tasks go back to the queue, and whoever started
 the worker (``brimful up``, systemd, a container's restart policy) starts another. Without the setting, a worker that
 grows would in the end be killed by the system, and with it what it has on the wire.
 """

@@ -49,9 +49,9 @@ def gateway(
     ] = "free",
     shared_tokens_per_s: Annotated[
         float | None,
-        typer.Option("--shared-throughput", min=0.001, help="Tokens a second that all requests share, as locally."),
+        typer.Option("--shared-throughput", min=0.001, help="Tokens a second that all requests share, as on one GPU."),
     ] = None,
-    usage: Annotated[str, typer.Option(help="What usage says: true, missing, zero or one_choice.")] = "true",
+    usage: Annotated[str, typer.Option(help="The usage in answers: true, missing, zero or one_choice.")] = "true",
     reasoning: Annotated[
         str, typer.Option(help="Field of the reasoning in chat messages: none, reasoning or reasoning_content.")
     ] = "none",

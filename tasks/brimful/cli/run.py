@@ -56,7 +56,7 @@ def run(
     ] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over; the old files are renamed.")] = False,
     keep_going: Annotated[
-        bool, typer.Option("--keep-going", help="Go on though every request is refused in the same words.")
+        bool, typer.Option("--keep-going", help="Go on even if all first requests are refused in the same words.")
     ] = False,
     budget_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens that the whole run may use.")] = None,
     budget: Annotated[

@@ -166,9 +166,9 @@ class AsyncFleet(Client[AsyncGenerator[Sampled, None]]):
                     train(group.prompt, group.texts)
 
         Sampling begins with the ``async with``, and so do the ``deadline_s`` seconds (None: no deadline). At the
-        deadline the groups that are not full are given too, with what they have and, in ``missing``, each sample that
-        did not come; ``stragglers="drop"`` keeps them back, in ``groups.dropped``. What had not ended is cancelled, as
-        is everything when the block is left: a call in progress is closed within about a second.
+        deadline the groups that are not full are yielded too, with what they have and, in ``missing``, each sample that
+        did not come; ``stragglers="drop"`` puts them into ``groups.dropped`` instead. What had not ended is cancelled,
+        as is everything when the block is left: a call in progress is closed within about a second.
 
         ``oversample=k`` asks for n + k samples of each prompt; the first n make its group, the others are cancelled.
         ``pack``: whether a group's samples are one request with ``n`` choices: ``"auto"`` where they would queue for
@@ -176,8 +176,8 @@ class AsyncFleet(Client[AsyncGenerator[Sampled, None]]):
         ``prompts``: one prompt each, without ``n``; they are read at once. With a ``seed``, sample i of a prompt has
         ``seed + i``. Other parameters as in :meth:`map`.
 
-        A sample that failed is in ``missing``, and its group is given once no further one can come. Raises SettingError
-        and BadRequest for arguments that are out of range; iterating raises what :meth:`map` raises.
+        A sample that failed is in ``missing``, and its group is yielded once no further sample can come. Raises
+        SettingError and BadRequest for arguments that are out of range; iterating raises what :meth:`map` raises.
         """
         run = self._group_run(prompts, n, deadline_s, oversample, stragglers, pack, workload, weight, fields)
         return AsyncGroups(run, self._groups)
@@ -228,13 +228,13 @@ class AsyncFleet(Client[AsyncGenerator[Sampled, None]]):
             ids, began = list(self._awaited), clock()
             ended = [await self._look(ids[place : place + _CHUNK]) for place in range(0, len(ids), _CHUNK)]
             pause = _POLL_S[0] if any(ended) else min(1.5 * pause, _POLL_S[1])
-            pause = max(pause, clock() - began)  # of thousands, a look takes as long as a pause
+            pause = max(pause, clock() - began)  # a look at thousands of results takes long
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._new.wait(), pause)
                 await asyncio.sleep(pause)
 
     async def _look(self, ids: list[str]) -> bool:
-        """One MGET. Returns whether one of these has ended. Small steps, so that the loop can do other work."""
+        """Resolve the futures of those results that are there, with one MGET. Returns whether any was."""
         backend = self._app.backend
         try:
             answers: list[Any] = await self._redis.mget([backend.get_key_for_task(id) for id in ids])

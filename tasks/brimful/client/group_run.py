@@ -81,7 +81,7 @@ class GroupRun:
         """Groups that were not full at the deadline, where these are dropped."""
 
     async def run(self, put: Callable[[Group], None]) -> None:
-        """To the last group, or to the deadline; ``put`` gets each group once. Nothing is left running when it ends.
+        """Sample until the last group or the deadline; call ``put`` once for each group. Leaves nothing running.
 
         Raises RedisUnreachable, RedisRefused and FleetTaken.
         """
@@ -165,7 +165,7 @@ class GroupRun:
         return max(by_slots, by_starts)
 
     def _take(self, index: int, item: Delivered | Failed) -> Group | None:
-        """The group, if it has ended with this."""
+        """Add a result to its group. Returns the group if it has ended with this."""
         group = self._open.get(index)
         if group is None:
             return None
@@ -187,7 +187,7 @@ class GroupRun:
         return self._group(index, group) if ended else None
 
     def _ended(self, index: int, why: Failure) -> Group | None:
-        """A group that did not end by itself; None if it did."""
+        """The group of a prompt that was still sampled or not begun when the run ended; None if it had ended before."""
         group = self._open.pop(index, None)
         if group is None:
             if index < self._begun:
@@ -242,7 +242,7 @@ class AsyncGroups:
     async def next(self) -> Group | None:
         """The next group; None after the last. Raises what :meth:`GroupRun.run` raises."""
         if self._task is None:
-            raise RuntimeError("use it as `async with fleet.group(…) as group:`")
+            raise RuntimeError("enter its block first: `async with fleet.group(…) as groups:` (`with` for Fleet)")
         group = await self._groups.get()
         if group is None:
             self._groups.put_nowait(None)

@@ -162,7 +162,7 @@ class Driver:
 
     @property
     def refused(self) -> Failure | None:
-        """How the provider has refused all requests so far, if it did so in the same words."""
+        """The provider's refusal, if it has refused all requests so far in the same words; else None."""
         return self._outcomes.refused
 
     async def cancel(self, lines: Set[int]) -> None:

@@ -109,7 +109,7 @@ class InFlight:
         self.shards.pop(shard.id, None)
 
     def cancel(self, lines: Set[int]) -> dict[str, list[str]]:
-        """Remove the requests that carry none but these lines. Their outcomes are ignored. Returns ids by shard."""
+        """Remove the requests that carry only these lines. Their outcomes are ignored. Returns ids by shard."""
         found: dict[str, list[str]] = {}
         for id, shard in self._shard_of.items():
             if all(entry.line in lines for entry in shard.requests[id].manifest):

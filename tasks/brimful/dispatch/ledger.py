@@ -213,7 +213,7 @@ class RunLedger:
         await self.client.delete(*gone)
 
     async def end(self) -> None:
-        """Its submitter is gone: it does not count beside other runs any more."""
+        """Remove this run's weight: its submitter has ended."""
         if self._weight is not None:
             await self.client.zrem(weights_key(self.fleet), self._weight)
 

@@ -32,7 +32,7 @@ def attempts_since(outcome: Outcome, began: float) -> int:
 
 
 class SameRefusals:
-    """Notices that a provider refuses everything in the same words: a key under 400, an unknown model, a wrong path."""
+    """Notices that a provider refuses everything in the same words: a wrong key (as 400), an unknown model or path."""
 
     def __init__(self) -> None:
         self._failure: Failure | None = None
@@ -98,7 +98,7 @@ class Outcomes:
 
     @property
     def refused(self) -> Failure | None:
-        """How the provider has refused every request of this try, once that is not the lines' fault."""
+        """The provider's refusal of every request of this try, once it cannot be due to single lines; else None."""
         return self._refusals.failure
 
     def revoked(self, packed: PackedRequest, shard: str, *, adopted: bool = False) -> list[Delivered | Failed]:

@@ -58,8 +58,9 @@ class Batcher:
         """Requests that are sent as they are, before all others."""
         self._added = 0
         self._probes = 0
-        """Requests sent while their latency was unknown; and when the last of them was sent."""
+        """Requests sent while their latency was unknown."""
         self._probed_at = 0.0
+        """When the last of them was sent."""
         self.held = 0
         """Slices."""
         self.held_bytes = 0

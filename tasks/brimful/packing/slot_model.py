@@ -40,7 +40,7 @@ class Limits:
 
 
 class Weights(NamedTuple):
-    """Of the runs that share the slots."""
+    """Weights of the runs that share the slots: this run's, the smallest, and the sum."""
 
     own: float = 1.0
     least: float = 1.0

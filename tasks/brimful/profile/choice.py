@@ -16,19 +16,20 @@ _SHARED = ("OPENAI_BASE_URL", "OPENAI_API_KEY")
 
 
 class ProviderChoice(NamedTuple):
+    """A provider's name, and what decided it."""
+
     name: str
     why: str = ""
-    """What told it; empty where nothing did."""
+    """What decided it, such as ``OPENAI_API_KEY is set``; empty if it was named, or no variable is set."""
     sure: bool = True
-    """Whether a variable of its own told it. OPENAI_API_KEY may be set for another program."""
+    """False if only OPENAI_API_KEY decided it, which may be set for another program."""
 
 
 def choose_provider(extra: Path | None, first_set: Callable[[tuple[str, ...]], str | None]) -> ProviderChoice:
-    """The first profile of which a variable of its own is set; else what OPENAI_BASE_URL and OPENAI_API_KEY tell.
+    """The first profile of which a variable of its own is set; else what OPENAI_BASE_URL and OPENAI_API_KEY suggest.
 
-    ``extra``: the file of further profiles. ``first_set``: the value of the first of some variables that is set. An
-    OPENAI_BASE_URL of an unknown host leaves the default. Raises
-    SettingError.
+    ``extra``: the file of further profiles. ``first_set``: returns the value of the first of some variables that is
+    set. An OPENAI_BASE_URL with an unknown host selects the default. Raises SettingError.
     """
     profiles = load_profiles(extra).values()
     for profile in profiles:

@@ -50,7 +50,8 @@ class Profile(BaseModel):
     max_completion_tokens: tuple[str, ...] = ()
     """Models, * standing for any part, whose chats take ``max_completion_tokens`` in place of ``max_tokens``."""
     prices: dict[str, Price] = Field(default_factory=dict)
-    """Model, * standing for any part, → what it costs; the first that fits counts."""
+    """Model, * standing for any part, → what it costs. An exact name counts before patterns, and of these
+    the first that fits."""
     extra_body: dict[str, Any] = Field(default_factory=dict)
     """Fields of every request that does not have them itself."""
     modes: tuple[Mode, ...] = Field((Mode.COMPLETION, Mode.CHAT), min_length=1)

@@ -165,7 +165,8 @@ class Session:
         self._ended = "error"
         return FleetError(
             f"the provider refused every request in the same words: {failure.message}. Nothing more was sent, and no "
-            "line was recorded as failed: correct what they name, and type the command again; or add --keep-going"
+            "line was recorded as failed: correct what the message names, then type the command again; or add "
+            "--keep-going"
         )
 
     async def _drain(self, driver: Driver, *, at_most_s: float | None) -> None:

@@ -35,7 +35,8 @@ ADMISSION = (
     "interactive",  # ZSET: waiting ticket → since when (ms)
     "batch",  # ZSET: the same
     "heard",  # ZSET: process → time of its last command (ms)
-    "commands",  # HASH: process → number of its last command; "process seen" → the last grant it confirmed; …
+    "commands",  # HASH: process → number of its last command; "process seen" → the last grant it confirmed,
+    # "process asked", "process since", "process members"
     "pushed",  # HASH: process → number of its last grant
     "inbox",  # HASH: process → JSON of the grants that it has not confirmed
     "workers",  # HASH: process → JSON: name, host, pid, and how many wait beyond those in the queues

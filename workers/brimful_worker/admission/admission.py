@@ -142,16 +142,15 @@ class Admission:
     ) -> Slot:
         """Wait for a slot and a start; hold the slot until the ``async with`` block ends.
 
-        Flows of one workload share this process's grants by their weights, whoever came first; where tokens are
-        limited, only requests for as many tokens change places.
         ``tokens`` is the most that the request may use (prompt estimate + n x max_tokens), needed only where tokens are
         limited. Entering raises BudgetExhausted when the fleet's token budget is at its end, and FleetError when the
         admission was closed or has failed. Leaving raises LeaseLost if the lease could not be kept. When a block raises
         without :meth:`Lease.report`, the slot stays taken for :attr:`Limits.cooldown_s`.
 
-        ``name`` names the request in the whole fleet: :attr:`Lease.deaths` then tells how many processes have died
-        while they held a slot for it. ``since`` (``boot_time()``): it has waited since then, and keeps that place in
-        the queue.
+        ``flow``: flows of one workload share this process's grants by their weights, whoever came first; where tokens
+        are limited, only requests for as many tokens change places. ``name`` names the request in the whole fleet:
+        :attr:`Lease.deaths` then tells how many processes have died while they held a slot for it. ``since``
+        (``boot_time()``): it has waited since then, and keeps that place in the queue.
         """
         return Slot(self._started().local_state, WORKLOADS[Workload(workload)], flow, tokens, name, since)
 

@@ -44,9 +44,9 @@ class Lease:
         """On ``boot_time()``: when it ends unless it is renewed."""
         self.deaths_forgotten = False
         self.deaths = 0
-        """How many processes have died while they held a lease of this request, as far as it has a name."""
+        """Processes that have died while they held a lease of this request; 0 if it has no name."""
         self.name: str | None = None
-        """Of its request, where the ticket names another."""
+        """Digest of its request's name if the ticket names another request; else None."""
         self.start_only = False
         """It holds no slot, and needs no renewal."""
         self.lost = False

@@ -42,7 +42,7 @@ class LocalState:
         self.ending: dict[str, Lease] = {}
         """Lost leases whose bodies have not ended yet."""
         self._renaming: dict[str, tuple[Waiter, Lease]] = {}
-        """By ticket: grants whose tickets name another request than the one that has them."""
+        """Ticket → grant given to another request than the ticket names, until Redis has noted that."""
         self.waiting = Waiters(process)
         self.outgoing = Outgoing()
         self.recent_starts = RecentStarts()
@@ -133,7 +133,7 @@ class LocalState:
             self._send_soon()
 
     def renamed(self, answers: Iterable[tuple[str, int]]) -> None:
-        """Redis knows which requests have these tickets' grants, and their :attr:`Lease.deaths`."""
+        """Redis has noted which requests have these tickets' grants. ``answers``: ticket and :attr:`Lease.deaths`."""
         for ticket, deaths in answers:
             waiter, lease = self._renaming.pop(ticket)
             lease.deaths, lease.given_back = deaths, waiter.future.done()

@@ -149,10 +149,10 @@ def gather_s(held: int) -> float:
 
 
 class Pace:
-    """Lets a few commands go at once, and of many one each four milliseconds, with all that came in since the last.
+    """Limits how often commands are sent: a few at once, then one every four milliseconds with all that came in since.
 
-    A command costs a worker as much as half a task, so those of a busy worker are worth a moment's wait. One that holds
-    many leases waits as :func:`gather_s` says.
+    A command costs a worker as much CPU as half a task, so a busy worker gathers what it sends. One that holds many
+    leases waits as :func:`gather_s` says.
     """
 
     def __init__(self) -> None:

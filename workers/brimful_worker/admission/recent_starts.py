@@ -6,10 +6,8 @@ from collections import OrderedDict
 
 _EXTRA_S = 15.0
 """Starts are kept this much longer than the window, so that a window count a few commands old can be recounted."""
-
-
 _MOST = 20_000
-"""Entries that are kept at most: without a limit on starts there may be any number. A limit may be set at any time."""
+"""Entries kept at most. They are kept without a limit on starts too, since one may be set at any time."""
 
 
 class RecentStarts:

@@ -73,8 +73,8 @@ class Slot:
             (task,) = self._entries
         if task not in self._entries:
             raise RuntimeError(
-                f"{len(self._entries)} tasks are inside this slot, and the one that leaves it is none of them: leave "
-                "it in the task that entered it, or call admission.slot() for each request"
+                f"{len(self._entries)} tasks are inside this slot, and the one that leaves it is not one of them: "
+                "leave it in the task that entered it, or call admission.slot() for each request"
             )
         entries = self._entries[task]
         entry = entries.pop()

@@ -1,8 +1,8 @@
-"""Whose turn it is among the flows of one queue: weighted fair queueing by number of grants. Pure.
+"""Which of a process's waiters gets the next grant: weighted fair queueing among flows, by number of grants. Pure.
 
-A *flow* is what shares evenly with others, such as a run. Of the flows that wait, the one that was served least for its
-weight is next (start-time fair queueing); within a flow, who came first. A flow that comes, or comes back, gets its
-share from now on and nothing for the past.
+A *flow* is a set of requests that shares grants with others by weight, such as a run. The next grant goes to the
+waiting flow that was served least for its weight (start-time fair queueing), and within it to the waiter that came
+first. A flow that begins to wait, or waits again, gets its share from then on and nothing for the past.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 
 class Flow(NamedTuple):
-    """What a waiter belongs to."""
+    """The flow of a waiter."""
 
     name: str = ""
     weight: float = 1.0
@@ -48,7 +48,7 @@ class _Waiting(Generic[W]):
 
 
 class Turns(Generic[W]):
-    """One queue's, of one process."""
+    """The flows of one queue in one process."""
 
     def __init__(self) -> None:
         self._flows: dict[str, _Waiting[W]] = {}
@@ -67,13 +67,13 @@ class Turns(Generic[W]):
             flow.waiters.move_to_end(waiter, last=False)
 
     def remove(self, waiter: W) -> None:
-        """Without a grant."""
+        """Remove a waiter that gets no grant."""
         flow = self._flows.get(waiter.flow.name)
         if flow is not None:
             flow.waiters.pop(waiter, None)
 
     def next(self, waiter: W) -> W:
-        """Who is to have a grant that came for ``waiter``: it itself, unless its flow is ahead by _SLACK."""
+        """The waiter that gets a grant that came for ``waiter``: that one, unless its flow is ahead by _SLACK."""
         own = self._flows[waiter.flow.name]
         chosen, least = waiter, own.served
         for flow in self._flows.values() if len(self._flows) > 1 else ():
@@ -83,7 +83,7 @@ class Turns(Generic[W]):
         return chosen if least < own.served - _SLACK else waiter
 
     def serve(self, waiter: W) -> None:
-        """The waiter gets a grant."""
+        """Count a grant for the waiter's flow, and remove the waiter."""
         flow = self._flows.get(waiter.flow.name)
         if flow is None:
             return
@@ -94,14 +94,14 @@ class Turns(Generic[W]):
         self._flows.clear()
 
     def _forget(self) -> None:
-        """Flows that do not wait, once coming back would be no different from coming first."""
+        """Remove the flows without waiters that are not ahead: nothing about them needs to be remembered."""
         gone = [name for name, flow in self._flows.items() if not flow.waiters and flow.served <= self._now]
         for name in gone:
             del self._flows[name]
 
 
 def _first(flow: _Waiting[W]) -> W | None:
-    """Those that gave up are dropped; :meth:`Turns.remove` follows."""
+    """The oldest that still waits. Drops those that gave up, for which :meth:`Turns.remove` follows."""
     while flow.waiters:
         waiter = next(iter(flow.waiters))
         if not waiter.future.done():

@@ -48,7 +48,7 @@ class Waiter:
         self.id = ticket
         """Changes when another waiter of this process has its turn first: they exchange tickets."""
         self.name = name_of(ticket)
-        """That of its request, as tickets hold it."""
+        """Digest of its request's name, as in the ticket; empty without one."""
         self.flow = flow
         self.queue = queue
         self.tokens = tokens
@@ -82,7 +82,7 @@ class Waiters:
     ) -> Waiter:
         """A new waiter at the end, or at the front if it has waited since long ago (its last grant was given back).
 
-        ``name``: of its request, to which the deaths of its processes are counted.
+        ``name``: its request's, for which Redis counts the processes that die while they hold it.
         """
         self._number += 1
         named = f"-{_digest(name)}" if name else ""
@@ -130,8 +130,10 @@ class Waiters:
         return None
 
     def take(self, ticket: str, *, same_tokens: bool) -> Waiter | None:
-        """Remove the waiter that is to have the grant of this ticket: the one whose turn it is in this process
-        (:mod:`.turns`), which the ticket's own waiter leaves its place and its ticket to. None if that is gone.
+        """Remove and return the waiter that gets this ticket's grant; None if the ticket's own waiter is gone.
+
+        It is the one whose turn it is in this process (:mod:`.turns`). If that is another than the ticket's own, the
+        two exchange tickets and places.
 
         ``same_tokens``: tokens are limited and counted by the ticket, so that only waiters for as many may exchange.
         """

@@ -37,7 +37,7 @@ _WAITING = 1000
 
 @dataclass(frozen=True, slots=True)
 class QueueItem:
-    """An item that is no message, but is noted as one that was delivered."""
+    """A queue item that is not a message, but that Redis lists as unacknowledged."""
 
     delivery_tag: str
     channel: Any
@@ -101,9 +101,8 @@ class DeadLetters:
     ) -> str | None:
         """Returns the id of the task that fails by this, if the message has a usable one.
 
-        ``content`` is what the digest is of. ``message``: kombu's, or a QueueItem, if Redis lists it as
-        unacknowledged; it is acknowledged once the letter and the result stand. ``failure`` None: a
-        BadRequest that says why.
+        ``content`` is what the digest is of. ``message``: kombu's, or a QueueItem, if Redis lists it as unacknowledged;
+        it is acknowledged once the letter and the result are stored. ``failure`` None: a BadRequest that says why.
         """
         known = headers if isinstance(headers, Mapping) else {}
         task_id = next(filter(is_name, (known.get("id"), id)), None)

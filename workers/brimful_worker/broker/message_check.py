@@ -105,7 +105,7 @@ def check_body(body: Any) -> str | None:
 
 
 def headers_and_id(raw: bytes | str) -> tuple[Any, Any]:
-    """Of an item that is no message, as far as it has them. kombu's own types in it, if any, are left as they are."""
+    """The headers and the id of an item that is not a message, where it has them. kombu's own types stay undecoded."""
     try:
         item = json.loads(raw)
     except (ValueError, RecursionError):

@@ -5,8 +5,8 @@ What is changed, each found by experiment:
 - A lost connection requeues only messages that do not run here. Running tasks go on and are acknowledged later.
 - Acknowledgements of tasks that end together are sent together.
 - An acknowledgement that cannot be sent is deferred; :mod:`brimful_worker.broker.renewal` sends it later.
-- Renewal times are the server's. Abandoned messages are looked for only while Redis is stable. A message of which the
-  pool had begun the task counts its worker's death; the admission does so for requests to the provider.
+- Renewal times are the server's. Abandoned messages are looked for only while Redis is stable. A message whose
+  task the pool had begun counts its worker's death; the admission counts them for requests to the provider.
 - An unacknowledged message that cannot be put back is set aside instead of ending every sweep.
 
 Private parts of kombu 5.7.0:

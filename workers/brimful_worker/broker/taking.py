@@ -43,7 +43,7 @@ _LOG_AGAIN_S = 5.0
 _UNTRACKED_S = 0.1
 """How often empty queues are asked where Redis does not report changes."""
 _YIELD_S = (0.0, 0.002, 0.004, 0.008)
-"""After so many reports in a row that brought nothing: what a worker waits before it asks, as others are faster."""
+"""Seconds from a report to the next question, by the number of reports in a row after which others were faster."""
 _CHANGED = object()
 """Read in place of a reply: Redis reports that a queue has changed."""
 _TAKEN_AT_ONCE = 32
@@ -69,9 +69,9 @@ class TakingChannel(transport.Channel):
         self._reported = False
         """Whether the pop under way follows a report."""
         self._beaten = 0
-        """Reports in a row that brought this worker nothing, as far as they count."""
+        """Reports in a row after which other workers were faster; an index of _YIELD_S."""
         self._tags = ""
-        """How the delivery tags begin of what is taken."""
+        """What the delivery tags of the messages begin with that the pop under way takes."""
         self._lists: list[tuple[str, str]] = []
         """(list, queue) that the pop under way asks."""
         self.without_ack: set[str] = set()

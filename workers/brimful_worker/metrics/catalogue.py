@@ -209,7 +209,7 @@ RENEWALS_FAILED = Counter(
 DEAD_LETTERS = Counter(
     "brimful_dead_letters_total", "Messages that this worker set aside, since no worker could run them.", "messages"
 )
-MEMORY_EXCEEDED = Counter("brimful_memory_exceeded_total", "Ends by BRIMFUL_WORKER_MAX_MEMORY: 1 as it ends.", "ends")
+MEMORY_EXCEEDED = Counter("brimful_memory_exceeded_total", "Workers ended by BRIMFUL_WORKER_MAX_MEMORY.", "ends")
 
 CATALOGUE: tuple[Metric, ...] = tuple(entry for entry in list(globals().values()) if isinstance(entry, Metric))
 """In the order above."""

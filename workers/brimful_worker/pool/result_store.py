@@ -1,4 +1,4 @@
-"""Stores states and results of tasks through the event loop, those of many tasks in one pipeline.
+"""Stores states and results of tasks in Redis through the event loop, those of many tasks in one pipeline.
 
 Celery's backend takes two round trips for each of a task's states, on connections of its own. Here one script does the
 same, and the tracer waits for the end of the task to be stored, but not for its beginning.

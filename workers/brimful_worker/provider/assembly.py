@@ -87,7 +87,7 @@ class Assembly:
             if place is not None and place not in self._choices:
                 self._choices[place] = choice if choice["index"] == place else {**choice, "index": place}
         alone = part.prompts == 1 and len(completion["choices"]) == 1
-        # Of two choices one may be missing by chance; that it is missing again, or that most are, is none.
+        # One of two choices may be missing by chance, but not twice in a row, nor most of several.
         if alone and (part.request.n > 2 or (part.request.n == 2 and len(self._choices) == before)):
             self._n_ignored = True
         self._usages.append(completion.get("usage"))

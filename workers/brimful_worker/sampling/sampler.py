@@ -86,7 +86,7 @@ class _Sampling:
     alone: bool = False
     """It is sampled alone from now on."""
     since: float | None = None
-    """On ``boot_time()``: since when it has waited for the attempt that it was not ready for."""
+    """On ``boot_time()``: since when it has waited, if its last grant came before it could be sampled (alone)."""
     deadline: float | None = None
     """On the loop's clock; known from the first grant on."""
     clock: asyncio.Timeout | None = None

@@ -20,7 +20,7 @@ from brimful_worker.sampling.suspects import Isolation
 
 
 class Shared:
-    """The base of :class:`brimful_worker.sampling.sampler.Sampler`."""
+    """One process's clients, gates and observations; the base of :class:`brimful_worker.sampling.sampler.Sampler`."""
 
     def __init__(
         self,

@@ -33,7 +33,7 @@ class RequestStats:
     retrying_s: float = 0.0
     started_at: float | None = None
     unmetered_tokens: int = 0
-    """Of attempts that ended without usage, of those that their workers did not survive, and of the one on the wire."""
+    """Of attempts that ended without usage, of those whose workers died, and of the one on the wire."""
     stale_grants: int = 0
     on_wire: bool = False
 

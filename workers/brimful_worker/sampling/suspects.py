@@ -23,7 +23,7 @@ MAX_DEATHS = 5
 
 @dataclass(slots=True)
 class Suspicion:
-    """What is held against one request."""
+    """The deaths of workers that count against one request, and what follows from them."""
 
     divided: bool = False
     """It is a part of a pack with which workers died."""

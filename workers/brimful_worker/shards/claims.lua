@@ -1,7 +1,8 @@
 -- Renews a worker's claims on the shards of one run, and returns what became of each.
 -- KEYS: 1 the run's drain flag · then of each shard two: its claim · its HASH
 -- ARGV: 1 milliseconds a claim lasts · then of each shard the worker's token
--- Returns for each shard [state, number of its requests still wanted]; states: 'lost' another worker has the claim · 'withdrawn' its HASH is gone · 'draining' · 'held'
+-- Returns for each shard {state, number of its requests still wanted}; states: 'lost' another worker has the claim ·
+-- 'withdrawn' its HASH is gone · 'draining' · 'held'
 local draining = redis.call('EXISTS', KEYS[1]) == 1
 local states = {}
 for shard = 1, #ARGV - 1 do

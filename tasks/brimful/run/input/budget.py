@@ -26,12 +26,16 @@ class _Hold(NamedTuple):
 
 
 class Budget:
-    """Of all tries together. It learns from what the provider counts how many tokens prompts have."""
+    """Limits the tokens and the money of a run, over all its tries.
+
+    Learns from what the provider counts how many tokens prompts have.
+    """
 
     def __init__(
         self, tokens: int | None, used: int = 0, *, money: float | None = None, profile: Profile, batch: bool = False
     ) -> None:
-        """None: no limit. ``used``: tokens that the provider has counted so far. ``batch``: the workload is batch."""
+        """``tokens``, ``money``: the most that may be used; None = no limit. ``used``: tokens that the provider has
+        counted so far. ``batch``: the workload is batch."""
         self.tokens = tokens
         self.money = money
         self.used = used

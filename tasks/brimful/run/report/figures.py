@@ -64,7 +64,7 @@ class RunFigures:
 
     @property
     def cost(self) -> float | None:
-        """As the last try told it; None without prices."""
+        """As in the last try's summary; None without prices."""
         tries = self.sidecar.tries if self.sidecar is not None else []
         return next((one["summary"].get("cost") for one in reversed(tries) if "summary" in one), None)
 

@@ -24,7 +24,7 @@
 --    bound_ms     optional: upper limit of the admission's clock, by the process's own clock
 --    stepped      optional true: a clock past bound_ms was stepped, and is held back to it
 --    clock        id of the clock that bound_ms is about; "" = it has not read any
---    waited       optional [reading, milliseconds]: since it was first told "frozen" at this reading
+--    waited       optional [reading, milliseconds]: since the first "frozen" reply with this reading
 --    lease_ms     its value of the lease, used where the limits in force are not known yet
 --    seen         number of the last grant it has taken
 --    rev          revision of the limits it knows

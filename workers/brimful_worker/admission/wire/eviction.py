@@ -23,9 +23,11 @@ _AGAIN_S = 5.0
 
 
 class EvictionWatch:
+    """Reads the server's ``maxmemory-policy`` from time to time."""
+
     def __init__(self) -> None:
         self.fault: str | None = None
-        """Why nothing may start, and what to do; None: nothing known against it."""
+        """Why nothing may start, and what to do; None if the server evicts no keys, or does not tell."""
         self._next_at = 0.0
         self._unpaused = False
         self._said: str | None = None
@@ -35,7 +37,7 @@ class EvictionWatch:
         return boot_time() >= self._next_at
 
     async def look(self, call: Callable[..., Awaitable[Any]]) -> None:
-        """``call`` sends one command. Raises what it raises, except for an error reply."""
+        """Read the policy. ``call`` sends one command; what it raises is raised, except for error replies."""
         try:
             answer: bytes = await call("INFO", "memory")
         except ResponseError as error:

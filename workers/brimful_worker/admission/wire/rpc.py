@@ -37,7 +37,7 @@ with every change that an older script would misread. Workers that send no versi
 _LATE_MOST = 3
 """Commands in a row that came late: from then on the network is taken as slower than it was, not as stalling."""
 _THAW_S = 0.03
-"""Pause before a command is sent again that was told "frozen"; well below the script's LEAP_MS."""
+"""Pause before a command that was answered "frozen" is sent again; well below the script's LEAP_MS."""
 _INCLUDE = re.compile(r"^--#include (\S+)$", re.MULTILINE)
 
 

@@ -25,7 +25,7 @@ class BodyRefused(ValueError):
 
 
 class Bodies:
-    """One process's: reads bodies of at most ``max_bytes``."""
+    """Reads the bodies of one process's answers, each of at most ``max_bytes``."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
@@ -33,7 +33,7 @@ class Bodies:
         self._held = 0
         """Bytes of the large bodies that are being read."""
         self._large = 0
-        """How many they are."""
+        """Number of large bodies that are being read."""
 
     async def read(self, content: StreamReader, *, error: bool) -> bytes | bytearray:
         """The decompressed body; only its beginning if the answer is an ``error``. Raises BodyRefused."""

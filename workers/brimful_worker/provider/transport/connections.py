@@ -89,7 +89,7 @@ class ResponseProtocol(ResponseHandler):
     received = 0
     """Bytes since the last request was sent, compressed and with their framing."""
     most = 0
-    """When more are received, the connection is aborted: framing without end is not seen by who reads the body."""
+    """When more are received, the connection is aborted: endless framing never reaches the reader of the body."""
     overflowed = False
 
     def data_received(self, data: bytes) -> None:

@@ -104,7 +104,7 @@ local function remove_process(process)
   end
 end
 
--- Returns whether there was one.
+-- Removes processes that have sent nothing for SILENT_LEASES leases. Returns whether there was one.
 local function remove_silent(rules)
   local horizon = now - SILENT_LEASES * rules.lease_ms
   local removed = false

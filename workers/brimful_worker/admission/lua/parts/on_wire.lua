@@ -47,7 +47,7 @@ local function rename(ticket, name)
   return note_on_wire(ticket, name) or 0
 end
 
--- A process that says goodbye has not died.
+-- A process that leaves takes its notes back: it has not died.
 local function end_notes_of(process)
   for _, name in ipairs(redis.call('HKEYS', on_wire_key)) do
     local ticket = read_note(name)

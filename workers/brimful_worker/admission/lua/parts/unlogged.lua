@@ -1,4 +1,4 @@
--- unlogged: what was started while no limit on starts or tokens was set, so that a limit that is set meanwhile knows it. A
+-- unlogged: what was started while no limit on starts or tokens was set, so that a limit that is set later counts it. A
 -- start counts in its slice of the last window, in the state: slice<n> = time of its last grant, starts, tokens. Those up to
 -- unlogged_starts and unlogged_tokens may be missing from the slices.
 local SLICES, SPAN_LEAST_MS = 32, 60000
