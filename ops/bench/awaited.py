@@ -89,7 +89,7 @@ def _cpu() -> float:
 
 TEXT = """# Thousands awaited at once
 
-{requests:,} calls of ``AsyncFleet.sample`` at once on one event loop, one worker with {slots} slots, requests of 0.2 s.
+{requests:,} calls of `AsyncFleet.sample` at once on one event loop, one worker with {slots} slots, requests of 0.2 s.
 
 | | |
 | --- | ---: |

@@ -149,7 +149,7 @@ class Worker:
         time.sleep(2)
         end, commands = time.monotonic() + _IDLE_S, 0
         with self.app.backend.client.monitor() as monitor:
-            while time.monotonic() < end:  # its BRPOP comes every second
+            while time.monotonic() < end:  # it asks its queues about every second
                 commands += monitor.next_command()["client_type"] != "lua"
         return round(commands / _IDLE_S, 2)
 
