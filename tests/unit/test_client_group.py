@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from brimful import AsyncFleet, Fleet, Group, errors
+from brimful.client.group import GroupOptions
 from brimful.client.group_run import GroupRun
 from brimful.config import Settings
 from brimful.errors import PermanentFailure
@@ -192,7 +193,8 @@ def test_samples_share_a_request_unless_that_was_slower(
     starts: int, alone_s: float, together_s: float, packed: bool
 ) -> None:
     settings = Settings.load(slots=16, starts=starts)
-    run = GroupRun(["p"] * 40, settings, 4, None, 0, "wait", "auto", "batch", None, {})
+    options = GroupOptions(4, None, 0, "wait", "auto")
+    run = GroupRun(["p"] * 40, settings, options, "batch", None, {})
     request = Request.parse({"prompt": "p", "max_tokens": 8}, settings.profile)
     for size, seconds in ((1, alone_s), (4, together_s)):
         for _ in range(3):

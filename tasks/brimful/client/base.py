@@ -12,7 +12,7 @@ from kombu.exceptions import OperationalError
 from redis import RedisError
 
 from brimful.celery import app_for
-from brimful.client.group import GroupPack, Stragglers
+from brimful.client.group import GroupOptions
 from brimful.client.group_run import GroupRun
 from brimful.client.mapping import Asked, MapRun
 from brimful.config import Settings
@@ -94,17 +94,13 @@ class Client(Generic[Results]):
     def _group_run(
         self,
         prompts: Iterable[Asked],
-        n: int,
-        deadline_s: float | None,
-        oversample: int,
-        stragglers: Stragglers,
-        pack: GroupPack,
+        options: GroupOptions,
         workload: Workload | str,
         weight: float | None,
         fields: Mapping[str, Any],
     ) -> GroupRun:
         warn_of_unknown(fields)
-        return GroupRun(prompts, self._settings, n, deadline_s, oversample, stragglers, pack, workload, weight, fields)
+        return GroupRun(prompts, self._settings, options, workload, weight, fields)
 
     def _results(self, run: MapRun) -> Results:
         raise NotImplementedError

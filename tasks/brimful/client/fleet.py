@@ -15,7 +15,7 @@ from celery.result import AsyncResult
 from celery.utils import uuid
 
 from brimful.client.base import Client, check_names, timed_out
-from brimful.client.group import Group, GroupPack, Stragglers
+from brimful.client.group import Group, GroupOptions, GroupPack, Stragglers
 from brimful.client.group_run import AsyncGroups
 from brimful.client.mapping import Asked, MapRun, Sampled
 from brimful.errors import BrimfulError, Cancelled
@@ -125,7 +125,8 @@ class Fleet(Client[Generator[Sampled, None, None]]):
 
         ``with fleet.group(prompts, n=8, deadline_s=60) as groups: train_on(group.texts for group in groups)``
         """
-        run = self._group_run(prompts, n, deadline_s, oversample, stragglers, pack, workload, weight, fields)
+        options = GroupOptions(n, deadline_s, oversample, stragglers, pack)
+        run = self._group_run(prompts, options, workload, weight, fields)
         return Groups(AsyncGroups(run), self._loop_thread())
 
     def cancel(self, *handles: Handle | AsyncResult[Any] | str) -> None:

@@ -18,7 +18,7 @@ from celery.result import AsyncResult
 from celery.utils import uuid
 
 from brimful.client.base import Client, check_names, timed_out
-from brimful.client.group import GroupPack, Stragglers
+from brimful.client.group import GroupOptions, GroupPack, Stragglers
 from brimful.client.group_run import AsyncGroups
 from brimful.client.mapping import Asked, MapRun, Sampled
 from brimful.errors import Cancelled
@@ -179,7 +179,8 @@ class AsyncFleet(Client[AsyncGenerator[Sampled, None]]):
         A sample that failed is in ``missing``, and its group is yielded once no further sample can come. Raises
         SettingError and BadRequest for arguments that are out of range; iterating raises what :meth:`map` raises.
         """
-        run = self._group_run(prompts, n, deadline_s, oversample, stragglers, pack, workload, weight, fields)
+        options = GroupOptions(n, deadline_s, oversample, stragglers, pack)
+        run = self._group_run(prompts, options, workload, weight, fields)
         return AsyncGroups(run, self._groups)
 
     async def cancel(self, *handles: Handle | AsyncResult[Any] | str) -> None:

@@ -50,20 +50,31 @@ class Group:
         return [sample.text for sample in self.samples]
 
 
-def check_options(n: int, deadline_s: float | None, oversample: int, stragglers: str, pack: str) -> None:
-    for name, value, fits in (
-        ("n", n, n >= 1),
-        ("deadline_s", deadline_s, deadline_s is None or deadline_s > 0),
-        ("oversample", oversample, oversample >= 0),
-        ("stragglers", stragglers, stragglers in ("wait", "drop")),
-        ("pack", pack, pack in ("auto", "off", "group")),
-    ):
-        if not fits:
-            raise SettingError(f"{name}={value!r}: {_RANGES[name]}")
-    if stragglers == "drop" and deadline_s is None:
-        raise SettingError("stragglers='drop' needs a deadline_s, at which groups that are not full are dropped")
-    if pack == "group" and oversample:
-        raise SettingError("pack='group' sends a group's samples in one request, so oversample must be 0")
+@dataclass(frozen=True, slots=True)
+class GroupOptions:
+    """How prompts are sampled in groups; see :meth:`brimful.AsyncFleet.group`."""
+
+    n: int
+    deadline_s: float | None
+    oversample: int
+    stragglers: Stragglers
+    pack: GroupPack
+
+    def __post_init__(self) -> None:
+        """Raises SettingError."""
+        for name, fits in (
+            ("n", self.n >= 1),
+            ("deadline_s", self.deadline_s is None or self.deadline_s > 0),
+            ("oversample", self.oversample >= 0),
+            ("stragglers", self.stragglers in ("wait", "drop")),
+            ("pack", self.pack in ("auto", "off", "group")),
+        ):
+            if not fits:
+                raise SettingError(f"{name}={getattr(self, name)!r}: {_RANGES[name]}")
+        if self.stragglers == "drop" and self.deadline_s is None:
+            raise SettingError("stragglers='drop' needs a deadline_s, at which groups that are not full are dropped")
+        if self.pack == "group" and self.oversample:
+            raise SettingError("pack='group' sends a group's samples in one request, so oversample must be 0")
 
 
 _RANGES = {

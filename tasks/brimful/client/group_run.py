@@ -15,7 +15,7 @@ from statistics import median
 from types import TracebackType
 from typing import Any, Self
 
-from brimful.client.group import Group, GroupPack, Stragglers, check_options
+from brimful.client.group import Group, GroupOptions
 from brimful.client.mapping import Asked, open_driver, parse_asked, refuse_key
 from brimful.config import Settings
 from brimful.errors import BadRequest
@@ -47,27 +47,20 @@ class GroupRun:
         self,
         prompts: Iterable[Asked],
         settings: Settings,
-        n: int,
-        deadline_s: float | None,
-        oversample: int,
-        stragglers: Stragglers,
-        pack: GroupPack,
+        options: GroupOptions,
         workload: Workload | str,
         weight: float | None,
         fields: Mapping[str, Any],
     ) -> None:
         """Raises SettingError and BadRequest."""
-        check_options(n, deadline_s, oversample, stragglers, pack)
         refuse_key(fields)
         if "n" in fields:
             raise BadRequest("n: name it once, as group(…, n=8)")
         self._prompts = list(prompts)
         self._settings = settings
-        self._n = n
-        self._width = n + oversample
-        self._deadline_s = deadline_s
-        self._stragglers = stragglers
-        self._pack = pack
+        self._options = options
+        self._n = n = options.n
+        self._width = n + options.oversample
         self._weight = settings.weight if weight is None else checked_weight(weight)
         self._fields = {**fields, "workload": Workload(workload).value}
         self._unknown = set(self._fields)
@@ -85,16 +78,17 @@ class GroupRun:
 
         Raises RedisUnreachable, RedisRefused and FleetTaken.
         """
-        why = Failure(Cause.CANCELLED, f"not there at the deadline of {self._deadline_s or 0:g} s; cancelled")
+        deadline_s = self._options.deadline_s
+        why = Failure(Cause.CANCELLED, f"not there at the deadline of {deadline_s or 0:g} s; cancelled")
         try:
-            async with asyncio.timeout(self._deadline_s) as clock:
+            async with asyncio.timeout(deadline_s) as clock:
                 why = await self._sample(put) or why
         except TimeoutError:
             if not clock.expired():
                 raise
         for index in range(len(self._prompts)):
             group = self._ended(index, why)
-            if group is not None and self._stragglers == "drop":
+            if group is not None and self._options.stragglers == "drop":
                 self.dropped.append(group)
             elif group is not None:
                 put(group)
@@ -145,8 +139,9 @@ class GroupRun:
 
     def _packed(self, index: int, request: Request) -> bool:
         """Whether this group's samples go in one request. Over-sampling needs requests that end by themselves."""
-        if self._n == 1 or self._pack != "auto" or self._width > self._n:
-            return self._pack == "group" and self._n > 1
+        pack = self._options.pack
+        if self._n == 1 or pack != "auto" or self._width > self._n:
+            return pack == "group" and self._n > 1
         alone, together = self._seconds[1], self._seconds[self._n]
         profile = self._settings.profile
         if profile.max_tokens_required and request.fields.get("max_tokens") is None:
