@@ -28,9 +28,9 @@ from brimful_worker.broker.qos import lost_count
 from brimful_worker.broker.requests import SAMPLING_TASKS
 from brimful_worker.broker.worker_state import cold_shutdown
 from brimful_worker.metrics import catalogue as metrics
-from brimful_worker.pool.company import Company
 from brimful_worker.pool.events import event_batches
 from brimful_worker.pool.execution import Execution
+from brimful_worker.pool.isolation import TaskIsolation
 from brimful_worker.pool.mainthread import MainThreadQueue
 from brimful_worker.pool.process import prepare
 from brimful_worker.pool.semaphore import PoolSemaphore
@@ -63,7 +63,7 @@ class TaskPool(BasePool):  # type: ignore[misc]  # celery ships no types
         self._threads = TracerThreads()
         self._main_thread = MainThreadQueue()
         self._semaphore = PoolSemaphore(self.options["semaphore"], self.limit)
-        self._company = Company(_after)
+        self._isolation = TaskIsolation(_after)
         self._closing = False
         self._stopped = False
         self._exit_timer: threading.Timer | None = None
@@ -108,7 +108,7 @@ class TaskPool(BasePool):  # type: ignore[misc]  # celery ships no types
 
     def flush(self) -> None:
         """The connection was lost, and Celery has just cleared its semaphore."""
-        self._company.forget_waiting()
+        self._isolation.forget_waiting()
         self._semaphore.resync(len(self._executions))
 
     def _finish(self) -> None:
@@ -179,7 +179,7 @@ class TaskPool(BasePool):  # type: ignore[misc]  # celery ships no types
         if name in SAMPLING_TASKS:
             start()
         else:
-            self._company.begin(execution.id, lost_count(args[2]) if len(args) > 2 else 0, start)
+            self._isolation.begin(execution.id, lost_count(args[2]) if len(args) > 2 else 0, start)
         return execution
 
     def terminate_job(self, pid: int, signal: Any = None) -> None:
@@ -198,7 +198,7 @@ class TaskPool(BasePool):  # type: ignore[misc]  # celery ships no types
         error_callback: Callback,
     ) -> None:
         del self._executions[execution.id]
-        self._company.ended(execution.id)
+        self._isolation.ended(execution.id)
         metrics.TASKS_RUNNING.dec(name)
         metrics.TASKS.inc(name, _state(result, einfo))
         try:

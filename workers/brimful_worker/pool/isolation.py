@@ -1,5 +1,4 @@
-"""Which tasks of other apps run beside each other: one with which workers died runs alone, so that a further
-death that it causes is charged to no other.
+"""Lets a task of another app that killed workers run alone, so that a further death is charged to no other task.
 
 Requests to the provider are isolated by :mod:`brimful_worker.sampling.suspects` instead.
 """
@@ -13,8 +12,8 @@ from typing import NamedTuple
 
 ALONE_AFTER = 2
 """Deaths after which a task runs alone."""
-PATIENCE_S = 30.0
-"""For so long at most a task waits for the others to end, since those may wait for it."""
+MOST_WAIT_S = 30.0
+"""How long a task waits for others to end, at most: they may wait for it."""
 _TIMER_S = 0.01
 """Added to it, so that a timer does not fire just before."""
 
@@ -26,13 +25,13 @@ class _Waiting(NamedTuple):
     start: Callable[[], None]
 
 
-class Company:
-    """One process's. Main thread only."""
+class TaskIsolation:
+    """Starts the tasks of one process that are not requests to the provider. Main thread only."""
 
     def __init__(
         self, after: Callable[[float, Callable[[], None]], object], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """``after(seconds, call)`` calls it then."""
+        """``after(seconds, call)`` makes the call that much later."""
         self._after = after
         self._clock = clock
         self._running: dict[int, bool] = {}
@@ -40,18 +39,18 @@ class Company:
         self._waiting: deque[_Waiting] = deque()
 
     def begin(self, id: int, deaths: int, start: Callable[[], None]) -> None:
-        """Call ``start`` when the task may run: at once, or while another one ends. First come, first served."""
+        """Call ``start`` when the task may run: at once, or when another one ends. First come, first served."""
         self._waiting.append(_Waiting(id, deaths >= ALONE_AFTER, self._clock(), start))
         self._look()
         if id not in self._running:
-            self._after(PATIENCE_S + _TIMER_S, self._look)
+            self._after(MOST_WAIT_S + _TIMER_S, self._look)
 
     def ended(self, id: int) -> None:
         if self._running.pop(id, None) is not None:
             self._look()
 
     def forget_waiting(self) -> None:
-        """Their messages go back to the queue."""
+        """Drop the tasks that wait: their messages go back to the queue."""
         self._waiting.clear()
 
     def _look(self) -> None:
@@ -63,4 +62,4 @@ class Company:
     def _may_run(self, task: _Waiting) -> bool:
         if not self._running or not (task.suspect or any(self._running.values())):
             return True
-        return self._clock() - task.since >= PATIENCE_S
+        return self._clock() - task.since >= MOST_WAIT_S

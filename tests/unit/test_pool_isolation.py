@@ -1,10 +1,10 @@
-"""Tasks with which workers died run alone."""
+"""Tasks that killed workers run alone."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from brimful_worker.pool.company import ALONE_AFTER, PATIENCE_S, Company
+from brimful_worker.pool.isolation import ALONE_AFTER, MOST_WAIT_S, TaskIsolation
 
 
 class Tasks:
@@ -12,14 +12,14 @@ class Tasks:
         self.now = 0.0
         self.timers: list[Callable[[], None]] = []
         self.running: set[int] = set()
-        self.company = Company(lambda _, call: self.timers.append(call), lambda: self.now)
+        self.isolation = TaskIsolation(lambda _, call: self.timers.append(call), lambda: self.now)
 
     def begin(self, id: int, deaths: int = 0) -> None:
-        self.company.begin(id, deaths, lambda: self.running.add(id))
+        self.isolation.begin(id, deaths, lambda: self.running.add(id))
 
     def end(self, id: int) -> None:
         self.running.remove(id)
-        self.company.ended(id)
+        self.isolation.ended(id)
 
 
 def test_tasks_without_deaths_run_together() -> None:
@@ -49,7 +49,7 @@ def test_nothing_waits_for_ever() -> None:
     tasks.begin(1)
     tasks.begin(2, ALONE_AFTER)
     tasks.begin(3)
-    tasks.now = PATIENCE_S
+    tasks.now = MOST_WAIT_S
     for timer in tasks.timers:
         timer()
     assert tasks.running == {1, 2, 3}
@@ -59,6 +59,6 @@ def test_what_waits_is_forgotten_with_the_connection() -> None:
     tasks = Tasks()
     tasks.begin(1, ALONE_AFTER)
     tasks.begin(2)
-    tasks.company.forget_waiting()
+    tasks.isolation.forget_waiting()
     tasks.end(1)
     assert tasks.running == set()
