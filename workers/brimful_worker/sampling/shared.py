@@ -12,11 +12,11 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from brimful.config import Settings
 from brimful.names import Workload
 from brimful_worker.admission import Admission
-from brimful_worker.provider.answers.usage import UsageCheck
 from brimful_worker.provider.session import Provider
 from brimful_worker.sampling.budget import BudgetGate
 from brimful_worker.sampling.health import HealthReporter
 from brimful_worker.sampling.suspects import Isolation
+from brimful_worker.sampling.usage_check import UsageCheck
 
 
 class Shared:

@@ -11,7 +11,7 @@ from brimful.request import Request
 from brimful_worker.gateway import GatewayOptions
 from brimful_worker.gateway.model.completion import complete
 from brimful_worker.gateway.sample_request import parse_request
-from brimful_worker.provider.answers.usage import UsageCheck
+from brimful_worker.sampling.usage_check import UsageCheck
 
 PROMPTS = [f"{number}: tell me of the harbour in winter, and of the boats that lie there" for number in range(50)]
 
