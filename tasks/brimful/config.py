@@ -20,6 +20,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from brimful.credentials import DOTENV, checked_url, first_set, key_file, read_key
 from brimful.errors import SettingError
+from brimful.limits import default_guard_s
 from brimful.names import MOST_WEIGHT
 from brimful.profile import DEFAULT_PROVIDER, Profile, ProviderChoice, choose_provider, get_profile, load_prices
 from brimful.redis_address import with_tls_files
@@ -280,7 +281,7 @@ class Settings(BaseSettings):
     @property
     def guard(self) -> float:
         """Seconds by which the window is widened, against jitter between grant and arrival."""
-        return self.guard_s if self.guard_s is not None else 0.2 + 0.01 * self.profile.window_s
+        return self.guard_s if self.guard_s is not None else default_guard_s(self.profile.window_s)
 
 
 _OTHER_VARIABLES = {

@@ -256,7 +256,7 @@ class Peer:
         self._grants.replied(reply.get("grants") or ())
         self.world.taken += [ticket for ticket in reply.get("lost") or () if ticket in self.held]
 
-    def _granted(self, ticket: str, granted_ms: float, deaths: int) -> None:
+    def _granted(self, ticket: str, granted_ms: float, deaths: int = 0) -> None:
         granted, rules = self.clock.not_after(granted_ms), self.world.rules
         known = self.waiting.pop(ticket, None) is not None
         if not known or self.world.now > granted + wire_lag(rules.guard_s):

@@ -23,6 +23,7 @@ WORKER_MAY_USE = (
     "profile",
     "request",
     "outcome",
+    "limits",
     "packing",
     "schema",
     "runtime",

@@ -1,4 +1,4 @@
-"""A TCP proxy between a process and Redis that drops a command or a reply, freezes, or cuts connections."""
+"""A TCP proxy between a process and Redis that drops a command or a reply, delays, freezes, or cuts connections."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ class Proxy:
         """An error reply (without its ``-``) to each transaction that stores a Celery result."""
         self.mute_subscribed = False
         """Swallow what the server sends to the connections that are subscribed now."""
+        self.delay_s: Callable[[], float] | None = None
+        """How long the next bytes take, for each direction of each connection; their order stays."""
         self.frozen = asyncio.Event()
         self.frozen.set()
         self.dropped = 0
@@ -100,6 +102,7 @@ class Proxy:
         to: asyncio.StreamWriter,
         swallow: asyncio.Event,
     ) -> None:
+        line = _Line(self, to)
         with contextlib.suppress(ConnectionError):
             while data := await reader.read(1 << 20):
                 await self.frozen.wait()
@@ -120,10 +123,10 @@ class Proxy:
                 if self.drop_reply_to and self.drop_reply_to in data:
                     self.drop_reply_to = None
                     swallow.set()
-                to.write(data)
-                await to.drain()
+                await line.carry(data)
 
     async def _down(self, reader: asyncio.StreamReader, to: asyncio.StreamWriter, swallow: asyncio.Event) -> None:
+        line = _Line(self, to)
         with contextlib.suppress(ConnectionError):
             while data := await reader.read(1 << 20):
                 await self.frozen.wait()
@@ -132,5 +135,27 @@ class Proxy:
                     return
                 if self.mute_subscribed and to in self._subscribed:
                     continue
-                to.write(data)
-                await to.drain()
+                await line.carry(data)
+
+
+class _Line:
+    """One direction of a connection."""
+
+    def __init__(self, proxy: Proxy, to: asyncio.StreamWriter) -> None:
+        self._proxy = proxy
+        self._to = to
+        self._last = 0.0
+
+    async def carry(self, data: bytes) -> None:
+        """Pass the bytes on, now or after the delay."""
+        if self._proxy.delay_s is None:
+            self._to.write(data)
+            await self._to.drain()
+            return
+        loop = asyncio.get_running_loop()
+        self._last = max(self._last + 1e-6, loop.time() + self._proxy.delay_s())  # equal times would lose their order
+        loop.call_at(self._last, self._write, data)
+
+    def _write(self, data: bytes) -> None:
+        if not self._to.is_closing():
+            self._to.write(data)

@@ -33,6 +33,7 @@ from brimful_worker.admission.turns import NO_FLOW
 from brimful_worker.admission.waiters import WORKLOADS, Queue, Waiter, Waiters
 from brimful_worker.admission.wire.outgoing import Outgoing
 from brimful_worker.admission.wire.redis_clock import RedisClock
+from brimful_worker.admission.wire.round_trips import RoundTrips
 from brimful_worker.admission.wire.rpc import exchange, exchange_arguments
 
 LUA = resources.files("brimful_worker.admission").joinpath("lua")
@@ -317,3 +318,41 @@ def test_recent_starts_keep_the_window_and_a_little() -> None:
     for i in range(25_000):
         starts.add(f"u{i}", 100.0, 0)
     assert len(starts.ages(100.0)) == 20_000
+
+
+def test_a_start_that_counts_from_a_later_time_has_a_negative_age() -> None:
+    starts = RecentStarts()
+    starts.add("t", 100.25, 0)
+    assert starts.ages(100.0) == [("t", -250, 0)]
+
+
+class TestRoundTrips:
+    @staticmethod
+    def trips(*seconds: float, **limits: float) -> RoundTrips:
+        trips = RoundTrips()
+        for each in seconds:
+            trips.note(each, each)
+        trips.update(Rules(**limits))  # type: ignore[arg-type]
+        return trips
+
+    def test_near_redis_no_start_counts_longer(self) -> None:
+        assert self.trips(*[0.02] * 10, window_s=1).lag_ms == 0
+        assert self.trips(*[0.19] * 10, window_s=60).lag_ms == 0
+
+    def test_far_away_a_start_counts_for_what_its_arrival_takes(self) -> None:
+        trips = self.trips(*[0.1] * 10, window_s=1)
+        assert trips.rtt_ms == 100
+        assert 65 <= trips.lag_ms <= 82  # 100 ms less half of what a guard of 0.21 s leaves to the process
+
+    def test_one_slow_reply_of_many_changes_nothing(self) -> None:
+        assert self.trips(*[0.01] * 29, 1.5, 1.5, window_s=1).lag_ms == 0
+
+    def test_the_lag_is_at_most_a_quarter_of_the_lease(self) -> None:
+        assert self.trips(*[5.0] * 10, window_s=1, lease_s=4).lag_ms <= 1250
+
+    def test_it_comes_down_when_redis_is_near_again(self) -> None:
+        trips = self.trips(*[0.3] * 32, window_s=1)
+        for _ in range(32):
+            trips.note(0.01, 0.01)
+        trips.update(Rules(window_s=1))
+        assert (trips.rtt_ms, trips.lag_ms) == (10, 0)

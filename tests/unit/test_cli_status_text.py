@@ -82,3 +82,11 @@ def test_unusual_states_are_shown(changes: dict[str, object], said: str) -> None
     if "provider" in changes:  # made here: its times count from now, not from when the tests were collected
         changes = {"provider": _health(*changes["provider"])}  # type: ignore[misc]
     assert said in render(replace(_STATUS, **changes), _QUEUES)  # type: ignore[arg-type]
+
+
+def test_the_cost_of_a_far_redis_is_shown() -> None:
+    far = replace(_STATUS.workers[0], rtt_ms=105, lag_ms=76)
+    limits = {**_STATUS.limits, "guard_s": 0.21}
+    text = render(replace(_STATUS, window_s=1.0, limits=limits, workers=(far,)), _QUEUES)
+    assert "waiting 4, Redis 105 ms away" in text
+    assert "each start counts 76 ms longer: at most 78% of the starts (windows of 1 s)" in text

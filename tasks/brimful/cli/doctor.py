@@ -86,7 +86,7 @@ def _redis_checks(target: RedisTarget, profile: Profile | None, settings: Settin
         return
     with client:
         parts = [
-            server_checks(target, client),
+            server_checks(target, client, settings.lease_s),
             fleet_checks(target, client),
             worker_checks(target, client, settings),
             dead_letter_checks(client),

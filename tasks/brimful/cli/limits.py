@@ -12,8 +12,9 @@ import typer
 from brimful.cli.style import say
 from brimful.config import Settings
 from brimful.errors import UsageError
+from brimful.limits import SETTABLE
 from brimful.state.probes import connect, unreachable
-from brimful.state.status import SETTABLE, Status, read_status, set_limits
+from brimful.state.status import Status, read_status, set_limits
 from brimful.state.target import find_redis, find_tag
 
 limits = typer.Typer(
@@ -53,7 +54,10 @@ def limits_set(
     slots: Annotated[int | None, typer.Option(help="Requests active at the same time.")] = None,
     starts: Annotated[int | None, typer.Option(help="Starts in any window; 0 = no such limit.")] = None,
     window_s: Annotated[float | None, typer.Option("--window", help="Length of the window in seconds.")] = None,
-    guard_s: Annotated[float | None, typer.Option("--guard", help="Seconds by which the window is widened.")] = None,
+    guard_s: Annotated[
+        float | None,
+        typer.Option("--guard", help="Seconds by which the window is widened. Default: 0.2 s + 1 % of it."),
+    ] = None,
     tokens: Annotated[int | None, typer.Option(help="Tokens in any window; 0 = no such limit.")] = None,
     budget: Annotated[int | None, typer.Option(help="Tokens in total; 0 = no such limit.")] = None,
     reserve_slots: Annotated[int | None, typer.Option(help="Slots that batch leaves to interactive.")] = None,

@@ -24,6 +24,7 @@ from brimful.state.target import RedisTarget, find_redis, find_tag
 
 _EVERY_S = 1.0
 _SILENT_S = 5.0
+_FAR_MS = 5
 _BAR = 30
 _STOPPED = {
     ProviderState.KEY_REFUSED.value: "key refused: every request fails until the key is replaced",
@@ -105,12 +106,15 @@ def render(status: Status, queues: Queues) -> str:
     if status.overridden:
         changed = ", ".join(f"{name}={status.limits[name]:g}" for name in status.overridden)
         lines.append(f"limits     set by hand: {changed}")
+    if (cost := status.distance_cost()) is not None:
+        lines.append(f"distance   {paint(cost, 'yellow')}")
     lines.append(f"workers    {len(status.workers) or 'none'}")
     width = max((len(worker.name) for worker in status.workers), default=0)
     for worker in status.workers:
         waiting = worker.interactive + worker.batch
         silent = f", silent for {worker.heard_s:.0f} s" if worker.heard_s > _SILENT_S else ""
-        lines.append(f"  {worker.name:{width}}  holds {worker.held}, waiting {waiting}{silent}")
+        away = f", Redis {worker.rtt_ms} ms away" if worker.rtt_ms >= _FAR_MS else ""
+        lines.append(f"  {worker.name:{width}}  holds {worker.held}, waiting {waiting}{away}{silent}")
     return "\n".join(lines)
 
 

@@ -76,6 +76,9 @@ def _admission_checks(status: Status) -> Iterator[Check]:
         yield Check("worker versions", Level.WARN, said, "finish the update: restart the older workers")
     elif versions:
         yield Check("worker versions", Level.OK, versions[0])
+    if (cost := status.distance_cost()) is not None:
+        said, _, todo = cost.rpartition("; ")
+        yield Check("distance", Level.WARN, said, todo)
     if status.rebuilding:
         yield Check("admission", Level.WARN, "Redis lost its memory; nothing starts until all workers have reported")
     if status.pause_s > 0:

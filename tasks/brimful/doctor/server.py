@@ -11,6 +11,7 @@ import redis
 from redis.exceptions import NoPermissionError
 
 from brimful.doctor import Check, Level
+from brimful.limits import too_far
 from brimful.state.probes import EVICTION_REMEDY, eviction_fault
 from brimful.state.target import RedisTarget
 
@@ -22,8 +23,8 @@ _JITTER_S = 0.1
 _ROUNDS = 20
 
 
-def server_checks(target: RedisTarget, client: redis.Redis) -> Iterator[Check]:
-    """``client`` is connected to ``target``. Raises redis.RedisError if it does not answer."""
+def server_checks(target: RedisTarget, client: redis.Redis, lease_s: float = 8.0) -> Iterator[Check]:
+    """``client`` is connected to ``target``; ``lease_s``: a worker's. Raises redis.RedisError if it does not answer."""
     times = []
     for _ in range(_ROUNDS):
         began = time.perf_counter()
@@ -44,8 +45,12 @@ def server_checks(target: RedisTarget, client: redis.Redis) -> Iterator[Check]:
     number = tuple(int(part) for part in str(info["redis_version"]).split(".")[:2] if part.isdigit())
     if number < _OLDEST:
         yield Check("Redis", Level.FAIL, f"{said}: older than {'.'.join(map(str, _OLDEST))}", "upgrade it")
+    elif fault := too_far(usual, lease_s):
+        said, _, todo = fault.partition(": ")
+        yield Check("Redis", Level.FAIL, f"{target.shown}: {said}", f"{todo}; no worker here can start anything")
     elif usual > _SLOW_S:
-        yield Check("Redis", Level.WARN, said, "every start takes a round trip: move it nearer to the workers")
+        cost = f"a freed slot stays idle for a round trip: {usual / (usual + 1):.0%} of the slots with requests of 1 s"
+        yield Check("Redis", Level.WARN, f"{said}; {cost}", "move it and the workers nearer to each other")
     elif worst > _JITTER_S:
         todo = "look at its machine and the network: a grant that arrives later than BRIMFUL_GUARD_S is given back"
         yield Check("Redis", Level.WARN, said, todo)

@@ -17,29 +17,11 @@ import redis.asyncio as redis_async
 from redis.exceptions import ResponseError
 
 from brimful.errors import UsageError
+from brimful.limits import SETTABLE, default_guard_s, describe_cost, limits_from_redis, stored, too_far
 from brimful.packing.slot_model import Limits
 from brimful.state.keys import FLEETS, TAGS, admission_keys, everyone_channel, health_key
 from brimful.state.provider_health import ProviderHealth, parse_health
 
-SETTABLE = {
-    "slots": "slots",
-    "starts": "starts",
-    "window_s": "window_ms",
-    "guard_s": "guard_ms",
-    "tokens": "tokens",
-    "budget": "budget",
-    "lease_s": "lease_ms",
-    "reserve_slots": "reserve_slots",
-    "reserve_starts": "reserve_starts",
-    "starvation_s": "age_ms",
-    "circuit_breaker": "breaker",
-    "slow_start_s": "ramp_ms",
-}
-"""The limits by the operators' names (counts, and seconds: ``*_s``), and their fields in Redis. 0 = no limit.
-
-Fields keep their first names, which every version reads.
-"""
-_LEAST: dict[str, float] = {"slots": 1, "window_s": 0.001, "lease_s": 0.5}
 UNREGISTERED = "?"
 """The fleet of a worker of a version before fleets: it serves the unnamed one, and registers no key for it."""
 _IN_USE_S = 60.0
@@ -65,6 +47,10 @@ class WorkerStatus:
     """Of brimful; ``?`` = of a version that did not say."""
     fleet: str | None = ""
     """The name of the fleet whose tasks it runs; None if it is no worker, :data:`UNREGISTERED` if it does not say."""
+    rtt_ms: int = 0
+    """Its round trip to Redis, rounded; 0 = it does not say."""
+    lag_ms: int = 0
+    """For how much longer each of its starts counts in the window, since Redis is far away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +93,14 @@ class Status:
     """How it answered last; None: it was not asked lately."""
     brought: dict[str, float] = field(default_factory=dict)
     """The limits of the workers' own settings, in force where none is overridden; empty before the first worker."""
+
+    def distance_cost(self) -> str | None:
+        """What the distance between Redis and its farthest worker costs, in words; None if no start counts longer."""
+        far = max(self.workers, key=lambda worker: worker.lag_ms, default=None)
+        if far is None or not far.lag_ms or not (self.starts or self.tokens):
+            return None
+        guard_s = self.limits.get("guard_s", 0.0)
+        return f"{far.name}: {describe_cost(self.window_s, guard_s, far.rtt_ms / 1000, far.lag_ms / 1000)}"
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""
@@ -176,9 +170,14 @@ async def live_limits(client: redis_async.Redis, fleet: str = "") -> Limits | No
 def set_limits(client: redis_sync.Redis, tag: str, **limits: float | None) -> dict[str, float]:
     """Change limits for the whole fleet at once; returns those in force.
 
-    Names are :data:`SETTABLE`; None restores the default, 0 removes the limit. Raises UsageError naming a limit that is
-    unknown or out of range.
+    Names are :data:`SETTABLE`; None restores the default, 0 removes the limit. A guard that nobody chose follows the
+    window. Raises UsageError naming a limit that is unknown, out of range, or too short for a worker's distance.
     """
+    before = read_status(client, tag)
+    limits |= _guard_for(before, limits)
+    for worker in before.workers:
+        if (lease_s := limits.get("lease_s")) and (fault := too_far(worker.rtt_ms / 1000, lease_s)):
+            raise UsageError(f"worker {worker.name}: {fault}")
     keys = admission_keys(tag)
     pipe = client.pipeline(transaction=True)
     for name, value in limits.items():
@@ -187,7 +186,7 @@ def set_limits(client: redis_sync.Redis, tag: str, **limits: float | None) -> di
         if value is None:
             pipe.hdel(keys["limits"], SETTABLE[name])
         else:
-            pipe.hset(keys["limits"], SETTABLE[name], str(_stored(name, value)))
+            pipe.hset(keys["limits"], SETTABLE[name], str(stored(name, value)))
     pipe.hincrby(keys["limits"], "rev", 1)
     pipe.publish(everyone_channel(tag), json.dumps({"limits": True}))
     try:
@@ -197,22 +196,15 @@ def set_limits(client: redis_sync.Redis, tag: str, **limits: float | None) -> di
     return read_status(client, tag).limits
 
 
-def limits_to_redis(limits: Mapping[str, float]) -> dict[str, int]:
-    """Limits by the operators' names as Redis stores them. Raises UsageError naming a limit that is out of range."""
-    return {SETTABLE[name]: _stored(name, value) for name, value in limits.items()}
-
-
-def _stored(name: str, value: float) -> int:
-    least = _LEAST.get(name, 0)
-    if not least <= value < 1e12:
-        raise UsageError(f"{name} = {value:g}: must be at least {least:g}")
-    return round(value * 1000) if name.endswith("_s") else int(value)
-
-
-def limits_from_redis(fields: Mapping[str, Any]) -> dict[str, float]:
-    """Redis's fields by the operators' names, durations in seconds. Skips fields that another version has added."""
-    stored = {name: int(float(fields[key])) for name, key in SETTABLE.items() if key in fields}
-    return {name: value / 1000 if name.endswith("_s") else value for name, value in stored.items()}
+def _guard_for(before: Status, limits: Mapping[str, float | None]) -> dict[str, float | None]:
+    """The guard of a new window, where the one in force is the default of the window in force."""
+    if "window_s" not in limits or limits.get("guard_s") is not None:
+        return {}
+    in_force = before.brought if "guard_s" in limits else before.limits
+    guard_s, window_s = in_force.get("guard_s", -1.0), limits["window_s"]
+    if abs(guard_s - default_guard_s(in_force.get("window_s", 0.0))) > 0.0015:
+        return {}
+    return {"guard_s": None if window_s is None else default_guard_s(window_s)}
 
 
 def _read(pipe: Any, tag: str) -> None:
@@ -283,6 +275,8 @@ _DESCRIBED: dict[str, Any] = {
     "interactive": 0,
     "batch": 0,
     "fleet": UNREGISTERED,
+    "rtt_ms": 0,
+    "lag_ms": 0,
 }
 """The fields of a worker's description, and the defaults of those that it lacks."""
 

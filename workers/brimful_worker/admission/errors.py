@@ -7,6 +7,7 @@ BrimfulError
     ├── Retired          this admission grants nothing any more: its API key was replaced
     ├── SchemaMismatch   the fleet on this Redis uses another version of the admission's schema
     ├── EvictingRedis    Redis may drop keys when its memory is full
+    ├── TooFar           a round trip to Redis takes longer than a quarter of a lease
     └── ScriptFailed     Redis runs the admission's script, and the script fails
 """
 
@@ -33,6 +34,10 @@ class SchemaMismatch(FleetError):
 
 class EvictingRedis(FleetError):
     """Redis may drop the admission's keys when its memory is full: its ``maxmemory-policy`` is not noeviction."""
+
+
+class TooFar(FleetError):
+    """Redis is so far away that leases would end before they are renewed; ``str()`` says which would do."""
 
 
 class ScriptFailed(FleetError):

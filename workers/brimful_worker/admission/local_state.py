@@ -104,14 +104,16 @@ class LocalState:
 
     # called by the coordinator
 
-    def granted(self, ticket: str, granted_ms: float, deaths: int = 0) -> None:
-        """A grant has arrived; it is given back if its waiter is gone. ``deaths``: as of :attr:`Lease.deaths`."""
+    def granted(self, ticket: str, granted_ms: float, deaths: int = 0, lag_ms: float = 0) -> None:
+        """A grant has arrived; it is given back if its waiter is gone. ``deaths``: as of :attr:`Lease.deaths`.
+        ``lag_ms``: for how much longer than others its start counts, and may be used."""
         waiter = self.waiting.take(ticket, same_tokens=bool(self.rules.tokens or self.rules.budget))
         granted = self._clock.not_after(granted_ms)
         start_only = is_start_only(ticket)
         deadline = math.inf if start_only else granted + self._lease_at(granted)
         timed = bool(self.rules.guard_s and (self.rules.starts or self.rules.tokens))
-        wire = min(deadline, granted + wire_lag(self.rules.guard_s)) if timed else deadline
+        counts = granted + lag_ms / 1000
+        wire = min(deadline, counts + wire_lag(self.rules.guard_s)) if timed else deadline
         since = granted if waiter is None else waiter.since
         lease = Lease(ticket, max(0.0, boot_time() - since), wire, granted, self._watchdog)
         lease.start_only, lease.deadline, lease.deaths = start_only, deadline, deaths
@@ -119,7 +121,7 @@ class LocalState:
             lease.given_back = True
             self.end(lease, failed=False)
             return
-        self.recent_starts.add(ticket, granted, waiter.tokens)
+        self.recent_starts.add(ticket, counts, waiter.tokens)
         if not start_only:
             self._hold(lease)
         if waiter.name == name_of(ticket):
@@ -290,8 +292,8 @@ class LocalState:
         self._stale += boot_time() > lease.wire_deadline
         if self._stale == _STALE_WARNING:
             log.warning(
-                "admission: %d grants in a row arrived too late to be used: the event loop is blocked, or Redis is too "
-                "far away for a guard of %.3g s (BRIMFUL_GUARD_S)",
+                "admission: %d grants in a row arrived too late to be used: the event loop is blocked, or the way to "
+                "Redis takes now short, now long, for a guard of %.3g s (BRIMFUL_GUARD_S)",
                 self._stale,
                 self.rules.guard_s,
             )

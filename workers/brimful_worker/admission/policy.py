@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from brimful.state.status import SETTABLE, limits_from_redis, limits_to_redis
+from brimful.limits import SETTABLE, default_guard_s, limits_from_redis, limits_to_redis
 
 if TYPE_CHECKING:
     from brimful.config import Settings
 
 GATHER_PER_LEASE_S, GATHER_LEAST_S, GATHER_MOST_S = 1e-5, 0.001, 0.02
+_BY_WINDOW = -1.0
 PACE_S, PACE_BURST = 0.004, 10
 PACE_FROM = 8
 """Requests that wait or run from which a process keeps the pace: of fewer, there is nothing to send together."""
@@ -30,8 +31,8 @@ class Limits:
     starts: int | None = 600
     """Starts in any window."""
     window_s: float = 60.0
-    guard_s: float = 0.8
-    """The window is widened by this much; see :func:`wire_lag`."""
+    guard_s: float = _BY_WINDOW
+    """The window is widened by this much; see :func:`wire_lag`. By default 0.2 s + 1 % of the window."""
     tokens: int | None = None
     """Tokens in any window: a request's estimate from its grant on, its usage once that is reported."""
     budget: int | None = None
@@ -50,6 +51,10 @@ class Limits:
     """Consecutive failures, fleet-wide, that open the circuit breaker; 0 = never."""
     slow_start_s: float = 2.0
     """After a pause the slots are filled over this time rather than at once."""
+
+    def __post_init__(self) -> None:
+        if self.guard_s == _BY_WINDOW:
+            object.__setattr__(self, "guard_s", default_guard_s(self.window_s))
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Limits:

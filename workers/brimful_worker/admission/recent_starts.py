@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 
 _EXTRA_S = 15.0
@@ -11,7 +12,7 @@ _MOST = 20_000
 
 
 class RecentStarts:
-    """ticket → when it was granted (``boot_time()``) and its tokens, oldest first."""
+    """ticket → since when it counts (``boot_time()``) and its tokens, oldest first."""
 
     def __init__(self) -> None:
         self._starts: OrderedDict[str, tuple[float, int]] = OrderedDict()
@@ -37,5 +38,5 @@ class RecentStarts:
             del self._starts[ticket]
 
     def ages(self, now: float) -> list[tuple[str, int, int]]:
-        """(ticket, age in ms, tokens) of each."""
-        return [(ticket, max(0, int((now - at) * 1000)), tokens) for ticket, (at, tokens) in self._starts.items()]
+        """(ticket, age in ms, tokens) of each. The age is negative for a start that counts from a later time on."""
+        return [(ticket, math.floor((now - at) * 1000), tokens) for ticket, (at, tokens) in self._starts.items()]

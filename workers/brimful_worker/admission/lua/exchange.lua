@@ -29,11 +29,13 @@
 --    seen         number of the last grant it has taken
 --    rev          revision of the limits it knows
 --    members      optional: revision of the list of members it knows, by which it confirms that list
---    worker       optional: JSON text shown by status
+--    worker       optional: JSON text shown by status. Of its numbers, rtt_ms and lag_ms are read: the round trip to Redis,
+--                 and for how much longer each of its starts counts
 --    join         optional object, in the first turn of an epoch: defaults (object of limits), leases [[ticket]],
 --                 starts [[ticket, age_ms]], tokens [[ticket, age_ms, amount]], overrides (object of limits),
 --                 alive (number of processes it last knew of), used and used_age_ms (starts in the window when it last
---                 read them, and how long ago), members (ids, as last read), spent (of the budget, as last read)
+--                 read them, and how long ago), members (ids, as last read), spent (of the budget, as last read),
+--                 lag_most (as last read)
 --    release      optional [[ticket, cooldown_ms, verdict 1 ok 0 failed -1 neutral, used tokens or -1, undo 0/1]], with
 --                 the name as a sixth element where it is not the ticket's, and 1 as a seventh where deaths are forgotten
 --    rename       optional [[ticket, name]]: granted to a request of this process that the ticket does not name
@@ -52,7 +54,7 @@
 --    epoch, now   the epoch in force; the clock
 --    clock        optional: the clock's id, when the process knows another
 --    grants       optional [[number, ticket, granted_at]], or [number, ticket, granted_at, deaths] of a named request
---                 that other processes held when they died
+--                 that other processes held when they died. Of a process with a lag [number, ticket, granted_at, deaths, lag_ms]
 --    renamed      optional [[ticket, deaths]]: of what was renamed
 --    lost         optional [ticket]: released or renewed too late
 --    refused      optional [ticket]: no room in the budget
@@ -60,6 +62,7 @@
 --    used, alive  starts in the window; processes seen within a lease. Absent during a rebuild
 --    members      optional [revision, [id]], when the process knows another revision or joins
 --    spent        optional: of the budget
+--    lag_most     optional: most milliseconds by which a start counts longer
 --    pause        optional [milliseconds, reason]: what is left of a pause
 --    base         after a join: its grants are numbered above this
 --    rev          the limits' revision
@@ -127,6 +130,7 @@ local function exchange()
     elseif message.members then
       redis.call('HSET', command_seq_key, me .. ' members', message.members)
     end
+    if message.worker then note_lag() end
   end
   local defaults = message.defaults or message.join and message.join.defaults
   if defaults then reply.differs = take_defaults(defaults) end
@@ -169,6 +173,7 @@ local function exchange()
   if message.members and (message.join or message.members ~= number('members_rev')) then
     reply.members = {number('members_rev'), members()}
   end
+  if state.lag_most then reply.lag_most = number('lag_most') end
   reply.rev = rules.rev
   if message.join then reply.base = tonumber(redis.call('HGET', command_seq_key, me .. ' seen') or 0) end
   if message.rev ~= rules.rev or message.join then

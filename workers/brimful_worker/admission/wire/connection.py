@@ -25,6 +25,9 @@ _RETRY_FIRST_S, _RETRY_MOST_S = 0.05, 1.0
 class ConnectionDown(Exception):
     """The server cannot be reached, or does not serve (loading, read-only). ``str()`` says why, without passwords."""
 
+    timed_out = False
+    """A reply did not come in time."""
+
 
 class Backoff:
     """Pauses between tries: doubling, with jitter."""
@@ -71,9 +74,15 @@ class Connection:
 
     async def call(self, *command: Any) -> Any:
         """The reply to one command."""
-        async with self._closed_on_failure() as connection, asyncio.timeout(self.reply_timeout_s):
-            await connection.send_command(*command)
-            return await connection.read_response()
+        async with self._closed_on_failure() as connection:
+            try:
+                async with asyncio.timeout(self.reply_timeout_s):
+                    await connection.send_command(*command)
+                    return await connection.read_response()
+            except TimeoutError:
+                late = ConnectionDown(f"no reply within {self.reply_timeout_s:g} s")
+                late.timed_out = True
+                raise late from None
 
     async def call_many(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
         """The replies to several commands, sent together. An error reply is an item of the list."""

@@ -12,10 +12,12 @@ import secrets
 from typing import Any
 
 from brimful.errors import FleetError
+from brimful.limits import limits_from_redis
 from brimful_worker.admission.errors import SchemaMismatch
 from brimful_worker.admission.local_state import LocalState
 from brimful_worker.admission.policy import Limits, Pace, Rules
 from brimful_worker.admission.waiters import WORKLOADS
+from brimful_worker.admission.wire.fleet_view import FleetView
 from brimful_worker.admission.wire.outgoing import Outgoing, describe_process
 from brimful_worker.admission.wire.pending_grants import PendingGrants
 from brimful_worker.admission.wire.redis_clock import RedisClock
@@ -46,6 +48,7 @@ class Coordinator:
         self._subscriber = Subscriber(url, tag, self.process, self._on_push)
         self._clock = RedisClock()
         self.rpc = Rpc(url, tag, self.process, self._subscriber, self._clock)
+        self.rpc.set_timeout(Rules.from_fields(limits.fields(), 0.0).reply_timeout_s, first=True)
         self._wake = asyncio.Event()
         self.local_state = LocalState(self.process, limits, self._clock, self._wake.set)
         self._grants = PendingGrants(self.local_state.granted)
@@ -54,10 +57,7 @@ class Coordinator:
         self._epoch = ""
         """Empty: the next command joins."""
         self._rev = ""
-        self._overrides: dict[str, int] | None = None
-        self._alive, self._used, self._used_at, self._spent = 0, 0, 0.0, 0
-        self._members: tuple[int, list[str]] = 0, []
-        """Revision and ids of the fleet's processes; each command confirms the revision."""
+        self._fleet_view = FleetView()
         self._paused_until, self._pause_reason = 0.0, ""
         self._last_sent = boot_time()
         self._pace = Pace()
@@ -154,6 +154,8 @@ class Coordinator:
                 f"Redis use version {answer.reply['schema']}: stop those first, or run the same version of brimful here"
             )
         if status == "ok":
+            if not self.joined.done():
+                await self.rpc.check_distance(answer, limits_from_redis(answer.reply["limits"])["lease_s"])
             self._apply(message, answer)
         else:
             log.debug("admission: %s, epoch %s", status, answer.reply["epoch"])
@@ -170,7 +172,7 @@ class Coordinator:
             "epoch": self._epoch,
             "lease_ms": round(state.rules.lease_s * 1000),
             "rev": self._rev,
-            "members": self._members[0],
+            "members": self._fleet_view.members[0],
         }
         fresh = state.waiting.register(state.rules.registered)
         if not self._epoch:
@@ -195,7 +197,10 @@ class Coordinator:
         }
         message |= {name: value for name, value in optional.items() if value}
         behind = {workload.value: state.waiting.behind(queue) for workload, queue in WORKLOADS.items()}
-        if (description := describe_process(self.name, self._fleet, behind)) != self._description:
+        trips = self.rpc.round_trips
+        trips.update(state.rules)
+        behind |= {"rtt_ms": trips.rtt_ms, "lag_ms": trips.lag_ms}
+        if (description := describe_process(self.name, self._fleet, **behind)) != self._description:
             self._description = message["worker"] = description
         return message
 
@@ -210,15 +215,7 @@ class Coordinator:
             join["starts"] = [[ticket, age] for ticket, age, _ in state.recent_starts.ages(now)]
         if rules.tokens:
             join["tokens"] = state.recent_starts.ages(now)
-        if self._alive:
-            age_ms = int((now - self._used_at) * 1000) - 2  # rounding must not put a start after the count that saw it
-            join |= {"alive": self._alive, "used": self._used, "used_age_ms": max(0, age_ms)}
-            join["members"] = self._members[1]
-        if self._overrides:
-            join["overrides"] = self._overrides
-        if self._spent:
-            join["spent"] = self._spent
-        return join
+        return join | self._fleet_view.join_fields(now)
 
     # what Redis sends
 
@@ -228,26 +225,23 @@ class Coordinator:
         if reply["epoch"] != self._epoch:
             self._clock.reset()
             self._epoch = reply["epoch"]
-            self._members = 0, self._members[1]  # revisions are an epoch's
+            self._fleet_view.new_epoch()
         self._clock.note(sent, received, now_ms)
+        self.rpc.round_trips.note(received - sent, received - self._clock.not_after(now_ms))
         self._last_sent = sent
         if limits := reply.get("limits"):
             self._rev = reply["rev"]
-            self._overrides = reply.get("overrides")
+            self._fleet_view.overrides = reply.get("overrides")
             state.apply(Rules.from_fields(limits, state.limits.cooldown_s))
             self.rpc.set_timeout(state.rules.reply_timeout_s)
         if "join" in message or "defaults" in message:
             differed, self._differs = self._differs, bool(reply.get("differs"))
             if self._differs and not differed:
                 log.warning("admission: other processes' limits stay in force, this one's differ: %s", state.rules)
-        if "alive" in reply:  # not during a rebuild: what was known before it is worth more
-            self._alive, self._used = reply["alive"], reply["used"]
-            self._used_at = self._clock.not_after(now_ms)
-        if members := reply.get("members"):
-            self._learn_members(members)
+        self._fleet_view.learn(reply, self._clock)
+        self._learn_members(reply)
         if pause := reply.get("pause"):
             self._paused_until, self._pause_reason = received + pause[0] / 1000, pause[1]
-        self._spent = reply.get("spent", self._spent)
         if "join" in message:
             self._grants.restart(reply["base"])
             state.rejoined(answer.first_sent, received)
@@ -263,7 +257,7 @@ class Coordinator:
         for ticket in reply.get("refused") or ():
             state.refused(ticket)
         if (at := reply.get("at")) is not None:
-            self._poll_at(received, at - now_ms)
+            self._poll_at(now_ms, at)
         state.recent_starts.trim(received, state.rules.window_s + state.rules.guard_s)
         state.plan_aborts()
         if not self.joined.done():
@@ -272,28 +266,28 @@ class Coordinator:
     def _on_push(self, push: dict[str, Any]) -> None:
         """A message on one of this process's channels, or ``{"epoch": None}`` after the subscriber's connection."""
         if "now" not in push:  # to all processes: a new epoch, another number of processes, changed limits
-            if push.get("epoch") == self._epoch and "members" in push:
-                self._learn_members(push["members"])
+            if push.get("epoch") == self._epoch:
+                self._learn_members(push)
             if push.get("epoch") != self._epoch or "limits" in push:
                 self._send_soon()
             return
         if push["epoch"] != self._epoch:
             return  # of another epoch, or during a join: what it granted is asked for again
+        self.rpc.round_trips.note_push(boot_time() - self._clock.not_after(push["now"]))
         self._grants.pushed(push.get("grants") or ())
         if self._grants.gap:
             self._wake.set()
         if (at := push.get("at")) is not None:
-            self._poll_at(boot_time(), at - push["now"])
+            self._poll_at(push["now"], at)
         self.local_state.plan_aborts()
 
-    def _learn_members(self, members: tuple[int, list[str]]) -> None:
+    def _learn_members(self, told: dict[str, Any]) -> None:
         """Confirm a newer list at once: a process that has just joined waits for it."""
-        revision, ids = members
-        if revision > self._members[0]:
-            self._members = revision, ids
+        if self._fleet_view.learn_members(told):
             self._send_soon()
 
-    def _poll_at(self, received: float, delay_ms: float) -> None:
-        at = received + delay_ms / 1000 + _TICK_S
+    def _poll_at(self, now_ms: float, at_ms: float) -> None:
+        """A command sent at the clock's lower bound is carried out at this time or later: no round trip is lost."""
+        at = min(self._clock.not_after(at_ms), boot_time() + (at_ms - now_ms) / 1000) + _TICK_S
         self._next_poll_at = at if self._next_poll_at is None else min(at, self._next_poll_at)  # either may come first
         self._wake.set()

@@ -49,11 +49,12 @@ class Outgoing:
             self.pause = pause
 
 
-def describe_process(name: str, fleet: str | None, behind: dict[str, int]) -> str:
+def describe_process(name: str, fleet: str | None, **numbers: int) -> str:
     """JSON text that ``status`` shows.
 
-    ``fleet``: None if it is no worker. ``behind``: waiters of each workload that Redis does not know.
+    ``fleet``: None if it is no worker. ``numbers``: waiters of each workload that Redis does not know, and how far away
+    Redis is.
     """
     process = {"name": name, "fleet": fleet, "host": _HOST, "pid": os.getpid(), "version": _VERSION}
-    text: bytes = orjson.dumps(process | behind)
+    text: bytes = orjson.dumps(process | numbers)
     return text.decode()

@@ -7,13 +7,14 @@ from typing import Any
 
 
 class PendingGrants:
-    """``take(ticket, granted_at_ms, deaths)`` is called for every grant, by ascending number."""
+    """``take(ticket, granted_at_ms, deaths, lag_ms)`` is called for every grant, by ascending number; the last two may
+    be missing."""
 
-    def __init__(self, take: Callable[[str, float, int], None]) -> None:
+    def __init__(self, take: Callable[..., None]) -> None:
         self.seen = 0
         """All grants up to this number were taken; Redis keeps those above."""
         self._take = take
-        self._early: dict[int, tuple[str, float, int]] = {}
+        self._early: dict[int, list[Any]] = {}
 
     @property
     def gap(self) -> bool:
@@ -30,9 +31,9 @@ class PendingGrants:
 
     def pushed(self, grants: Iterable[Any]) -> None:
         """Take some grants as far as their numbers follow on those taken; keep the others."""
-        for number, ticket, granted_ms, *deaths in grants:
+        for number, *grant in grants:
             if number > self.seen:
-                self._early[number] = (ticket, granted_ms, deaths[0] if deaths else 0)
+                self._early[number] = grant
         while (following := self._early.pop(self.seen + 1, None)) is not None:
             self.seen += 1
             self._take(*following)

@@ -21,11 +21,13 @@ import orjson
 from redis.exceptions import NoScriptError, ResponseError
 
 from brimful.errors import FleetError, RedisRefused, RedisUnreachable
+from brimful.limits import too_far
 from brimful.state.keys import admission_keys, everyone_channel, process_channel
-from brimful_worker.admission.errors import EvictingRedis, ScriptFailed
+from brimful_worker.admission.errors import EvictingRedis, ScriptFailed, TooFar
 from brimful_worker.admission.wire.connection import Backoff, Connection, ConnectionDown
 from brimful_worker.admission.wire.eviction import EvictionWatch
 from brimful_worker.admission.wire.redis_clock import RedisClock
+from brimful_worker.admission.wire.round_trips import RoundTrips
 from brimful_worker.admission.wire.subscriber import Subscriber
 from brimful_worker.liveness.boot_time import boot_time
 
@@ -36,6 +38,7 @@ SCHEMA = 1
 with every change that an older script would misread. Workers that send no version count as version 1."""
 _LATE_MOST = 3
 """Commands in a row that came late: from then on the network is taken as slower than it was, not as stalling."""
+_PINGS = 5
 _THAW_S = 0.03
 """Pause before a command that was answered "frozen" is sent again; well below the script's LEAP_MS."""
 _INCLUDE = re.compile(r"^--#include (\S+)$", re.MULTILINE)
@@ -88,6 +91,7 @@ class Rpc:
         self._server = ""
         self._answered = False
         self.eviction = EvictionWatch()
+        self.round_trips = RoundTrips()
         self._subscriber = subscriber
         self._clock = clock
 
@@ -129,9 +133,25 @@ class Rpc:
                 self._succeeded()
             return answer
 
-    def set_timeout(self, seconds: float) -> None:
-        """How long each reply is waited for."""
-        self._connection.reply_timeout_s = seconds
+    def set_timeout(self, seconds: float, *, first: bool = False) -> None:
+        """How long each reply is waited for. ``first``: before it is known which lease is in force."""
+        self._connection.reply_timeout_s = max(seconds, self._connection.reply_timeout_s) if first else seconds
+
+    async def check_distance(self, answer: Answer, lease_s: float) -> None:
+        """Raises TooFar if Redis is too far away for leases of this length. A slow first answer alone is no proof."""
+        trip = answer.received - answer.sent
+        for _ in range(_PINGS):
+            if too_far(trip, lease_s) is None:
+                return
+            sent = boot_time()
+            try:
+                await self._connection.call("PING")
+            except (ConnectionDown, ResponseError) as error:
+                log.debug("admission: no answer to a PING: %s", error)
+                return  # the next command tells
+            trip = min(trip, boot_time() - sent)
+        if fault := too_far(trip, lease_s):
+            raise TooFar(fault)
 
     async def close(self) -> None:
         await self._connection.dispose()
@@ -194,7 +214,8 @@ class Rpc:
 def _failure(error: ConnectionDown | ResponseError) -> FleetError:
     text = str(error)
     if isinstance(error, ConnectionDown):
-        return RedisUnreachable(f"Redis cannot be reached: {text}")
+        hint = " (a quarter of the lease: if Redis is far away, set BRIMFUL_LEASE_S)" if error.timed_out else ""
+        return RedisUnreachable(f"Redis cannot be reached: {text}{hint}")
     if text.startswith("SCRIPTERROR ") or "user_script" in text:
         return ScriptFailed(
             f"the admission's script fails in Redis: {text.removeprefix('SCRIPTERROR ')} "

@@ -92,6 +92,7 @@ local function join(reported)
   redis.call('HDEL', pending_grants_key, me) -- it asks again for what it has not taken
   redis.call('HSET', command_seq_key, me .. ' seen', redis.call('HGET', grant_seq_key, me) or 0)
   if reported.overrides then restore_limits(reported.overrides) end
+  if reported.lag_most then put('lag_most', math.max(number('lag_most'), reported.lag_most)) end
   local held = {}
   for _, lease in ipairs(reported.leases or {}) do held[lease[1]] = true end
   for _, ticket in ipairs(redis.call('ZRANGE', slots_key, 0, -1)) do
@@ -119,11 +120,12 @@ local function live_count(rules)
   return redis.call('ZCOUNT', last_seen_key, now - rules.lease_ms, '+inf')
 end
 
--- Adds starts of unknown processes, until the window that ends at this time holds `used`.
+-- Adds starts of unknown processes, until the window that ends at this time holds `used`. They count as long as those of the
+-- farthest process.
 local function fill_window(rules, at, used)
   local known = redis.call('ZCOUNT', starts_key, '(' .. (at - rules.window_ms - rules.guard_ms), at)
   for i = known + 1, used do -- numbers that an earlier filling has not used
-    redis.call('ZADD', starts_key, at, 'unknown.' .. state.epoch .. '.' .. at .. '.' .. i)
+    redis.call('ZADD', starts_key, at + number('lag_most'), 'unknown.' .. state.epoch .. '.' .. at .. '.' .. i)
   end
 end
 
@@ -155,9 +157,9 @@ local function open_if_complete(rules)
     if state.seen_used then fill_window(rules, number('seen_at'), number('seen_used')) end
     if state.full then fill_window(rules, number('full'), rules.starts) end
   end
-  if state.full and rules.tokens > 0 then add_tokens('unknown.' .. state.epoch, number('full'), rules.tokens) end
+  if state.full and rules.tokens > 0 then add_tokens('unknown.' .. state.epoch, number('full') + number('lag_most'), rules.tokens) end
   local missing_tokens = number('seen_tokens') - number('tokens_sum')
-  if missing_tokens > 0 then add_tokens('unknown.' .. state.epoch .. '.seen', number('lost_at'), missing_tokens) end
+  if missing_tokens > 0 then add_tokens('unknown.' .. state.epoch .. '.seen', number('lost_at') + number('lag_most'), missing_tokens) end
   local rebuilding = {'opens_at', 'certain', 'expected', 'awaited', 'veterans', 'lost_at', 'seen_used', 'seen_at',
     'seen_tokens', 'cools_until', 'full', 'restored', 'starts_unknown', 'tokens_unknown'}
   for _, field in ipairs(rebuilding) do put(field, nil) end

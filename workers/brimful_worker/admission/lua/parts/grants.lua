@@ -2,6 +2,15 @@
 local LOG_LEAST_MS = 60000
 local deaths_of = {} -- ticket granted in this turn → deaths of its request's processes, if there were any
 
+-- For how many milliseconds longer the process's starts count, since its grants take long to arrive. It may use each for as
+-- much longer, so the lag goes with the grant.
+local lags = {}
+local function lag_of(process, rules)
+  if rules.starts == 0 and rules.tokens == 0 then return 0 end
+  lags[process] = lags[process] or math.min(described(process, 'lag_ms'), rules.lease_ms)
+  return lags[process]
+end
+
 local function add_grant(outcome, ticket)
   local process = process_of(ticket)
   local tickets = outcome.granted[process] or {}
@@ -32,7 +41,7 @@ local function grant_starts(rules, outcome, window)
     end
     waiting.take()
     if rules.starts > 0 then
-      redis.call('ZADD', starts_key, now, ticket)
+      redis.call('ZADD', starts_key, now + lag_of(process_of(ticket), rules), ticket)
       outcome.used = outcome.used + 1
     end
     add_grant(outcome, ticket)
@@ -91,11 +100,12 @@ local function grant_all(rules)
       end
       queue.take()
       redis.call('ZADD', slots_key, now + rules.lease_ms, ticket)
+      local counts = now + lag_of(outcome.head, rules)
       if rules.starts > 0 then
-        redis.call('ZADD', starts_key, now, ticket)
+        redis.call('ZADD', starts_key, counts, ticket)
         outcome.used = outcome.used + 1
       end
-      if rules.tokens > 0 then add_tokens(ticket, now, tokens_of(ticket)) end
+      if rules.tokens > 0 then add_tokens(ticket, counts, tokens_of(ticket)) end
       hold_of_budget(ticket)
       note_granted(ticket)
       deaths_of[ticket] = note_on_wire(ticket, name_of(ticket))
@@ -129,7 +139,11 @@ local function deliver(granted)
   for process, tickets in pairs(granted) do
     local last = redis.call('HINCRBY', grant_seq_key, process, #tickets)
     local fresh = {}
-    for i, ticket in ipairs(tickets) do fresh[i] = {last - #tickets + i, ticket, now, deaths_of[ticket]} end
+    local lag = lags[process] or 0
+    for i, ticket in ipairs(tickets) do
+      fresh[i] = {last - #tickets + i, ticket, now, deaths_of[ticket]}
+      if lag > 0 then fresh[i][4], fresh[i][5] = deaths_of[ticket] or 0, lag end
+    end
     local pending = process == me and unseen or cjson.decode(redis.call('HGET', pending_grants_key, process) or '[]')
     for _, grant in ipairs(fresh) do pending[#pending + 1] = grant end
     redis.call('HSET', pending_grants_key, process, cjson.encode(pending))

@@ -36,8 +36,14 @@ end
 local function publish_members()
   put('members_rev', number('members_rev') + 1)
   local list = members()
+  local lag_most = state.lag_most and number('lag_most')
   redis.call('PUBLISH', everyone,
-    cjson.encode({epoch = state.epoch, alive = #list, members = {number('members_rev'), list}}))
+    cjson.encode({epoch = state.epoch, alive = #list, members = {number('members_rev'), list}, lag_most = lag_most}))
+end
+
+-- A number of the process's description.
+local function described(process, name)
+  return tonumber(string.match(redis.call('HGET', workers_key, process) or '', '"' .. name .. '":(%d+)') or 0)
 end
 
 local function add_newcomer()
@@ -46,6 +52,15 @@ local function add_newcomer()
   local newcomers = ids('newcomers')
   newcomers[me] = true
   put_ids('newcomers', newcomers)
+end
+
+-- How much later than others a process far from Redis uses its grants. All must know the most of it before it does: after
+-- a loss of memory, starts that nobody reports are counted until then.
+local function note_lag()
+  local lag = described(me, 'lag_ms')
+  if lag <= number('lag_most') then return end
+  put('lag_most', 20 * 2 ^ math.ceil(math.log(lag / 20) / math.log(2)))
+  if not message.join then add_newcomer() end
 end
 
 -- Whether every other process that was seen within a lease has confirmed a list of members with this one in it. Processes
@@ -64,8 +79,9 @@ local function known_to_all(process, rules)
 end
 
 -- Whether the process has not confirmed its grants though it was asked to some time ago: it is stopped, blocked or cut off.
-local function silent(seen_at, asked_at, rules)
-  return asked_at and asked_at >= seen_at and now - asked_at > rules.lease_ms / CONFIRM_SHARE
+local function silent(process, seen_at, asked_at, rules)
+  if not asked_at or asked_at < seen_at then return false end
+  return now - asked_at > rules.lease_ms / CONFIRM_SHARE + 2 * described(process, 'rtt_ms')
 end
 
 -- How many grants the process may be sent now, and true if it is away: its waiters need not be looked at until it is back.
@@ -78,7 +94,7 @@ local function quota_of(process, rules)
   local seen_at = tonumber(redis.call('ZSCORE', last_seen_key, process) or nil)
   if not seen_at or now - seen_at > rules.lease_ms / 2 or listeners(channel_prefix .. process) == 0 then return 0, true end
   local noted = redis.call('HMGET', command_seq_key, process .. ' seen', process .. ' asked')
-  if silent(seen_at, tonumber(noted[2] or nil), rules) then return 0, true end
+  if silent(process, seen_at, tonumber(noted[2] or nil), rules) then return 0, true end
   local unconfirmed = tonumber(redis.call('HGET', grant_seq_key, process) or 0) - tonumber(noted[1] or 0)
   local share = math.ceil(rules.slots / redis.call('ZCARD', last_seen_key))
   return math.max(2, math.min(share, math.max(16, math.ceil(share / 16)))) - unconfirmed, false

@@ -1,0 +1,86 @@
+"""The limits by their names and as Redis stores them; a window's guard; what a worker's distance from Redis costs.
+
+Durations are in seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from brimful.errors import UsageError
+
+SETTABLE = {
+    "slots": "slots",
+    "starts": "starts",
+    "window_s": "window_ms",
+    "guard_s": "guard_ms",
+    "tokens": "tokens",
+    "budget": "budget",
+    "lease_s": "lease_ms",
+    "reserve_slots": "reserve_slots",
+    "reserve_starts": "reserve_starts",
+    "starvation_s": "age_ms",
+    "circuit_breaker": "breaker",
+    "slow_start_s": "ramp_ms",
+}
+"""The limits by the operators' names (counts, and seconds: ``*_s``), and their fields in Redis. 0 = no limit.
+
+Fields keep their first names, which every version reads.
+"""
+_LEAST: dict[str, float] = {"slots": 1, "window_s": 0.001, "lease_s": 0.5}
+
+
+def default_guard_s(window_s: float) -> float:
+    """Seconds by which a window of this length is widened, where nobody sets them."""
+    return round(0.2 + 0.01 * window_s, 3)
+
+
+def starts_share(window_s: float, guard_s: float, lag_s: float) -> float:
+    """The share of the limit on starts that can be reached: each counts for window + guard + lag."""
+    return window_s / (window_s + guard_s + lag_s) if window_s > 0 else 1.0
+
+
+def describe_cost(window_s: float, guard_s: float, rtt_s: float, lag_s: float) -> str:
+    """For status, doctor and the log."""
+    share = starts_share(window_s, guard_s, lag_s)
+    return (
+        f"a round trip takes {rtt_s * 1000:.0f} ms; a freed slot stays idle for one, and each start counts "
+        f"{lag_s * 1000:.0f} ms longer: at most {share:.0%} of the starts (windows of {window_s:g} s); "
+        "move the workers and Redis nearer to each other"
+    )
+
+
+def too_far(rtt_s: float, lease_s: float) -> str | None:
+    """What is wrong, and what to do, if leases end before they can be renewed at this distance; else None."""
+    if rtt_s <= lease_s / 4:
+        return None
+    return (
+        f"Redis answers after {rtt_s * 1000:.0f} ms, and leases of {lease_s:g} s allow a quarter of that, "
+        f"{lease_s / 4 * 1000:.0f} ms: set leases of at least {least_lease_s(rtt_s):g} s (BRIMFUL_LEASE_S, "
+        "`brimful limits set --lease`), or move the workers and Redis nearer to each other"
+    )
+
+
+def least_lease_s(rtt_s: float) -> float:
+    """The shortest lease for this distance, with some room, in half seconds."""
+    return max(1.0, -(-rtt_s * 12 // 1) / 2)
+
+
+def limits_to_redis(limits: Mapping[str, float]) -> dict[str, int]:
+    """Limits by the operators' names as Redis stores them. Raises UsageError naming a limit that is out of range."""
+    return {SETTABLE[name]: stored(name, value) for name, value in limits.items()}
+
+
+def stored(name: str, value: float) -> int:
+    """One limit as Redis stores it. Raises UsageError if it is out of range."""
+    least = _LEAST.get(name, 0)
+    if not least <= value < 1e12:
+        raise UsageError(f"{name} = {value:g}: must be at least {least:g}")
+    return round(value * 1000) if name.endswith("_s") else int(value)
+
+
+def limits_from_redis(fields: Mapping[str, Any]) -> dict[str, float]:
+    """Redis's fields by the operators' names, durations in seconds. Skips fields that another version has added."""
+    stored = {name: int(float(fields[key])) for name, key in SETTABLE.items() if key in fields}
+    return {name: value / 1000 if name.endswith("_s") else value for name, value in stored.items()}
