@@ -217,8 +217,11 @@ async def test_a_submitter_needs_the_fleets_key_or_none(
     monkeypatch.setenv("BRIMFUL_REDIS_URL", valkey.url)
     register(client, valkey.url, "", "tag")
     check_submitter(Settings.load())
-    monkeypatch.setenv("OPENAI_API_KEY", "a judge's")
-    check_submitter(Settings.load())
+    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
+        monkeypatch.setenv(name, "a judge's")
+        check_submitter(Settings.load())
+    with pytest.raises(FleetTaken, match="key tag, with no live worker"):
+        check_submitter(Settings.load(provider="anthropic"))
     monkeypatch.setenv("ACS_API_KEY", THEIRS)
     with pytest.raises(FleetTaken, match="key tag, with no live worker"):
         check_submitter(Settings.load())

@@ -9,6 +9,7 @@ import redis
 from brimful.config import Settings
 from brimful.credentials import first_set
 from brimful.errors import SettingError, UsageError
+from brimful.profile import DEFAULT_PROVIDER
 from brimful.state.embedded import running_servers
 from brimful.state.keys import FLEETS
 from brimful.state.redis_url import without_password
@@ -75,14 +76,15 @@ def find_tag(target: RedisTarget, client: redis.Redis, settings: Settings, wante
 
 
 def submitter_tag(settings: Settings) -> str | None:
-    """The tag of the key in the profile's own variable; None if that is not set.
+    """The tag of the key in the own variable of the provider that was named, or of the default one; None without it.
 
-    A submitter needs no key, and may have OPENAI_API_KEY, which some profiles fall back on, for other purposes.
+    A submitter needs no key, and may have other providers' keys, or OPENAI_API_KEY, for other purposes.
     """
     try:
+        if settings.provider is None and settings.provider_choice.name != DEFAULT_PROVIDER:
+            return None
         name = settings.profile.key_env[0]
-        named = settings.provider_choice.sure and first_set((name, f"{name}_FILE"))
-        return own_tag(settings) if named else None
+        return own_tag(settings) if first_set((name, f"{name}_FILE")) else None
     except SettingError:
         return None
 
