@@ -6,14 +6,22 @@ from pathlib import Path
 
 import pytest
 
+from brimful.credentials import header_variables
+from brimful.profile import load_profiles
 from brimful_worker.local.server.valkey import Valkey
+
+_OF_PROVIDERS = {
+    name
+    for profile in load_profiles(None).values()
+    for name in (*profile.base_env, *profile.key_env, *header_variables(profile.headers))
+}
 
 
 @pytest.fixture(autouse=True)
 def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No test sees the developer's own keys, settings or .env, nor leaves state in the home."""
     for name in list(os.environ):
-        if name.startswith(("BRIMFUL_", "ACS_", "OPENAI_", "KIOS_", "CELERY_", "FLOWER_")):
+        if name.startswith(("BRIMFUL_", "CELERY_", "FLOWER_", *_OF_PROVIDERS)):
             monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.chdir(tmp_path)
