@@ -25,7 +25,10 @@ InputFormat = Annotated[str, typer.Option(help="auto, jsonl or text (one prompt 
 Limit = Annotated[int | None, typer.Option(min=1, help="Read only the first N requests.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Stop at the first bad line.")]
 Pack = Annotated[str, typer.Option(help="Prompts that share a request: auto, off or a number.")]
-Provider = Annotated[str | None, typer.Option(help="Provider profile: acs, kios, openai or your own.")]
+Provider = Annotated[
+    str | None,
+    typer.Option(help="Provider profile, built-in or yours; default: by the key that is set."),
+]
 
 
 def run(
