@@ -181,6 +181,13 @@ def test_the_mock_gateway_answers() -> None:
         assert gateway.snapshot()["arrivals"] == 5
 
 
+def test_the_gateway_s_faults_are_retried_as_docs_testing_md_says() -> None:
+    with Backend() as backend, Fleet() as fleet:
+        gateway = backend.use_gateway(faults="500:x2,429=1:x1")
+        assert fleet.sample("What colour is the sky?", max_tokens=4)["choices"][0]["text"]
+        assert gateway.snapshot()["arrivals"] == 4
+
+
 def test_a_chord_with_a_service_s_own_task() -> None:
     @brimful.app.task(name="tests.count", shared=False)  # type: ignore[untyped-decorator]
     def count(completions: list[dict[str, Any]]) -> int:

@@ -5,9 +5,10 @@ Level 6. Loaded by name; nothing imports it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, cast
 
 from pydantic import SecretStr
@@ -15,8 +16,10 @@ from pydantic import SecretStr
 from brimful.config import Settings
 from brimful.outcome import Outcome
 from brimful.request import Request
-from brimful_worker.admission import Admission
+from brimful_worker.admission import Admission, Lease
 from brimful_worker.gateway import Gateway, GatewayOptions
+from brimful_worker.liveness.boot_time import boot_time
+from brimful_worker.liveness.watchdog import Watchdog
 from brimful_worker.provider import Provider
 from brimful_worker.sampling.sampler import Sampler
 
@@ -37,23 +40,11 @@ async def mock_provider(settings: Settings, options: Mapping[str, Any]) -> Async
             yield gateway, Sampler(here, cast("Admission", _Unlimited()), provider).sample
 
 
-@dataclass
-class _Lease:
+def _grant() -> Lease:
     """A grant that costs nothing and is never lost."""
-
-    waited_s: float = 0.0
-    wire_deadline: float = field(default=float("inf"))
-    lost: bool = False
-
-    def sent(self) -> None: ...
-
-    def give_back(self) -> None: ...
-
-    def watch(self, transport: Any) -> None: ...
-
-    def unwatch(self) -> None: ...
-
-    def report(self, **_: Any) -> None: ...
+    lease = Lease("", 0.0, math.inf, boot_time(), Watchdog())
+    lease.start_only = True  # so its connections are not watched
+    return lease
 
 
 @dataclass
@@ -68,16 +59,16 @@ class _Unlimited:
     _active = 0
 
     @asynccontextmanager
-    async def slot(self, *_: Any, **__: Any) -> AsyncIterator[_Lease]:
+    async def slot(self, *_: Any, **__: Any) -> AsyncIterator[Lease]:
         self._active += 1
         try:
-            yield _Lease()
+            yield _grant()
         finally:
             self._active -= 1
 
     @asynccontextmanager
-    async def start_only(self) -> AsyncIterator[_Lease]:
-        yield _Lease()
+    async def start_only(self) -> AsyncIterator[Lease]:
+        yield _grant()
 
     async def pause(self, seconds: float, reason: str) -> None:
         """A test does not wait for a Retry-After."""
