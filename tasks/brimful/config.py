@@ -207,9 +207,13 @@ class Settings(BaseSettings):
         # 0 starts or tokens: no such limit.
         given: dict[str, Any] = {name: value or None for name in names if (value := getattr(self, name)) is not None}
         profile = get_profile(self.provider_choice.name, self.profiles)
-        if self.prices is not None:
-            given["prices"] = (own := load_prices(self.prices)) | profile.prices | own  # own first, in order too
-        return profile.model_copy(update=given)
+        return self._with_own_prices(profile.model_copy(update=given))
+
+    def _with_own_prices(self, profile: Profile) -> Profile:
+        if self.prices is None:
+            return profile
+        own = load_prices(self.prices)
+        return profile.model_copy(update={"prices": own | profile.prices | own})  # own first, in order too
 
     @cached_property
     def provider_choice(self) -> ProviderChoice:
@@ -263,9 +267,9 @@ class Settings(BaseSettings):
         return hashlib.sha256(b"brimful key tag\0" + secret).hexdigest()[:16]
 
     def with_profile(self, profile: Profile, timeout_s: float) -> Settings:
-        """A copy for a client, with the workers' profile and timeout of a request."""
+        """A copy for a client, with the workers' profile and timeout of a request. Its own prices take precedence."""
         copy = self.model_copy(update={"timeout_s": timeout_s})
-        copy.__dict__["profile"] = profile  # takes precedence over the cached property
+        copy.__dict__["profile"] = self._with_own_prices(profile)  # takes precedence over the cached property
         return copy
 
     def placed(self, *, redis_url: str, api_base: str | None = None, api_key: SecretStr | None = None) -> Settings:

@@ -34,6 +34,8 @@ class FakeDriver:
         split: random.Random | None = None,
         finish_outstanding: list[Delivered | Failed] | None = None,
         prompt_tokens: Callable[[Unit], int] = lambda unit: 4,
+        model: str = "llama-8b",
+        asked_model: str = "",
     ) -> None:
         self._answer = answer
         self._batch = batch
@@ -44,6 +46,7 @@ class FakeDriver:
         self._split = split
         self._outstanding = finish_outstanding or []
         self._prompt_tokens = prompt_tokens
+        self._models = model, asked_model
         self._stopped: bool | None = None
         self.asked: list[Unit] = []
         self.total: int | None = None
@@ -116,7 +119,8 @@ class FakeDriver:
             )
         asked, sampled = self._prompt_tokens(unit), 2 * len(rollouts)
         usage = {"prompt_tokens": asked, "completion_tokens": sampled, "total_tokens": asked + sampled}
-        return [Delivered(unit.line, unit.id, rollouts, "llama-8b", usage, outcome, 1)]
+        model, asked_model = self._models
+        return [Delivered(unit.line, unit.id, rollouts, model, usage, outcome, 1, asked_model)]
 
 
 def _single(item: Delivered | Failed) -> list[Delivered | Failed]:

@@ -14,7 +14,7 @@ from brimful.run.input.budget import Budget
 from brimful.run.prepare import prepare
 from brimful.run.validate import validate
 from support.fake_driver import FakeDriver
-from support.runs import PROFILE, options, prompts, run
+from support.runs import PROFILE, options, prompts, records, run
 
 PRICED = PROFILE.model_copy(update={"prices": {"llama-8b": Price(input=1.0, output=10.0, batch=0.5)}})
 
@@ -42,7 +42,7 @@ def test_a_file_of_prices_goes_before_the_profile_s(tmp_path: Path, monkeypatch:
     assert profile.price("gpt-4o") == Price(input=2.5, output=10, cached=1.25)
     assert profile.price("gpt-4o-mini") == Price(input=1, output=2)
     assert profile.price("other") is None
-    assert profile.cost({"other": Tokens(1)}, batch=False) is None
+    assert profile.cost({("other",): Tokens(1)}, batch=False) is None
     for text, fault in (("x", "not TOML"), ('["m"]\ninput = -1\noutput = 1\n', r"\[m.input\]"), ("a = 1", r"\[a\]")):
         file.write_text(text)
         with pytest.raises(SettingError, match=f"BRIMFUL_PRICES.*{fault}"):
@@ -63,6 +63,44 @@ def test_a_budget_of_money_is_not_exceeded(tmp_path: Path) -> None:
     again = run(options(source, out=out, budget=1.0), FakeDriver(ahead=1), profile=PRICED)
     assert again is not None
     assert (again.rollouts, again.cost) == (30, pytest.approx(30 * each))
+
+
+@pytest.mark.parametrize("asked", ["llama-8b", ""])
+def test_a_model_that_answers_by_another_name_costs_what_was_asked_for(tmp_path: Path, asked: str) -> None:
+    """OpenAI answers as gpt-4o-2024-08-06. ``asked`` is empty for what an earlier try had left in Redis."""
+    source, out = prompts(tmp_path, 30), tmp_path / "out.jsonl"
+    each = 0.5 * (4 * 1.0 + 2 * 10.0) / 1e6
+    driver = FakeDriver(ahead=1, model="llama-8b-2026-01-01", asked_model=asked)
+    summary = run(options(source, out=out, budget=10.5 * each), driver, profile=PRICED)
+    assert summary is not None
+    assert (summary.ended, summary.unpriced) == ("budget", [])
+    assert summary.rollouts in (7, 8)
+    assert summary.cost == pytest.approx(summary.rollouts * each)
+    assert records(out)[0]["model"] == "llama-8b-2026-01-01"
+    again = run(options(source, out=out, budget=10.5 * each), FakeDriver(ahead=1), profile=PRICED)
+    assert again is not None
+    assert again.cost == pytest.approx(summary.cost, abs=2 * each)
+
+
+def test_counts_that_cannot_be_right_cost_nothing() -> None:
+    tokens = Tokens()
+    for cached in ("3", -4, 1.5, None, True, [], 7):
+        tokens.add({"prompt_tokens": 5, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": cached}})
+    assert (tokens.prompt, tokens.completion) == (35, 7)
+    assert 5 <= tokens.cached <= 6
+
+
+def test_own_prices_go_before_the_profile_s_and_the_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "prices.toml"
+    file.write_text('["llama-8b"]\ninput = 3\noutput = 4\n')
+    monkeypatch.setenv("BRIMFUL_PRICES", str(file))
+    profiles = tmp_path / "profiles.toml"
+    profiles.write_text('[acs.prices."llama-8b"]\ninput = 9\noutput = 9\n[acs.prices.other]\ninput = 9\noutput = 9\n')
+    settings = Settings.load(provider="acs", profiles=profiles)
+    mine, other = Price(input=3, output=4), Price(input=9, output=9)
+    assert (settings.profile.price("llama-8b"), settings.profile.price("other")) == (mine, other)
+    for theirs in (PROFILE, PRICED):  # what the workers have published
+        assert settings.with_profile(theirs, 9.0).profile.price("llama-8b") == mine
 
 
 def test_a_budget_of_money_needs_prices(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ class Outcomes:
         failure = outcome.failure
         if failure is None:
             try:
-                delivered = unpack(packed.manifest, outcome)
+                delivered = unpack(packed.manifest, outcome, packed.pack_key.model)
             except (ValueError, KeyError, TypeError) as error:
                 failure = Failure(Cause.BAD_ANSWER, f"the outcome does not fit its request: {error}")
                 outcome = replace(outcome, completion=None, failure=failure)

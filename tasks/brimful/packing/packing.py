@@ -179,8 +179,10 @@ def fill_requests(slices: Iterable[Slice], limit: int) -> Iterator[Pack]:
         yield tuple(held)
 
 
-def unpack(manifest: Manifest, outcome: Outcome) -> list[Delivered]:
+def unpack(manifest: Manifest, outcome: Outcome, asked_model: str = "") -> list[Delivered]:
     """The lines' parts of a successful outcome, in the order in which the request carried them.
+
+    ``asked_model``: the request's, if it is known.
 
     Raises ValueError where the answer does not fit the manifest.
     """
@@ -215,6 +217,7 @@ def unpack(manifest: Manifest, outcome: Outcome) -> list[Delivered]:
             usage=share,
             outcome=bare,
             packed=len(lines),
+            asked_model=asked_model,
             response=response,
         )
         for (line, (id, mine)), share in zip(lines.items(), shares, strict=True)

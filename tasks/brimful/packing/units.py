@@ -108,6 +108,8 @@ class Delivered:
     """The whole request's, without its ``completion``."""
     packed: int
     """Lines that shared the request; 1 = alone."""
+    asked_model: str = ""
+    """The model that was asked for; empty where that is not known."""
     response: Mapping[str, Any] = field(default_factory=dict)
     """The other fields of the provider's answer to the request: ``id``, ``created``, ``system_fingerprint``, …"""
 

@@ -26,10 +26,11 @@ class Tokens:
 
     def add(self, usage: Mapping[str, Any]) -> None:
         """A rollout's usage, in OpenAI's form."""
-        self.prompt += usage.get("prompt_tokens") or 0
-        self.completion += usage.get("completion_tokens") or 0
         details = usage.get("prompt_tokens_details")
-        self.cached += (details.get("cached_tokens") or 0) if isinstance(details, Mapping) else 0
+        prompt, cached = _count(usage, "prompt_tokens"), _count(details, "cached_tokens")
+        self.prompt += prompt
+        self.completion += _count(usage, "completion_tokens")
+        self.cached += min(cached, prompt)
 
 
 class Price(BaseModel):
@@ -46,9 +47,15 @@ class Price(BaseModel):
 
     def cost(self, tokens: Tokens, *, batch: bool) -> float:
         """In currency units."""
-        cached = min(tokens.cached, tokens.prompt)
-        asked = (tokens.prompt - cached) * self.input + cached * (self.input if self.cached is None else self.cached)
+        cached = self.input if self.cached is None else self.cached
+        asked = (tokens.prompt - tokens.cached) * self.input + tokens.cached * cached
         return (asked + tokens.completion * self.output) * (self.batch if batch else 1.0) / _MILLION
+
+
+def _count(counts: Any, name: str) -> int:
+    """A provider's number, 0 where it is none that can be right."""
+    value = counts.get(name) if isinstance(counts, Mapping) else None
+    return value if isinstance(value, int) and value > 0 else 0
 
 
 def load_prices(path: Path) -> dict[str, Price]:

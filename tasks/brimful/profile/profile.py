@@ -79,16 +79,21 @@ class Profile(BaseModel):
     per_process: int = Field(5000, ge=1)
     """Most requests in flight of one process."""
 
-    def cost(self, used: Mapping[str, Tokens], *, batch: bool) -> float | None:
-        """What the tokens of these models cost; None where none of them has a price."""
-        prices = [(price, tokens) for model, tokens in used.items() if (price := self.price(model)) is not None]
+    def cost(self, used: Mapping[tuple[str, ...], Tokens], *, batch: bool) -> float | None:
+        """What tokens cost, by the names of their models as for :meth:`price`; None where none of them has one."""
+        prices = [(price, tokens) for models, tokens in used.items() if (price := self.price(*models)) is not None]
         return sum(price.cost(tokens, batch=batch) for price, tokens in prices) if prices else None
 
-    def price(self, model: str) -> Price | None:
-        """What a model costs; None if that is not known."""
-        return self.prices.get(model) or next(
-            (price for known, price in self.prices.items() if fnmatch(model, known)), None
-        )
+    def price(self, *models: str) -> Price | None:
+        """What a model costs that has one or several names; the first name with a price counts. None: not known.
+
+        A provider may answer by another name than it was asked by: gpt-4o-2024-08-06 for gpt-4o, or for a deployment.
+        """
+        for model in models:
+            fits = (price for known, price in self.prices.items() if fnmatch(model, known))
+            if (price := self.prices.get(model) or next(fits, None)) is not None:
+                return price
+        return None
 
 
 @lru_cache

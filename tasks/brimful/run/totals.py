@@ -42,8 +42,10 @@ class Totals:
     @property
     def _unpriced(self) -> list[str]:
         """Models without a price, if others have one."""
-        models = self._prepared.counts.by_model
-        return [] if self._cost is None else [name for name in models if self._prepared.profile.price(name) is None]
+        if self._cost is None:
+            return []
+        price = self._prepared.profile.price
+        return list({models[-1]: None for models in self._prepared.counts.by_model if price(*models) is None})
 
     def _retries(self, drive: DriveStatus) -> dict[str, int]:
         collected = self._collector.retries

@@ -123,8 +123,8 @@ class RequestStats:
             tokens = usage.get(f"{kind}_tokens")
             if isinstance(tokens, int) and tokens > 0:
                 metrics.TOKENS.inc(kind, by=tokens)
-        model = str(completion.get("model") or self.request.fields.get("model") or self.profile.model)
-        if (price := self.profile.price(model)) is not None:
+        asked = self.request.fields.get("model") or self.profile.model
+        if (price := self.profile.price(str(asked), str(completion.get("model")))) is not None:
             counted = Tokens()
             counted.add(usage)
             metrics.COST.inc(by=price.cost(counted, batch=self.request.workload is Workload.BATCH))

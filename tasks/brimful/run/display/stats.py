@@ -66,7 +66,8 @@ class Counts:
         """With a usage that brimful estimated."""
         self.prompt_tokens = 0
         self.completion_tokens = 0
-        self.by_model: dict[str, Tokens] = {}
+        self.by_model: dict[tuple[str, ...], Tokens] = {}
+        """By the names of the model: the one asked for, if the provider's is another, and the provider's."""
 
     def add(self, record: Mapping[str, Any]) -> None:
         self.rollouts += 1
@@ -79,7 +80,8 @@ class Counts:
         self.prompt_tokens += usage.get("prompt_tokens") or 0
         self.completion_tokens += usage.get("completion_tokens") or 0
         if usage:
-            self.by_model.setdefault(str(record.get("model")), Tokens()).add(usage)
+            names = tuple(str(record[name]) for name in ("asked_model", "model") if record.get(name)) or ("",)
+            self.by_model.setdefault(names, Tokens()).add(usage)
 
     @property
     def tokens(self) -> int:

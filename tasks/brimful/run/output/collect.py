@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from brimful.dispatch.outcomes import attempts_since
 from brimful.outcome import Cause, Outcome
@@ -64,6 +64,10 @@ class Collector:
                 self._count(item.outcome, item.packed if isinstance(item, Delivered) else 1)
             if isinstance(item, Delivered):
                 of = feed.rollouts.get(item.line)
+                if feed.profile.prices and not item.asked_model:  # most probably it was this one
+                    item = replace(
+                        item, asked_model=str(feed.options.defaults.get("model") or feed.profile.model or "")
+                    )
                 for record in rollout_records(item, of):
                     place = (item.line, record["prompt_index"], record["choice_index"])
                     if place not in new and not self.done.has(*place):

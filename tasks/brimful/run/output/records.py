@@ -38,7 +38,8 @@ def rollout_records(delivered: Delivered, of: int | None) -> list[dict[str, Any]
 
     ``of``: how many rollouts the line has, which tells a resumed run when it is complete; None when the line was not
     read yet. ``usage`` is the rollout's share of its request's usage: the shares add up to what the provider counted.
-    Durations are seconds. ``started_at`` and ``ended_at`` are Unix times of the request (``request_id``).
+    ``asked_model`` is there where the provider's name for the model is another. Durations are seconds. ``started_at``
+    and ``ended_at`` are Unix times of the request (``request_id``).
     """
     outcome = delivered.outcome
     records = []
@@ -62,6 +63,8 @@ def rollout_records(delivered: Delivered, of: int | None) -> list[dict[str, Any]
             "provider_s": _rounded(outcome.provider_s),
             "retrying_s": _rounded(outcome.retrying_s),
         }
+        if delivered.asked_model not in ("", delivered.model):
+            record["asked_model"] = delivered.asked_model
         if outcome.rate_limited:
             record["rate_limited"] = outcome.rate_limited
         records.append(record | _extras(rollout.choice))
