@@ -73,13 +73,19 @@ def read_key(path: Path) -> SecretStr:
 
 def filled_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """A profile's headers with the values of the variables that they name; those whose variable is not set are left
-    out."""
+    out. Raises SettingError for a value that a header cannot carry."""
     filled = {}
     for name, value in headers.items():
         values = {variable: first_set((variable,)) for variable in header_variables({name: value})}
         if all(values.values()):
             for variable, held in values.items():
-                value = value.replace(f"${{{variable}}}", str(held))
+                value = value.replace(f"${{{variable}}}", str(held).strip())
+            if not (value.isascii() and value.isprintable()):
+                where = ", ".join(values) or "the profile"
+                raise SettingError(
+                    f"the header {name} (from {where}) contains characters that a header cannot carry (a line break, a "
+                    "typographic quote?): set it again"
+                )
             filled[name] = value
     return filled
 

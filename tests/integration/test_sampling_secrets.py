@@ -8,7 +8,10 @@ import logging
 
 import pytest
 
+from brimful.credentials import filled_headers
+from brimful.errors import SettingError
 from brimful_worker.gateway import Gateway, GatewayOptions
+from support.provider_faces import Face, running
 from support.sampling import KEY, bench
 
 PROMPT = "a prompt that is nobody's business but mine"
@@ -37,3 +40,24 @@ async def test_neither_key_nor_prompt_is_logged_or_in_an_outcome(
     text = "\n".join([*told, *map(logging.Formatter().format, ours), *capfd.readouterr()])
     assert KEY not in text
     assert PROMPT not in text
+
+
+async def test_a_secret_of_a_header_is_not_quoted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Portkey's headers hold the key of the provider behind it, and a refusal may quote it."""
+    behind = "sk-behind-it-90ff12ab"
+    with running(Face("/v1/chat/completions", {"Authorization": "another"})) as face:
+        for name, value in (("API_KEY", KEY), ("BASE_URL", f"{face.root}/v1"), ("PROVIDER_KEY", f"{behind}\n")):
+            monkeypatch.setenv(f"PORTKEY_{name}", value)
+        async with bench(monkeypatch, face.root, provider="portkey", model="m") as it:
+            failure = (await it.sample()).failure
+            told = repr(failure) + repr(vars(it.provider))
+    assert failure is not None
+    assert "Bearer [PORTKEY_PROVIDER_KEY]" in failure.message
+    assert behind not in told
+
+
+def test_a_header_that_cannot_be_sent_names_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_TEAM", "red\nx-evil: 1")
+    with pytest.raises(SettingError, match=r"header x-team \(from SOME_TEAM\) contains characters") as error:
+        filled_headers({"x-team": "${SOME_TEAM}"})
+    assert "evil" not in str(error.value)

@@ -72,7 +72,7 @@ LONG = "Write a long and detailed story about the lighthouse keeper of Skagen an
 )
 def test_neither_key_nor_prompt_is_quoted(message: str, fields: dict[str, Any], clean: str) -> None:
     request = Request.parse(fields, get_profile("acs"), max_tokens=1)
-    assert redact(refusal(message), KEY, request).message == clean
+    assert redact(refusal(message), {KEY: "key"}, request).message == clean
 
 
 @pytest.mark.parametrize("key", ["none", "x", "EMPTY", "content"])
@@ -80,12 +80,12 @@ def test_a_key_that_is_an_ordinary_word_leaves_messages_readable(key: str) -> No
     """Local servers take any key, and people set ``none`` or ``x``."""
     request = Request.parse({"prompt": "a"}, get_profile("acs"), max_tokens=1)
     answer = replace(refusal("HTTP 200: none of 3 choices has content; next"), code="content_extra")
-    assert redact(answer, key, request) == answer
+    assert redact(answer, {key: "key"}, request) == answer
 
 
 def test_a_short_key_is_replaced_as_a_whole_word() -> None:
     request = Request.parse({"prompt": "a"}, get_profile("acs"), max_tokens=1)
-    answer = redact(refusal("HTTP 400: abcd1234, abcd12345, x-abcd1234 (abcd1234)"), "abcd1234", request)
+    answer = redact(refusal("HTTP 400: abcd1234, abcd12345, x-abcd1234 (abcd1234)"), {"abcd1234": "key"}, request)
     assert answer.message == "HTTP 400: [key], abcd12345, x-abcd1234 ([key])"
 
 
@@ -94,7 +94,7 @@ def test_a_short_key_is_replaced_as_a_whole_word() -> None:
 )
 def test_a_code_that_may_quote_the_request_is_dropped(code: str, kept: str | None) -> None:
     request = Request.parse({"prompt": LONG}, get_profile("acs"), max_tokens=1)
-    assert redact(replace(refusal("HTTP 429"), code=code), KEY, request).code == kept
+    assert redact(replace(refusal("HTTP 429"), code=code), {KEY: "key"}, request).code == kept
 
 
 def test_a_job_key_depends_on_caller_body_and_generation_only() -> None:

@@ -41,7 +41,10 @@ def provider_checks(settings: Settings, *, client_only: bool) -> Iterator[Check]
     if parts.scheme == "http" and parts.hostname not in ("localhost", "127.0.0.1", "::1"):
         yield Check("provider URL", Level.WARN, f"{_shown(base)}: the key is sent unencrypted", "use https://")
     if key is not None:
-        yield _ask(_models_url(base, settings.profile), key, settings.profile)
+        try:
+            yield _ask(_models_url(base, settings.profile), key, settings.profile)
+        except SettingError as error:
+            yield Check("provider", Level.FAIL, str(error), "")
 
 
 def _models_url(base: str, profile: Profile) -> str:

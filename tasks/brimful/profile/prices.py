@@ -27,10 +27,9 @@ class Tokens:
     def add(self, usage: Mapping[str, Any]) -> None:
         """A rollout's usage, in OpenAI's form."""
         details = usage.get("prompt_tokens_details")
-        prompt, cached = _count(usage, "prompt_tokens"), _count(details, "cached_tokens")
-        self.prompt += prompt
+        self.prompt += _count(usage, "prompt_tokens")
         self.completion += _count(usage, "completion_tokens")
-        self.cached += min(cached, prompt)
+        self.cached += _count(details, "cached_tokens")
 
 
 class Price(BaseModel):
@@ -47,8 +46,8 @@ class Price(BaseModel):
 
     def cost(self, tokens: Tokens, *, batch: bool) -> float:
         """In currency units."""
-        cached = self.input if self.cached is None else self.cached
-        asked = (tokens.prompt - tokens.cached) * self.input + tokens.cached * cached
+        cached = min(tokens.cached, tokens.prompt)
+        asked = (tokens.prompt - cached) * self.input + cached * (self.input if self.cached is None else self.cached)
         return (asked + tokens.completion * self.output) * (self.batch if batch else 1.0) / _MILLION
 
 

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from typing import Self
 from urllib.parse import urlsplit
 
+from pydantic import SecretStr
+
 from brimful.config import Settings
-from brimful.credentials import filled_headers
+from brimful.credentials import filled_headers, first_set, header_variables
 from brimful.errors import SettingError
 from brimful.names import Mode, Workload
 from brimful.runtime import json_bytes
@@ -46,6 +48,10 @@ class Provider:
                 f"{self._profile.key_env[0]}: the key contains characters that a header cannot carry (a line break, a "
                 "typographic quote?): set it again"
             )
+        self._secrets = [(self._api_key, "key")]
+        for name in header_variables(self._profile.headers):
+            if (value := first_set((name,))) is not None:
+                self._secrets.append((SecretStr(value.strip()), name))
         self._routes: dict[tuple[Mode, Workload], Route] = {}
 
     async def __aenter__(self) -> Self:
@@ -120,7 +126,8 @@ class Provider:
         return headers
 
     def _redact(self, classification: Classification, part: Part) -> Classification:
-        """Providers quote keys and prompts in their errors; our messages may contain neither."""
+        """Providers quote headers and prompts in their errors; our messages may contain neither."""
         if not classification.message:
             return classification
-        return redact(classification, self._api_key.get_secret_value(), part.request)
+        secrets = {secret.get_secret_value(): name for secret, name in self._secrets}
+        return redact(classification, secrets, part.request)

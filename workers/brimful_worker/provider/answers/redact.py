@@ -1,8 +1,9 @@
-"""Removes the key and the prompts from the provider's messages. Pure."""
+"""Removes the key, other secrets of headers and the prompts from the provider's messages. Pure."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 
 from brimful.request import Request
@@ -22,15 +23,23 @@ _MAX_PROMPT_CHARS = 200_000
 """Only this many characters of the prompts are searched."""
 
 
-def redact(classification: Classification, key: str, request: Request) -> Classification:
-    """The classification with the key and quotations of the prompts removed from its message, and from its code."""
+def redact(classification: Classification, secrets: Mapping[str, str], request: Request) -> Classification:
+    """The classification with secrets and quotations of the prompts removed from its message, and from its code.
+
+    ``secrets``: the key and the values of variables in headers, and the name that stands for each.
+    """
     message, code = classification.message, classification.code
-    secret = len(key) >= _MIN_KEY_CHARS
-    if code is not None and (not _CODE.fullmatch(code) or (secret and key in code)):
+    if code is not None and not _CODE.fullmatch(code):
         code = None
-    if secret and key in message:
-        whole = "" if len(key) >= _SURE_KEY_CHARS else r"[\w-]"
-        message = re.sub(f"(?<!{whole}){re.escape(key)}(?!{whole})" if whole else re.escape(key), "[key]", message)
+    for secret in sorted(secrets, key=len, reverse=True):
+        if len(secret) < _MIN_KEY_CHARS:
+            break
+        if code is not None and secret in code:
+            code = None
+        if secret in message:
+            whole = "" if len(secret) >= _SURE_KEY_CHARS else r"[\w-]"
+            pattern = f"(?<!{whole}){re.escape(secret)}(?!{whole})" if whole else re.escape(secret)
+            message = re.sub(pattern, f"[{secrets[secret]}]", message)
     if classification.status is not None:  # otherwise the message is ours, not the provider's
         prompts = _prompts_in_one_line(request)
         for prompt in prompts:
