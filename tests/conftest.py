@@ -3,8 +3,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from kombu.asynchronous import Hub, set_event_loop
 
 from brimful.credentials import header_variables
 from brimful.profile import load_profiles
@@ -32,3 +34,13 @@ def valkey(tmp_path: Path) -> Iterator[Valkey]:
     """A real, empty Valkey on a free port; ``valkey.url`` is what BRIMFUL_REDIS_URL wants."""
     with Valkey(tmp_path / "valkey") as server:
         yield server
+
+
+@pytest.fixture
+def hub() -> Iterator[Any]:
+    """The event loop on which a channel of Celery's broker is polled."""
+    hub = Hub()
+    set_event_loop(hub)
+    yield hub
+    hub.close()
+    set_event_loop(None)

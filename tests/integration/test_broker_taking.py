@@ -11,7 +11,6 @@ import pytest
 import redis
 from celery import Celery
 from kombu import Consumer, Exchange, Queue
-from kombu.asynchronous import Hub, set_event_loop
 
 from brimful.names import QUEUES
 from brimful_worker.broker import qos
@@ -25,15 +24,6 @@ from support.requests import FakeRequest
 from support.waiting import wait_until
 
 BOUND = [Queue(name, Exchange(name, "direct"), routing_key=name) for name in QUEUES]
-
-
-@pytest.fixture
-def hub() -> Iterator[Any]:
-    hub = Hub()
-    set_event_loop(hub)
-    yield hub
-    hub.close()
-    set_event_loop(None)
 
 
 class Taking:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from celery import Celery
 from kombu import Consumer, Exchange, Queue
-from kombu.asynchronous import Hub, set_event_loop
 from kombu.transport import redis as kombu_redis
 
 from brimful.names import QUEUES
@@ -23,15 +22,6 @@ from support.requests import FakeRequest
 from support.waiting import wait_until
 
 LARGE, SMALL = 64_000, 5_000
-
-
-@pytest.fixture
-def hub() -> Iterator[Any]:
-    hub = Hub()
-    set_event_loop(hub)
-    yield hub
-    hub.close()
-    set_event_loop(None)
 
 
 @pytest.mark.parametrize("queues", [QUEUES, ("batch",)], ids=["all", "batch"])
