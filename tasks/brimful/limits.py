@@ -42,7 +42,7 @@ def starts_share(window_s: float, guard_s: float, lag_s: float) -> float:
 
 
 def describe_cost(window_s: float, guard_s: float, rtt_s: float, lag_s: float) -> str:
-    """For status, doctor and the log."""
+    """What this distance from Redis costs, and the remedy: a sentence for status, doctor and the log."""
     share = starts_share(window_s, guard_s, lag_s)
     return (
         f"a round trip takes {rtt_s * 1000:.0f} ms; a freed slot stays idle for one, and each start counts "
@@ -82,5 +82,5 @@ def stored(name: str, value: float) -> int:
 
 def limits_from_redis(fields: Mapping[str, Any]) -> dict[str, float]:
     """Redis's fields by the operators' names, durations in seconds. Skips fields that another version has added."""
-    stored = {name: int(float(fields[key])) for name, key in SETTABLE.items() if key in fields}
-    return {name: value / 1000 if name.endswith("_s") else value for name, value in stored.items()}
+    found = {name: int(float(fields[key])) for name, key in SETTABLE.items() if key in fields}
+    return {name: value / 1000 if name.endswith("_s") else value for name, value in found.items()}

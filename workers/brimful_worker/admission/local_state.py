@@ -292,8 +292,8 @@ class LocalState:
         self._stale += boot_time() > lease.wire_deadline
         if self._stale == _STALE_WARNING:
             log.warning(
-                "admission: %d grants in a row arrived too late to be used: the event loop is blocked, or the way to "
-                "Redis takes now short, now long, for a guard of %.3g s (BRIMFUL_GUARD_S)",
+                "admission: %d grants in a row arrived too late to be used: the event loop is blocked, or the "
+                "time to Redis varies more than a guard of %.3g s allows (BRIMFUL_GUARD_S)",
                 self._stale,
                 self.rules.guard_s,
             )

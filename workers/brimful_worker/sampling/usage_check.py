@@ -50,14 +50,14 @@ class UsageCheck:
                 self._prompt.learn(prompts, told[0])
                 self._text.learn(texts, told[1])
             return 0
-        reason = "no usage" if told == [None, None] else "usage that cannot be right"
         if not self._said:
             self._said = True
+            reported = f"usage that cannot be right ({told[0]} prompt and {told[1]} completion tokens"
+            reported += f" for {request.prompt_count} prompts and {len(choices)} choices)"
             log.warning(
-                "the provider reports %s (%s prompt and %s completion tokens for %d prompts and %d choices): tokens "
-                "are estimated from the texts, and budgets are charged what was asked for",
-                reason, told[0], told[1], request.prompt_count, len(choices),
-            )  # fmt: skip
+                "the provider reports %s: tokens are estimated from the texts; budgets are charged what was asked for",
+                "no usage" if told == [None, None] else reported,
+            )
         asked = max(told[0] or 0, self._prompt.likely(prompts))
         sampled = max(told[1] or 0, sum(self._tokens(choice, request.max_tokens) for choice in choices))
         completion["usage"] = {
