@@ -2,7 +2,8 @@
 
 *limiters* compares brimful's admission with its public peers: same machine, same server, same work, one after another.
 *tasks* compares its workers with plain Celery's, *awaited* measures a client's loop. *packing*, *thousands* and
-*million* are whole runs, *groups* is for RL trainers; see those modules. About 45 minutes, with ``--quick`` about 18.
+*million* are whole runs, *groups* is for RL trainers, *rtt* puts Redis far away; see those
+modules. About 49 minutes, with ``--quick`` about 20.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import awaited
 import groups
 import million
 import packing
+import rtt
 import tasks
 import thousands
 from contenders import ENTRIES
@@ -44,6 +46,7 @@ RUNS = {
     "thousands": thousands.main,
     "million": million.main,
     "groups": groups.main,
+    "rtt": rtt.main,
 }
 
 

@@ -19,7 +19,7 @@ TEXT = """# brimful's admission beside its public peers
 
 Whole runs: [what packing brings](packing.md), [thousands in flight](thousands.md), [a million lines](million.md).
 Services: [single requests as tasks](tasks.md), [thousands awaited at once](awaited.md),
-[groups for RL trainers](groups.md).
+[groups for RL trainers](groups.md), [workers far from Redis](rtt.md).
 
 How the cost of brimful's grants grows with waiters and processes (16 slots, holds of 5 s ± 50 %, {growth_s:g} s):
 
