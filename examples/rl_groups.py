@@ -42,8 +42,16 @@ async def main() -> None:
             prompts = [f"Step {step}, question {place}:" for place in range(PROMPTS)]
             # Five samples of each prompt, of which the first four count: a straggler holds up no group. After a minute
             # the step goes on with the groups that are full; nothing of the others is left running.
+            # Each sample has a seed of its own, counted from this one: without, the mock gateway's are all the same.
             sampling = fleet.group(
-                prompts, n=SAMPLES, oversample=1, deadline_s=60, stragglers="drop", max_tokens=12, temperature=1.0
+                prompts,
+                n=SAMPLES,
+                oversample=1,
+                deadline_s=60,
+                stragglers="drop",
+                max_tokens=12,
+                temperature=1.0,
+                seed=step,
             )
             async with sampling as groups:
                 async for group in groups:  # as they become full

@@ -148,8 +148,8 @@ def dead_letter_checks(client: redis.Redis) -> Iterator[Check]:
     yield Check(
         "dead letters",
         Level.WARN,
-        f"{total} messages could not be run; the last: {shown}",
-        f"correct what sends them; `redis-cli lrange {DEAD_LETTERS} 0 9` shows their headers, "
+        f"{total} message{'s' if total > 1 else ''} could not be run; the last: {shown}",
+        f"correct what sends them; on this Redis, `redis-cli lrange {DEAD_LETTERS} 0 9` shows their headers, "
         f"`redis-cli del {DEAD_LETTERS}` forgets them",
     )
 
