@@ -133,6 +133,15 @@ def test_a_policy_that_would_evict_is_reported_before_there_is_a_limit(valkey: V
     assert (found["memory"].level, "once a maxmemory is set" in found["memory"].said) == (Level.WARN, True)
 
 
+def test_a_server_too_far_away_for_the_lease_is_reported(valkey: Valkey) -> None:
+    target = RedisTarget(valkey.url)
+    with connect(target.url) as client:
+        found = {check.name: check for check in server_checks(target, client, lease_s=1e-6)}
+    assert found["Redis"].level is Level.FAIL
+    assert "leases of 1e-06 s allow a quarter of that" in found["Redis"].said
+    assert "BRIMFUL_LEASE_S" in found["Redis"].todo
+
+
 def test_a_primary_that_takes_writes_without_its_replicas_is_reported(valkey: Valkey, tmp_path: Path) -> None:
     target = RedisTarget(valkey.url)
     with Valkey(tmp_path / "replica") as second, connect(second.url) as replica, connect(target.url) as client:
