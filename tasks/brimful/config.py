@@ -18,11 +18,11 @@ from dotenv import dotenv_values
 from pydantic import ByteSize, Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from brimful.credentials import DOTENV, checked_url, first_set, key_file, read_key
+from brimful.credentials import DOTENV, checked_url, first_set, is_set, key_file, read_key
 from brimful.errors import SettingError
 from brimful.limits import default_guard_s
 from brimful.names import MOST_WEIGHT
-from brimful.profile import DEFAULT_PROVIDER, Profile, ProviderChoice, choose_provider, get_profile, load_prices
+from brimful.profile import DEFAULT_PROVIDER, Profile, ProviderChoice, choose_provider, load_prices, profile_in_use
 from brimful.redis_address import with_tls_files
 from brimful.setting_faults import FORMER_NAMES, fault_text, former_values, variable
 
@@ -206,7 +206,7 @@ class Settings(BaseSettings):
         names = ("slots", "starts", "window_s", "tokens", "model")
         # 0 starts or tokens: no such limit.
         given: dict[str, Any] = {name: value or None for name in names if (value := getattr(self, name)) is not None}
-        profile = get_profile(self.provider_choice.name, self.profiles)
+        profile = profile_in_use(self.provider_choice.name, self.profiles, first_set)
         return self._with_own_prices(profile.model_copy(update=given))
 
     def _with_own_prices(self, profile: Profile) -> Profile:
@@ -232,7 +232,8 @@ class Settings(BaseSettings):
     @cached_property
     def api_base(self) -> str:
         """The provider's base URL without a trailing slash. Raises SettingError naming the variables."""
-        base, name = first_set(self.profile.base_env) or self.profile.base_url, self.profile.base_env[0]
+        names = self.profile.base_env
+        base, name = first_set(names) or self.profile.base_url, next(filter(is_set, names), names[0])
         if not base:
             raise SettingError(f"no provider URL: set {name}, for instance in .env ({self._way_out})")
         return checked_url(base, name)

@@ -18,12 +18,17 @@ _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
 def first_set(names: tuple[str, ...]) -> str | None:
-    """The value of the first of these variables that is set."""
+    """The value of the first of these variables that is set, without white space around it."""
     dotenv = dotenv_values(DOTENV)
     for name in names:
-        if value := os.environ.get(name) or dotenv.get(name):
-            return value
+        for value in (os.environ.get(name), dotenv.get(name)):
+            if value is not None and (value := value.strip()):
+                return value
     return None
+
+
+def is_set(name: str) -> bool:
+    return first_set((name,)) is not None
 
 
 def checked_url(url: str, variable: str) -> str:

@@ -57,6 +57,15 @@ def settings(monkeypatch: pytest.MonkeyPatch) -> Settings:
     return Settings.load(slots=3, flower_password=SecretStr("hush"), state_dir=Path("here"))
 
 
+def test_a_key_that_is_no_secret_removes_no_other_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server of one's own takes any key, and HTTPS_PROXY or PATH may contain it."""
+    monkeypatch.delenv("LOCAL_API_KEY", raising=False)
+    environ = {"HTTPS_PROXY": "http://proxy:1", "OTEL_TRACES_EXPORTER": "none"}
+    assert environ.items() <= worker_environment(Settings.load(provider="local"), environ).items()
+    monkeypatch.setenv("LOCAL_API_KEY", "x")
+    assert environ.items() <= worker_environment(Settings.load(provider="local"), environ).items()
+
+
 def test_only_the_workers_environment_holds_the_key(settings: Settings) -> None:
     environ = {
         "ACS_API_KEY": "sk-secret",

@@ -34,6 +34,14 @@ def test_a_users_profile_adds_and_overrides(tmp_path: Path, monkeypatch: pytest.
     assert (get_profile("acs", file).slots, get_profile("acs", file).starts) == (4, 600)
 
 
+def test_a_users_headers_are_added_to_those_of_a_built_in_profile(tmp_path: Path) -> None:
+    file = tmp_path / "profiles.toml"
+    file.write_text('[portkey.headers]\nx-team = "red"\nx-portkey-config = "pc-1"\n')
+    headers = get_profile("portkey", file).headers
+    assert headers["x-portkey-provider"] == "${PORTKEY_PROVIDER}"
+    assert (headers["x-team"], headers["x-portkey-config"]) == ("red", "pc-1")
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [

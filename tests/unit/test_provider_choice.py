@@ -45,6 +45,57 @@ def test_the_provider_by_its_variables(
     assert found.why.startswith(why)
 
 
+@pytest.mark.parametrize(
+    ("url", "base"),
+    [
+        ("https://openrouter.ai/api/v1", "https://openrouter.ai/api/v1"),
+        ("https://x.openai.azure.com/openai/v1/", "https://x.openai.azure.com/openai/v1"),
+        ("https://api.anthropic.com/v1", "https://api.anthropic.com/v1"),
+    ],
+)
+def test_openai_s_variables_count_for_the_provider_that_the_url_names(
+    monkeypatch: pytest.MonkeyPatch, url: str, base: str
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", url)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-theirs")
+    settings = Settings.load()
+    assert (settings.api_base, settings.api_key.get_secret_value()) == (base, "sk-theirs")
+
+
+def test_a_key_is_not_sent_to_the_host_of_another_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "https://api.openai.com/v1")
+    monkeypatch.setenv("KIOS_API_KEY", "k")
+    assert Settings.load().api_base == "https://kiosapi.com/v1"
+    assert Settings.load(provider="local").api_base == "http://127.0.0.1:8000/v1"
+    with pytest.raises(SettingError, match="no provider URL: set ACS_API_BASE"):
+        _ = Settings.load(provider="acs").api_base
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://gateway:8080/v1")
+    assert Settings.load().api_base == "http://gateway:8080/v1"
+
+
+def test_of_several_keys_the_message_names_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI", "OPENROUTER", "ANTHROPIC"):
+        monkeypatch.setenv(f"{name}_API_KEY", "k")
+    choice = Settings.load().provider_choice
+    assert choice.why == "OPENROUTER_API_KEY is set; ANTHROPIC_API_KEY is set too, --provider anthropic uses it"
+
+
+@pytest.mark.parametrize("url", ["http://[::1", "api.openai.com/v1", "http://h:0"])
+def test_an_invalid_url_names_the_variable_that_holds_it(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", url)
+    with pytest.raises(SettingError, match=r"^OPENAI_BASE_URL: "):
+        _ = Settings.load().api_base
+
+
+def test_a_variable_of_white_space_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACS_API_KEY", " ")
+    monkeypatch.setenv("OPENAI_BASE_URL", " ")
+    monkeypatch.setenv("OPENAI_API_KEY", "k\n")
+    settings = Settings.load()
+    assert settings.profile.name == "openai"
+    assert (settings.api_base, settings.api_key.get_secret_value()) == ("https://api.openai.com/v1", "k")
+
+
 def test_openai_api_key_alone_may_be_for_another_program(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     settings = Settings.load()

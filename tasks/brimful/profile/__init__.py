@@ -1,6 +1,6 @@
 """A provider's limits, endpoints, fields and prices; and which provider is meant. Imported by all rooms above."""
 
-from brimful.profile.choice import DEFAULT_PROVIDER, ProviderChoice, choose_provider
+from brimful.profile.choice import DEFAULT_PROVIDER, ProviderChoice, choose_provider, profile_in_use
 from brimful.profile.prices import Price, Tokens, load_prices
 from brimful.profile.profile import Profile, get_profile, load_profiles
 
@@ -14,4 +14,5 @@ __all__ = [
     "get_profile",
     "load_prices",
     "load_profiles",
+    "profile_in_use",
 ]

@@ -110,7 +110,7 @@ def load_profiles(extra: Path | None = None) -> dict[str, Profile]:
         for name, table in mine.items():
             if not isinstance(table, dict):
                 raise SettingError(f"BRIMFUL_PROFILES: {extra}: {name!r} must be a table, as in [{name}]")
-            tables[name] = {**tables.get(name, {}), **table}
+            tables[name] = _overridden(tables.get(name, {}), table)
     profiles = {}
     for name, table in tables.items():
         try:
@@ -121,6 +121,16 @@ def load_profiles(extra: Path | None = None) -> dict[str, Profile]:
             )
             raise SettingError(f"BRIMFUL_PROFILES: {extra or 'profiles.toml'}: [{name}] {faults}") from None
     return profiles
+
+
+def _overridden(table: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """A profile's table with values of one's own. Headers, prices and fields are added to those that it has."""
+    inner = {
+        name: {**table[name], **value}
+        for name, value in own.items()
+        if isinstance(value, dict) and isinstance(table.get(name), dict)
+    }
+    return {**table, **own, **inner}
 
 
 def get_profile(name: str, extra: Path | None = None) -> Profile:

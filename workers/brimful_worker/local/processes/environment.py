@@ -12,6 +12,9 @@ from brimful.config import Settings
 from brimful.credentials import first_set, header_variables, read_key
 from brimful.profile import load_profiles
 
+_MIN_KEY_CHARS = 8
+"""A shorter key (``none``, ``x`` for a local server) is no secret, and variables such as PATH may contain it."""
+
 
 def worker_environment(settings: Settings, environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """The owner's environment with flags, Redis, provider URL and key put in. Raises SettingError without a key."""
@@ -37,7 +40,9 @@ def keyless_environment(settings: Settings, environ: Mapping[str, str] | None = 
     names = keys | {f"{name}_FILE" for name in keys}
     names |= {name for name in environ if name.startswith("FLOWER_")} | {"BRIMFUL_FLOWER_PASSWORD"}
     secret = settings.api_key.get_secret_value()
-    kept = {name: value for name, value in environ.items() if name not in names and secret not in value}
+    if len(secret) >= _MIN_KEY_CHARS:
+        names |= {name for name, value in environ.items() if secret in value}
+    kept = {name: value for name, value in environ.items() if name not in names}
     return {**kept, **_settings_environment(settings), "PYTHONUNBUFFERED": "1"}
 
 
