@@ -16,7 +16,7 @@ from brimful.state.status import read_status, set_limits
 from brimful_worker.admission import Admission, Limits
 from brimful_worker.admission.errors import TooFar
 from brimful_worker.local.server.valkey import Valkey
-from support.admissions import TAG, admissions, hold, marked_clean
+from support.admissions import KEYS, TAG, admissions, hold, marked_clean
 from support.holder import Holder
 from support.ledger import Ledger
 from support.proxy import Proxy
@@ -92,6 +92,24 @@ async def test_starts_go_on_where_a_round_trip_takes_longer_than_the_guard(
     cost = status.distance_cost() or ""
     assert f"each start counts {worker.lag_ms} ms longer" in cost
     assert "Redis is far away" in caplog.text
+
+
+async def test_the_fleet_knows_after_a_loss_of_memory_for_how_long_its_farthest_starts_count(
+    valkey: Valkey, stack: AsyncExitStack
+) -> None:
+    client = marked_clean(valkey)
+    stack.callback(client.close)
+    proxy = await far(stack, valkey, (0.1, 0.1))
+    limits = {"starts": 4, "window_s": 1.0, "lease_s": 4}
+    async with admissions(valkey.url, 1, **limits) as (near,), admissions(proxy.url, 1, **limits) as (distant,):
+        for _ in range(3):
+            await (await hold(distant)).end()
+        await wait_until_async(lambda: client.hget(KEYS["state"], "lag_most"), "a lag is known")
+        known = client.hget(KEYS["state"], "lag_most")
+        await (await hold(near)).end()
+        await proxy.__aexit__()
+        client.flushall()
+        await wait_until_async(lambda: client.hget(KEYS["state"], "lag_most") == known, "the near one has told it", 20)
 
 
 async def test_a_distance_that_leases_do_not_allow_is_an_error(valkey: Valkey, stack: AsyncExitStack) -> None:
