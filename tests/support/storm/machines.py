@@ -116,8 +116,10 @@ class Machines:
                 for worker in dice.sample(self.live(), min(len(self.live()), 1)):
                     self._end(worker, signal.SIGTERM, "SIGTERM")
             case "freeze a worker":
-                for worker in dice.sample(self.live(), min(len(self.live()), 1)):
-                    self._end(worker, signal.SIGSTOP, "frozen")  # its guardian kills it
+                # Its guardian kills it. One that only boots has no guardian yet, and no slots.
+                ready = [worker for worker in self.live() if "ready." in worker.started.output]
+                for worker in dice.sample(ready, min(len(ready), 1)):
+                    self._end(worker, signal.SIGSTOP, "frozen")
             case "add a worker":
                 self.extra = 1
                 self.look()
@@ -198,9 +200,11 @@ class Machines:
                 if not worker.live and time.monotonic() - worker.ending_since > _STOP_S:
                     self.findings.append(f"{worker.name} ({worker.ended_by}) has not ended after {_STOP_S:g} s")
                     worker.started.process.kill()
+                    worker.ended_by = "SIGKILL"
                 continue
             expected = {"SIGKILL": (-9,), "frozen": (-9,), "SIGTERM": (0, 130, -9)}.get(worker.ended_by, ())
-            if worker.code not in expected:
+            before_its_first_line = worker.code == -signal.SIGTERM and not worker.started.output
+            if worker.code not in expected and not before_its_first_line:
                 how = f"after {worker.ended_by}" if worker.ended_by else "by itself"
                 last = worker.started.output[-1500:]
                 self.findings.append(f"{worker.name} ended {how} with exit code {worker.code}: …{last}")

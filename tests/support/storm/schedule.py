@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 FAULTS: dict[str, tuple[int, float]] = {
-    "kill workers": (10, 0),
-    "stop workers": (5, 0),
+    "kill workers": (8, 0),
+    "stop workers": (4, 0),
     "add a worker": (2, 0),
     "freeze a worker": (1, 0),
     "kill redis": (2, 2),
@@ -18,7 +18,7 @@ FAULTS: dict[str, tuple[int, float]] = {
     "refuse: OOM": (1, 4),
     "refuse: NOREPLICAS": (1, 4),
     "refuse: MISCONF": (1, 4),
-    "flush redis": (1, 0),
+    "flush redis": (0, 0),
     "provider: 429": (2, 3),
     "provider: 500": (2, 4),
     "provider: reset": (2, 4),
@@ -32,7 +32,7 @@ FAULTS: dict[str, tuple[int, float]] = {
     "kill submitter": (3, 0),
     "stop submitter": (3, 0),
 }
-"""Kind → how often compared with the others, and the seconds that it lasts at most."""
+"""Kind → how often compared with the others (0: once a storm), and the seconds that it lasts at most."""
 REQUESTS = ("delay", "delay", "stranger", "async", "async", "countdown", "eta", "expires", "revoke")
 """Kinds of single requests; one that stands twice is drawn twice as often."""
 REQUESTS_PER_S = 3.0
@@ -70,7 +70,7 @@ class Schedule:
         return "\n".join([*lines, *map(str, self.faults)])
 
 
-def draw(seed: int, seconds: float, faults_per_s: float = 0.6) -> Schedule:
+def draw(seed: int, seconds: float, faults_per_s: float = 0.3) -> Schedule:
     """Each kind of fault at least once, the others by their weights; none in the last tenth."""
     dice = random.Random(seed)
     kinds = list(FAULTS)
