@@ -150,3 +150,6 @@ WITHOUT_ID: dict[str, bytes] = {
     "item nests too deeply": b"[" * 100_000,
     "item is a long number": b"9" * 10_000,
 }
+"""Items without an id that a sender could wait for."""
+TAKEN_APART = ("id is null", "id is half a character")
+"""Of these, the forms that are a message as far as kombu sees: their letters have the digest of the body."""

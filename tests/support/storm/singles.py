@@ -23,7 +23,7 @@ from celery import Celery
 
 from brimful import AsyncFleet, sample
 from brimful.errors import RedisUnreachable, SampleError, SampleTimeout
-from support.messages import FAILED_BY_CELERY, WITH_ID, WITHOUT_ID, spoilt
+from support.messages import FAILED_BY_CELERY, TAKEN_APART, WITH_ID, WITHOUT_ID, spoilt
 from support.storm.machines import Machines
 from support.storm.schedule import Event
 from support.strict_gateway import POISON
@@ -159,7 +159,7 @@ class Singles:
         for form in dice.sample(list(WITHOUT_ID), 2):
             raw = WITHOUT_ID[form]
             # A letter has the digest of the body, if the message could be taken apart so far.
-            digested = base64.b64decode(json.loads(raw)["body"]) if form.startswith("id ") else raw
+            digested = base64.b64decode(json.loads(raw)["body"]) if form in TAKEN_APART else raw
             items.append((hashlib.sha256(digested).hexdigest(), raw))
         for name, raw in items:
             self._threads.submit(self._push, dice.choice(QUEUES), name, raw)
