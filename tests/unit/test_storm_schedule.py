@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from support.storm.schedule import FAULTS, SERVER, draw
@@ -20,6 +22,6 @@ def test_every_fault_comes_and_those_of_redis_one_after_the_other(seed: int, sec
     assert {event.kind for event in faults} == set(FAULTS)
     for kinds in (SERVER, ("provider",)):
         one_machine_s = [event for event in faults if event.kind.startswith(kinds)]
-        for event, following in zip(one_machine_s, one_machine_s[1:], strict=False):
+        for event, following in pairwise(one_machine_s):
             assert event.at + event.lasts <= following.at
     assert [event.kind for event in faults].count("flush redis") == 1
