@@ -163,6 +163,22 @@ def test_room_grows_with_the_rate_and_is_bounded() -> None:
     assert min(slot_model.free(0.0)) == pytest.approx(1.5)
 
 
+@pytest.mark.parametrize(("places", "each"), [(None, 0), (8, 12), (16, 6), (32, 3), (127, 1), (128, 0), (256, 0)])
+def test_shards_are_large_enough_for_the_workers_places(places: int | None, each: int) -> None:
+    """A worker with few places fills many slots only if each of its tasks carries several requests."""
+    slot_model = SlotModel(Limits(64, None, 60.0))
+    slot_model.places = places
+    assert slot_model.per_place == each
+    room = slot_model.room(None, 0.0)
+    assert room >= 64 + 2 * each
+    for number in range(room):
+        slot_model.enqueued(str(number), lambda: 1.0, 0.0)
+    for number in range(max(1, each)):
+        assert slot_model.room(None, 1.0) < max(1, each)
+        slot_model.ended(str(number), 1.0)
+    assert slot_model.room(None, 1.0) == max(1, each) or each < 4
+
+
 def test_with_thousands_of_slots_requests_are_enqueued_in_whole_shards() -> None:
     slot_model = SlotModel(Limits(4000, None, 60.0))
     assert slot_model.room(20.0, 0.0) == 4000 + 2000

@@ -29,6 +29,7 @@ def run_worker(
     raises RedisUnreachable.
     """
     settings = Settings.load(concurrency=concurrency, log_level=log_level)
+    os.environ["BRIMFUL_CONCURRENCY"] = str(settings.concurrency)  # the worker's parts load their settings again
     required(settings.redis_url)
     _ = settings.api_base, settings.key_tag  # raise SettingError if they are not set
     if take_over:

@@ -36,6 +36,7 @@ from brimful.packing.slot_model import Limits, SlotModel
 from brimful.packing.units import Delivered, DriveStatus, Failed, PackOption, Recovered
 from brimful.profile import Profile
 from brimful.runtime.aio import cancel_and_wait
+from brimful.state.fleets import fleet_places
 from brimful.state.redis_retry import REDIS_ERRORS, reraise_cancellation, retry_until_available
 from brimful.state.redis_url import close_redis_client, redis_client
 from brimful.state.status import live_limits
@@ -207,13 +208,15 @@ class Driver:
         self._stop.end_if_done()
 
     async def _follow_limits(self) -> None:
-        """Use the limits in force, which an operator may change during the run."""
+        """Use the limits in force, which an operator may change during the run, and the workers' places."""
         while True:
             with contextlib.suppress(*REDIS_ERRORS):
                 if (
                     limits := await reraise_cancellation(lambda: live_limits(self._client, self._ledger.fleet))
                 ) is not None:
                     self._in_flight.slot_model.limits = self._sizer.limits = limits
+                places = await reraise_cancellation(lambda: fleet_places(self._client, self._ledger.fleet))
+                self._in_flight.slot_model.places = places
             await asyncio.sleep(_LIMITS_S)
 
     async def _follow_weights(self) -> None:

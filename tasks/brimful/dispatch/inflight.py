@@ -74,7 +74,8 @@ class InFlight:
 
     def add(self, made: Sequence[PackedRequest]) -> None:
         """Divide new requests, reserved before, into shards."""
-        limit = max(self.slot_model.limits.slots // _SHARDS, int(self._rate(made[0]) / _SHARDS_PER_S), 1)
+        by_slots = max(self.slot_model.limits.slots // _SHARDS, self.slot_model.per_place)
+        limit = max(by_slots, int(self._rate(made[0]) / _SHARDS_PER_S), 1)
         limit = min(limit, _SHARD_REQUESTS)
         open_shards: dict[str, tuple[Shard, int]] = {}
         for packed in made:

@@ -62,6 +62,8 @@ class SlotModel:
         """``adapting``: pack sizes are learnt on the way."""
         self.limits = limits
         self.weights = Weights()
+        self.places: int | None = None
+        """Shards that all workers run at once; None = not known."""
         self._ahead_s = AHEAD_ADAPTING_S if adapting else AHEAD_S
         self._ahead_share = AHEAD_ADAPTING_SHARE if adapting else AHEAD_SHARE
         self._running: dict[str, tuple[float, Callable[[], float]]] = {}
@@ -70,6 +72,14 @@ class SlotModel:
         self._ends: deque[float] = deque()
         self._free: tuple[float, list[float]] | None = None
         """When :meth:`free` was computed, and its result."""
+
+    @property
+    def per_place(self) -> int:
+        """Requests that a shard must carry for the workers' places to hold as many as there are slots; 0 = any."""
+        slots = self.limits.slots
+        if not self.places or self.places >= 2 * slots:
+            return 0
+        return -(-3 * slots // (2 * self.places))  # half as many again: a shard counts until its last request has ended
 
     def __len__(self) -> int:
         return len(self._running) + len(self._waiting)
@@ -134,7 +144,8 @@ class SlotModel:
         slots, rate = self.limits.slots, self.rate(now)
         if seconds:
             rate = max(min(rate, self.limits.start_rate), min(slots / seconds, self.limits.start_rate))
-        least = slots + max(self._ahead_share * slots, 2.0)
+        least = slots + max(self._ahead_share * slots, 2.0, 2.0 * self.per_place)
         most = min(int(self.weights.share(max(slots + self._ahead_s * rate, least), least)), _MOST_OUTSTANDING)
         room, kept_ahead = most - len(self), max(0, most - slots)
-        return room if room >= max(1, int(kept_ahead * _AT_ONCE_SHARE)) else 0
+        at_once = max(1, int(kept_ahead * _AT_ONCE_SHARE), self.per_place)
+        return room if room >= at_once or not len(self) else 0

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import redis
+import redis.asyncio as redis_async
 
 from brimful.config import Settings
 from brimful.errors import FleetTaken, RedisUnreachable
@@ -19,7 +20,7 @@ from brimful.state.broker_queues import read_queues
 from brimful.state.keys import FLEETS
 from brimful.state.probes import connect
 from brimful.state.redis_url import required, sync_redis_client, without_password
-from brimful.state.status import UNREGISTERED, known_tags, read_status
+from brimful.state.status import IN_USE_S, UNREGISTERED, known_tags, read_status, read_status_async, tag_in_use
 from brimful.state.target import submitter_tag
 
 
@@ -251,3 +252,11 @@ def _queued(client: redis.Redis, name: str) -> int:
 def _listed(names: Iterable[str]) -> str:
     *some, last = [*names][: _NAMES + 1]
     return ", ".join([*some, "…" if len(some) == _NAMES else last])
+
+
+async def fleet_places(client: redis_async.Redis, fleet: str = "") -> int | None:
+    """Tasks that all workers of the fleet run at once; None if that is not known."""
+    tag = await tag_in_use(client, fleet)
+    workers = (await read_status_async(client, tag)).workers if tag is not None else ()
+    served = [worker.places for worker in workers if worker.fleet == fleet and worker.heard_s < IN_USE_S]
+    return None if not served or None in served else sum(places or 0 for places in served)

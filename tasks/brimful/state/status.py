@@ -24,7 +24,7 @@ from brimful.state.provider_health import ProviderHealth, parse_health
 
 UNREGISTERED = "?"
 """The fleet of a worker of a version before fleets: it serves the unnamed one, and registers no key for it."""
-_IN_USE_S = 60.0
+IN_USE_S = 60.0
 """A running worker speaks several times a lease."""
 
 
@@ -51,6 +51,8 @@ class WorkerStatus:
     """Its round trip to Redis, rounded; 0 = it does not say."""
     lag_ms: int = 0
     """For how much longer each of its starts counts in the window, since Redis is far away."""
+    places: int | None = None
+    """Tasks that it runs at once; None if it does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +137,7 @@ async def tag_in_use(client: redis_async.Redis, fleet: str = "") -> str | None:
 
 def _in_use(status: Status, fleet: str) -> bool:
     served = (fleet,) if fleet else ("", UNREGISTERED)
-    return any(worker.heard_s < _IN_USE_S and worker.fleet in served for worker in status.workers)
+    return any(worker.heard_s < IN_USE_S and worker.fleet in served for worker in status.workers)
 
 
 def read_status(client: redis_sync.Redis, tag: str) -> Status:
@@ -277,6 +279,7 @@ _DESCRIBED: dict[str, Any] = {
     "fleet": UNREGISTERED,
     "rtt_ms": 0,
     "lag_ms": 0,
+    "places": None,
 }
 """The fields of a worker's description, and the defaults of those that it lacks."""
 

@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from redis.asyncio import Redis
@@ -23,6 +24,7 @@ from brimful_worker.admission.slot import Slot
 from brimful_worker.admission.turns import NO_FLOW, Flow
 from brimful_worker.admission.waiters import WORKLOADS, Queue
 from brimful_worker.admission.wire.coordinator import Coordinator
+from brimful_worker.admission.wire.outgoing import describe_process
 from brimful_worker.liveness.pulse import Pulse
 
 if TYPE_CHECKING:
@@ -56,19 +58,23 @@ class Admission:
         *,
         name: str = "",
         fleet: str | None = None,
+        places: int | None = None,
         guardian: bool = False,
     ) -> None:
         """``redis_url``: redis://, rediss://, unix:// or sentinel://. ``key_tag``: any name of the API key except the
         key itself; processes with the same tag share its limits. ``limits``: of the first process, for all of them.
         ``name``: shown by ``brimful status``, host and pid by default. ``fleet``: whose tasks this process runs; None
-        if it is no Celery worker. ``guardian``: between :meth:`start` and :meth:`aclose` a companion process kills
-        this one with SIGKILL when it is stopped as a whole, before its slots go to others (for leases below 5 s, soon
-        after). Leave it off where somebody may want the process for more than that, such as a web server."""
+        if it is no Celery worker. ``places``: tasks that it runs at once.
+
+        ``guardian``: between :meth:`start` and :meth:`aclose` a companion process kills this one with SIGKILL when it
+        is stopped as a whole, before its slots go to others (for leases below 5 s, soon after). Leave it off where
+        somebody may want the process for more than that, such as a web server.
+        """
         self._url = redis_url
         self._tag = key_tag
         self._limits = limits
-        self._name = name or f"{socket.gethostname()}:{os.getpid()}"
-        self._fleet = fleet
+        name = name or f"{socket.gethostname()}:{os.getpid()}"
+        self._describe = partial(describe_process, name, fleet, places)
         self._guardian = guardian
         self._pulse: Pulse | None = None
         self._coordinator: Coordinator | None = None
@@ -81,7 +87,12 @@ class Admission:
         if settings.redis_url is None:
             raise RedisUnreachable("no Redis: set BRIMFUL_REDIS_URL")
         return cls(
-            settings.redis_url, settings.key_tag, Limits.from_settings(settings), name=name, fleet=settings.fleet
+            settings.redis_url,
+            settings.key_tag,
+            Limits.from_settings(settings),
+            name=name,
+            fleet=settings.fleet,
+            places=settings.concurrency,
         )
 
     async def start(self, timeout_s: float | None = _START_S) -> None:
@@ -91,7 +102,7 @@ class Admission:
         None waits for as long as it takes. Raises SchemaMismatch if the fleet on this Redis uses another version of the
         admission's keys and scripts, and EvictingRedis if this Redis drops keys when its memory is full.
         """
-        coordinator = Coordinator(self._url, self._tag, self._limits, self._name, self._fleet)
+        coordinator = Coordinator(self._url, self._tag, self._limits, self._describe)
         running = asyncio.create_task(coordinator.run(), name="brimful-coordinator")
         try:
             async with asyncio.timeout(timeout_s):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from collections.abc import Callable
 from typing import Any
 
 from brimful.errors import FleetError
@@ -18,7 +19,7 @@ from brimful_worker.admission.local_state import LocalState
 from brimful_worker.admission.policy import Limits, Pace, Rules
 from brimful_worker.admission.waiters import WORKLOADS
 from brimful_worker.admission.wire.fleet_view import FleetView
-from brimful_worker.admission.wire.outgoing import Outgoing, describe_process
+from brimful_worker.admission.wire.outgoing import Outgoing
 from brimful_worker.admission.wire.pending_grants import PendingGrants
 from brimful_worker.admission.wire.redis_clock import RedisClock
 from brimful_worker.admission.wire.rpc import SCHEMA, Answer, Rpc
@@ -39,10 +40,9 @@ _TICK_S = 0.001
 class Coordinator:
     """Runs on one event loop; :meth:`run` sends and receives on behalf of :attr:`local_state`."""
 
-    def __init__(self, url: str, tag: str, limits: Limits, name: str, fleet: str | None = None) -> None:
+    def __init__(self, url: str, tag: str, limits: Limits, describe: Callable[..., str]) -> None:
         self.process = secrets.token_hex(5)
-        self.name = name
-        self._fleet = fleet
+        self._describe = describe
         self.joined: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done with the first answer of Redis, or with what made :meth:`run` fail before it."""
         self._subscriber = Subscriber(url, tag, self.process, self._on_push)
@@ -200,7 +200,7 @@ class Coordinator:
         trips = self.rpc.round_trips
         trips.update(state.rules)
         behind |= {"rtt_ms": trips.rtt_ms, "lag_ms": trips.lag_ms}
-        if (description := describe_process(self.name, self._fleet, **behind)) != self._description:
+        if (description := self._describe(**behind)) != self._description:
             self._description = message["worker"] = description
         return message
 

@@ -49,12 +49,12 @@ class Outgoing:
             self.pause = pause
 
 
-def describe_process(name: str, fleet: str | None, **numbers: int) -> str:
+def describe_process(name: str, fleet: str | None, places: int | None, **numbers: int) -> str:
     """JSON text that ``status`` shows.
 
-    ``fleet``: None if it is no worker. ``numbers``: waiters of each workload that Redis does not know, and how far away
-    Redis is.
+    ``fleet``: None if it is no worker. ``places``: tasks that it runs at once. ``numbers``: waiters of each workload
+    that Redis does not know, and how far away Redis is.
     """
-    process = {"name": name, "fleet": fleet, "host": _HOST, "pid": os.getpid(), "version": _VERSION}
+    process = {"name": name, "fleet": fleet, "host": _HOST, "pid": os.getpid(), "version": _VERSION, "places": places}
     text: bytes = orjson.dumps(process | numbers)
     return text.decode()

@@ -1,0 +1,25 @@
+"""A run fills the slots though its worker runs few tasks at once: each of them then carries several requests."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from brimful_worker.local.server.valkey import Valkey
+from support.commands import Running, brimful, write_prompts
+from support.gateways import gateway_process
+
+
+def test_a_worker_with_few_places_fills_many_slots(tmp_path: Path, valkey: Valkey) -> None:
+    source, out = write_prompts(tmp_path / "in.jsonl", 400), tmp_path / "out.jsonl"
+    with gateway_process("--latency", "0.5", "--per-token", "0", "--slots", "32", "--starts", "0") as gateway:
+        env = {"BRIMFUL_REDIS_URL": valkey.url, "ACS_API_BASE": gateway.url, "ACS_API_KEY": "sk-places"}
+        env |= {"BRIMFUL_SLOTS": "32", "BRIMFUL_STARTS": "0"}
+        with Running("worker", "-c", "4", **env) as worker:
+            worker.text_until("ready")
+            done = brimful("run", source, "-o", out, "--max-tokens", "8", "--pack", "off", "--json", **env)
+            assert done.returncode == 0, done.stderr
+            worker.interrupt()
+        ledger = gateway.ledger()
+    assert json.loads(done.stdout)["rollouts"] == 400
+    assert ledger["peak_active"] == 32
