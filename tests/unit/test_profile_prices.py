@@ -119,3 +119,7 @@ def test_the_cost_at_most_is_estimated(tmp_path: Path) -> None:
     assert found.cost_at_most == pytest.approx(0.5 * (1000 * 1.0 + 8 * 10.0) / 1e6)
     assert "cost" in dict(found.rows())
     assert validate(options(source, out="-").read, get_profile("acs")).cost_at_most is None
+    asked = options(source, out="-", read={"defaults": {"max_tokens": 8, "n": 3}}).read
+    each_alone = PRICED.model_copy(update={"max_n": 1})  # the prompt is paid for with each choice
+    assert validate(asked, each_alone).cost_at_most == pytest.approx(0.5 * 3 * (1000 * 1.0 + 8 * 10.0) / 1e6)
+    assert validate(asked, PRICED).cost_at_most == pytest.approx(0.5 * (1000 * 1.0 + 3 * 8 * 10.0) / 1e6)

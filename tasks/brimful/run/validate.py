@@ -11,6 +11,7 @@ from typing import Any
 from brimful.errors import RequestTooLarge
 from brimful.names import Workload
 from brimful.packing.packing import slices_of
+from brimful.packing.request_size import most_choices
 from brimful.packing.token_ratio import PromptSize, TokenRatio
 from brimful.packing.units import PackOption, Unit
 from brimful.profile import Profile, Tokens
@@ -133,7 +134,8 @@ def validate(
         if price is None or request.max_tokens is None or found.cost_at_most is None:
             found.cost_at_most = None
         else:
-            tokens = Tokens(prompt=ratio.likely(PromptSize.of(request.prompts)), completion=request.asked)
+            calls = -(-request.n // most_choices(request, profile))  # each of them pays for the prompts
+            tokens = Tokens(prompt=calls * ratio.likely(PromptSize.of(request.prompts)), completion=request.asked)
             found.cost_at_most += price.cost(tokens, batch=request.workload is Workload.BATCH)
         for key, _ in slices_of(entry.item, profile):
             cut += 1
