@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from brimful.errors import UsageError
+from brimful.errors import FleetError, UsageError
 from brimful.outcome import Cause, Failure, Outcome, Rollout
 from brimful.packing.units import Delivered, DriveStatus, Recovered, Unit
 from brimful.run.display.display import Display
@@ -178,6 +178,28 @@ def test_a_used_up_budget_of_the_key_ends_the_run_resumable(tmp_path: Path) -> N
     assert summary is not None
     assert (summary.exit_code, summary.failed) == (4, 0)
     assert run(options(source, out=out)).exit_code == 0  # type: ignore[union-attr]
+
+
+def test_what_was_sampled_while_a_refused_run_stopped_is_told(tmp_path: Path) -> None:
+    """The first lines name a wrong model, and requests of another one were on the wire."""
+    out, source = tmp_path / "out.jsonl", prompts(tmp_path, 40)
+    refused = Failure(Cause.BAD_REQUEST, "404: no such model", 404, permanent=True)
+    driver: FakeDriver
+    stops = []
+
+    def answer(unit: Unit, *_: int) -> str | Failure:
+        if unit.line == 24:
+            stops.append(asyncio.ensure_future(driver.stop(drain=True)))
+            driver.status.stopping, driver.refused = "refused", refused
+        return refused if unit.line <= 20 else "ok"
+
+    driver = FakeDriver(answer)
+    with pytest.raises(FleetError, match=r"refused the first requests .* no such model.* recorded as failed"):
+        run(options(source, out=out), driver)
+    assert 4 <= len(records(out)) < 20
+    again = run(options(source, out=out))
+    assert again is not None
+    assert (again.exit_code, again.failed, again.left, len(records(out))) == (3, 20, 0, 20)
 
 
 async def test_an_interrupt_drains(tmp_path: Path) -> None:

@@ -161,8 +161,14 @@ class Session:
             return None
         if self._feed.at_end and self._totals.left <= self._collector.undecided:
             return None  # no line is left to be asked for
-        self._collector.drop_undecided()
         self._ended = "error"
+        if self._collector.decided:  # requests that were on the wire when the run stopped
+            return FleetError(
+                f"the provider refused the first requests in the same words: {failure.message}. Nothing more was sent, "
+                "though some that were on their way were sampled then, so the refused lines are recorded as failed: "
+                "type the command again to sample the rest"
+            )
+        self._collector.drop_undecided()
         return FleetError(
             f"the provider refused every request in the same words: {failure.message}. Nothing more was sent, and no "
             "line was recorded as failed: correct what the message names, then type the command again; or add "

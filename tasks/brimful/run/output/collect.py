@@ -95,6 +95,11 @@ class Collector:
         """Failures that are not recorded yet: so far the provider has refused everything, maybe for no line's fault."""
         return len(self._undecided or ())
 
+    @property
+    def decided(self) -> bool:
+        """Whether the provider has sampled something."""
+        return self._undecided is None
+
     def record_undecided(self) -> None:
         """Record them: the provider has sampled something, or the run is over. Raises FleetError."""
         undecided, self._undecided = self._undecided, None
