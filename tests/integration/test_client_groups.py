@@ -51,7 +51,7 @@ async def test_the_first_samples_make_the_group_and_the_stragglers_end(valkey: V
 
 
 async def _nothing(url: str) -> bool:
-    return not [key for key in await left(url) if not key.endswith(":results")]
+    return not [key for key in await left(url) if not key.endswith(":closed")]
 
 
 async def test_what_over_sampling_does_not_need_any_more_is_never_sent(valkey: Valkey) -> None:

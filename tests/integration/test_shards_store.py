@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+import redis
 from redis.asyncio import Redis
 
 from brimful.dispatch.ledger import Keys, RunLedger
+from brimful.dispatch.purge import stored_runs
 from brimful.outcome import Outcome
 from brimful.state.redis_url import redis_client
 from brimful_worker.local.server.valkey import Valkey
@@ -55,6 +57,24 @@ async def test_outcomes_are_stored_in_the_order_they_were_put(valkey: Valkey) ->
         assert done == puts
         assert await client.xlen(keys.results) == 500
         await store.aclose(5)
+
+
+async def test_of_a_map_that_has_ended_nothing_stays(valkey: Valkey) -> None:
+    """Neither what its caller did not read, nor what a worker stores late."""
+    async with redis_client(valkey.url) as client:
+        store = Store(client)
+        for run, keep in (("map", False), ("run", True)):
+            keys, ledger = Keys(run), RunLedger(client, run)
+            await asyncio.wait_for(
+                store.put(keys, "shard", "early", [], Outcome("early", completion={}), last=bool), 20
+            )
+            await ledger.clear(keep=keep)
+            await asyncio.wait_for(store.put(keys, "shard", "late", [], Outcome("late", completion={}), last=bool), 20)
+        assert await client.xlen(Keys("map").results) == 0
+        assert await client.xlen(Keys("run").results) == 2
+        await store.aclose(5)
+    with redis.Redis.from_url(valkey.url) as connection:
+        assert [stored.run for stored in stored_runs(connection)] == ["run"]
 
 
 async def test_a_run_that_cannot_be_stored_does_not_delay_others(valkey: Valkey) -> None:

@@ -199,7 +199,7 @@ class Driver:
                     await self._ledger.end()
                     await self._acknowledger.trim()
                     if not len(self._in_flight) or not self._keep:
-                        await self._ledger.clear()
+                        await self._ledger.clear(keep=self._keep)
         finally:
             await close_redis_client(self._client)
 

@@ -32,6 +32,8 @@ from brimful.state.keys import revoked_key, run_key, weights_key
 
 TTL_S = 7 * 24 * 3600
 CLAIM_TTL_S = 10.0
+CLOSED_TTL_S = 60
+"""How long workers remember that nobody will collect a run's outcomes: longer than a request takes to be cancelled."""
 """A worker that has not renewed its claim for this long counts as dead."""
 SUSPECT = "suspect"
 """Optional field of a request in a shard's message: true if it is a part of a pack with which workers died."""
@@ -67,6 +69,7 @@ class Keys:
         self.results = run_key(run, "results")
         self.drain = run_key(run, "drain")
         self.schema = run_key(run, "schema")
+        self.closed = run_key(run, "closed")
         self._run = run
 
     def shard(self, shard: str) -> str:
@@ -203,14 +206,19 @@ class RunLedger:
         else:
             await self.client.delete(self.keys.drain)
 
-    async def clear(self) -> None:
-        """Delete the run's keys and withdraw its shards, but keep outcomes that were not collected."""
+    async def clear(self, *, keep: bool) -> None:
+        """Delete the run's keys and withdraw its shards. ``keep``: outcomes that were not collected stay for the run's
+        next submitter; else they are deleted, and those that workers have still to store are dropped."""
         if shards := await self._recorded():
             await self.withdraw(shards)
         gone = [self.keys.shards, self.keys.drain, self.keys.schema]
-        if await self.client.xlen(self.keys.results) == 0:  # else they were not collected
+        if not keep or await self.client.xlen(self.keys.results) == 0:
             gone.append(self.keys.results)
-        await self.client.delete(*gone)
+        async with self.client.pipeline(transaction=True) as pipe:
+            if not keep:
+                pipe.set(self.keys.closed, "1", ex=CLOSED_TTL_S)
+            pipe.delete(*gone)
+            await pipe.execute()
 
     async def end(self) -> None:
         """Remove this run's weight: its submitter has ended."""

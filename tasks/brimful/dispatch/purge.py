@@ -34,7 +34,8 @@ class StoredRun:
 def stored_runs(client: redis.Redis) -> list[StoredRun]:
     """The runs of all fleets in this database. Raises redis.RedisError."""
     pattern = re.compile(re.escape(run_key("*", "")).replace(r"\*", "(.*?)").encode())
-    names = {match[1].decode() for key in client.scan_iter(run_key("*", "*"), 1000) if (match := pattern.match(key))}
+    stored = (key for key in client.scan_iter(run_key("*", "*"), 1000) if not key.endswith(b":closed"))
+    names = {match[1].decode() for key in stored if (match := pattern.match(key))}
     found = []
     for run in sorted(names):
         keys = Keys(run)

@@ -1,7 +1,11 @@
 -- Adds outcomes to their run's results, and removes their requests from what is still wanted, in one step.
--- KEYS: 1 results (STREAM) · 2… the shards' HASHes, each once
+-- Adds nothing once the run is closed: nobody will collect its outcomes.
+-- KEYS: 1 results (STREAM) · 2 the run's closed flag · 3… the shards' HASHes, each once
 -- ARGV: 1 seconds for which the results are kept · then of each outcome four: index of its shard's HASH in KEYS ·
 --       request id · units (JSON) · outcome (JSON)
+if redis.call('EXISTS', KEYS[2]) == 1 then
+  return
+end
 for at = 2, #ARGV, 4 do
   redis.call('XADD', KEYS[1], '*', 'id', ARGV[at + 1], 'units', ARGV[at + 2], 'outcome', ARGV[at + 3])
   redis.call('HDEL', KEYS[tonumber(ARGV[at])], ARGV[at + 1])

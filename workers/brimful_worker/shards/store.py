@@ -173,11 +173,11 @@ class Store:
         self._next_step = time.monotonic() + max(_GATHER_S, gather_s(self._in_hand()))
 
     async def _send(self, keys: Keys, batch: list[_Item]) -> None:
-        hashes = {shard: index for index, shard in enumerate(dict.fromkeys(item.shard for item in batch), start=2)}
+        hashes = {shard: index for index, shard in enumerate(dict.fromkeys(item.shard for item in batch), start=3)}
         arguments: list[Any] = [self._expires_s]
         for item in batch:
             arguments += (hashes[item.shard], item.fields["id"], item.fields["units"], item.fields["outcome"])
-        await self._script(keys=[keys.results, *map(keys.shard, hashes)], args=arguments)
+        await self._script(keys=[keys.results, keys.closed, *map(keys.shard, hashes)], args=arguments)
 
     async def _end(self, keys: Keys, batch: list[_Item]) -> None:
         """Remove the shards that ended. If this fails, the submitter's reconciliation does it."""
