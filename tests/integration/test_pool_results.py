@@ -87,6 +87,15 @@ def test_a_success_stays(stored: Stored) -> None:
     assert stored.backend.get_state("two") == states.FAILURE
 
 
+def test_a_task_that_was_revoked_as_it_began_stays_revoked(stored: Stored) -> None:
+    stored.backend.mark_as_revoked("one", "terminated")
+    stored.backend.store_result("one", {"pid": 5}, states.STARTED)
+    stored.ask("PING")
+    assert stored.backend.get_state("one") == states.REVOKED
+    stored.backend.store_result("one", "sampled all the same", states.SUCCESS)
+    assert stored.backend.get_state("one") == states.SUCCESS
+
+
 def test_results_of_many_threads_are_stored(stored: Stored) -> None:
     with ThreadPoolExecutor(20) as threads:
         list(threads.map(lambda n: stored.backend.store_result(str(n), n, states.SUCCESS), range(200)))

@@ -22,6 +22,7 @@ from celery.backends.redis import RedisBackend
 _STORE = resources.files("brimful_worker.pool").joinpath("store.lua").read_text("utf-8")
 SUCCEEDED = '{"status": "SUCCESS"'
 """How the result of a task that succeeded begins, as Celery's backend encodes it."""
+_REVOKED = '{"status": "REVOKED"'
 _LARGE = 2**19
 """Characters from which a value goes on a connection of its own: a server that refuses it closes the connection."""
 
@@ -57,7 +58,9 @@ class ResultStore:
             return self._celerys(task_id, result, state, traceback=traceback, request=request, **more)
         expires = (backend.failure_expires if state == states.FAILURE else None) or backend.expires or 0
         key = backend.get_key_for_task(task_id)
-        command = ("EVAL", _STORE, 1, key, value, int(expires), SUCCEEDED)
+        # A task may be revoked before its tracer, on another thread, has stored that it begins.
+        stay = (SUCCEEDED, _REVOKED) if state == states.STARTED else (SUCCEEDED,)
+        command = ("EVAL", _STORE, 1, key, value, int(expires), *stay)
         stored: Future[Any] | None = None if state == states.STARTED else Future()
         self._loop.call_soon_threadsafe(self._add, command, stored)
         if stored is not None:
