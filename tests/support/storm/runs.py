@@ -19,6 +19,9 @@ from support.storm.machines import Machines
 from support.storm.schedule import Event
 
 N = 2
+_LAST_LOOK_S = 3.0
+"""A run that ends so soon after its output was touched may have looked at it for the last time before."""
+_SHOWN = 5
 
 
 @dataclass
@@ -28,6 +31,7 @@ class Attempt:
     started: Background
     began: float
     done_to_it: set[str] = field(default_factory=set)
+    robbed_at: float = float("-inf")
 
 
 class Runner:
@@ -90,6 +94,7 @@ class Runner:
             if self._attempt is None or not out.exists():
                 return
             self._attempt.done_to_it.add("output")
+            self._attempt.robbed_at = time.monotonic()
             if how == "remove":
                 out.unlink()
             elif how == "replace":  # as sed -i
@@ -132,7 +137,7 @@ class Runner:
             if why_not := self._unexpected(code, attempt):
                 self.findings.append(f"run {self._out.name}: {why_not}: …{started.output[-1500:]}")
                 return
-            if code == 0:
+            if code == 0 and time.monotonic() - attempt.robbed_at > _LAST_LOOK_S:
                 self._audit(ids)
                 return
             if code == 3 and not retry:
@@ -164,12 +169,13 @@ class Runner:
         self.finished += 1
         got = Counter((record["id"], record["choice_index"]) for record in records(self._out))
         self.rollouts += sum(got.values())
-        for id in ids:
-            for choice in range(N):
-                if (times := got.pop((id, choice), 0)) != 1:
-                    self.findings.append(f"run {self._out.name}: line {id}, choice {choice} stands {times} times")
-        for id, choice in got:
-            self.findings.append(f"run {self._out.name}: line {id}, choice {choice} was not asked for")
+        wrong: list[str] = []
+        for place in ((id, choice) for id in ids for choice in range(N)):
+            if (times := got.pop(place, 0)) != 1:
+                wrong.append(f"{place} {times} times")
+        wrong += [f"{place}, which was not asked for" for place in got]
+        if wrong:
+            self.findings.append(f"run {self._out.name}: {len(wrong)} rollouts, such as {'; '.join(wrong[:_SHOWN])}")
         if self._errors().exists() and (left := [record["id"] for record in records(self._errors())]):
             self.findings.append(f"run {self._out.name}: exit code 0, and errors of {left}")
 
