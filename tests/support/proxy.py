@@ -46,6 +46,7 @@ class Proxy:
 
     async def __aexit__(self, *error: object) -> None:
         self._server.close()
+        await asyncio.sleep(0)  # connections accepted in this pass begin to be served, and so can be ended
         self.cut()
         for task in list(self._tasks):
             task.cancel()
@@ -69,6 +70,7 @@ class Proxy:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
+        to_server: asyncio.StreamWriter | None = None
         try:
             if self.refuse:
                 self.refused += 1
@@ -87,11 +89,12 @@ class Proxy:
                 half.cancel()
             await asyncio.gather(up, down, return_exceptions=True)
             self._pairs.discard(pair)
-            to_server.close()
         except asyncio.CancelledError:
             return
         finally:
             writer.close()
+            if to_server is not None:
+                to_server.close()
             self._subscribed.discard(writer)
             self._tasks.discard(task)
 
