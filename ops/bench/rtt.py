@@ -64,7 +64,7 @@ def far(port: int, rtts_ms: tuple[int, ...]) -> Iterator[dict[int, str]]:
 
 
 def _work(server: str, url: str, tag: str, **spec: Any) -> tuple[list[list[float]], str]:
-    """All holds of two processes, and why there is none."""
+    """All holds of two processes, and the error that prevented them, if one did."""
     with redis.Redis.from_url(server) as client:
         mark_clean(client, tag)
     spec = {"kind": "rounds", "slots": _SLOTS, "coroutines": 32, "bound_s": spec["seconds"] + 5, "tag": tag, **spec}

@@ -28,7 +28,7 @@ SLOTS = 16
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """Two workers and 16 slots, at a gateway that takes 0.1 s; the runs are told apart by their ``max_tokens``."""
+    """Two workers and 16 slots, at a gateway that takes 0.1 s. Its log tells the runs apart by ``max_tokens``."""
     flags = ("--latency", "0.1", "--per-token", "0", "--slots", str(SLOTS), "--starts", "0")
     with pytest.MonkeyPatch.context() as patch, gateway_process(*flags) as gateway:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))

@@ -43,7 +43,7 @@ def checked_weight(weight: float) -> float:
 
 
 def weight_of(request: Mapping[str, Any]) -> float:
-    """The weight of its run, from a request's message; 1 where there is none that is valid."""
+    """The weight of its run, from a request's message; 1 if it is missing or invalid."""
     weight = request.get(WEIGHT)
     return float(weight) if weight is not None and _is_weight(weight) else 1.0
 

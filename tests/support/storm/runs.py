@@ -35,7 +35,7 @@ class Attempt:
 
 
 class Runner:
-    """Starts runs one after the other until it is told that the storm is over, then completes the last one."""
+    """Starts runs one after the other until the storm ends, then completes the last one."""
 
     def __init__(self, machines: Machines, name: str, lines: int, *options: str) -> None:
         self._machines = machines

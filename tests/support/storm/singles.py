@@ -45,7 +45,7 @@ class Single:
     refused: str = ""
     """What sending raised."""
     state: str = ""
-    """Its end; empty while there is none."""
+    """Its end; empty while it is pending."""
     cause: str = ""
     """Of a failure: the error's type, and brimful's cause."""
 
@@ -56,7 +56,7 @@ class Singles:
     redis_url: str
     sent: list[Single] = field(default_factory=list)
     malformed: Counter[str] = field(default_factory=Counter)
-    """Malformed messages by id, or by digest where there is none. Emptied when Redis is flushed."""
+    """Malformed messages by id, or by digest if they have no id. Emptied when Redis is flushed."""
     tried: set[str] = field(default_factory=set)
     """The same, those included that Redis may not have taken."""
 
