@@ -16,7 +16,7 @@ import pytest
 from brimful_worker.local.server.valkey import Valkey
 
 BENCH = Path(__file__).parents[2] / "ops" / "bench"
-_MODULES = ("arithmetic", "contenders", "processes", "report", "scenarios")
+_MODULES = ("arithmetic", "contenders", "processes", "report", "rtt", "scenarios")
 
 
 @pytest.fixture
@@ -77,6 +77,23 @@ def test_a_client_of_brimful_keeps_within_the_limit(bench: dict[str, ModuleType]
     assert len(events) == 24
     assert bench["arithmetic"].peak(events) <= 2
     assert all(result["commands"] > 0 for result in results)
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_the_distances_are_measured_for_fewer_windows_when_it_must_be_quick(
+    bench: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch, quick: bool
+) -> None:
+    rtt = bench["rtt"]
+
+    def cell(_server: str, _url: str, rtt_ms: int, window_s: float, _windows: int = 0) -> dict[str, object]:
+        return {"rtt_ms": rtt_ms, "window_s": window_s if _windows else None, "share": 0.5, "failure": ""}
+
+    monkeypatch.setattr(rtt, "starts_share", cell)
+    monkeypatch.setattr(rtt, "slots_share", cell)
+    page = rtt.main(quick)["markdown"]
+    limits = [line.split("|")[1].strip() for line in page.splitlines() if "→" in line and line.startswith("|")]
+    windows = ["10 starts in 1 s", "100 starts in 10 s", "600 starts in 60 s"]
+    assert limits == [*windows[: 2 if quick else 3], "16 slots"]
 
 
 def test_the_bench_is_a_command(tmp_path: Path) -> None:
