@@ -112,16 +112,15 @@ class Machine(RuleBasedStateMachine):
             self.world.remove(peer)
             self.world.converse()
 
-    @rule(index=st.integers(0, PEERS_MOST - 1))
-    def is_cut_off(self, index: int) -> None:
-        self.world.peers[index % len(self.world.peers)].cut = True
+    @rule(index=st.integers(0, PEERS_MOST - 1), connected=st.booleans())
+    def is_cut_off(self, index: int, *, connected: bool) -> None:
+        self.world.peers[index % len(self.world.peers)].cut_off(connected=connected)
 
     @rule(index=st.integers(0, PEERS_MOST - 1))
     def comes_back(self, index: int) -> None:
         cut = [peer for peer in self.world.peers if peer.cut]
         if cut:
-            cut[index % len(cut)].cut = False
-            cut[index % len(cut)].urgent = True
+            cut[index % len(cut)].come_back()
             self.world.converse()
 
     @invariant()
@@ -137,7 +136,7 @@ class Machine(RuleBasedStateMachine):
         world = self.world
         try:
             for peer in world.peers:
-                peer.cut, peer.urgent = False, True
+                peer.come_back()
             world.pass_time(2.1)
             for peer in world.peers:
                 peer.ask(1)
@@ -188,6 +187,57 @@ def test_a_process_is_missing_at_the_moment_of_the_last_reading(server: redis.Re
     assert len(world.started) == 5 + 2
     assert world.most_in_window() <= 6
     for peer in (idle, new):
+        peer.subscription.close()
+
+
+def cut_off(world: World, *, connected: bool) -> None:
+    for peer in world.peers:
+        peer.cut_off(connected=connected)
+
+
+def newcomer_comes_and_goes(world: World) -> None:
+    new = world.add()
+    new.turn()
+    new.turn(leave=True)
+    world.remove(new)
+
+
+@pytest.mark.parametrize("unseen", ["by last_seen", "by the new epoch", "by the server"])
+def test_a_newcomer_trusts_no_step_while_others_may_be_alive_that_redis_does_not_name(
+    server: redis.Redis, unseen: str
+) -> None:
+    """The others are cut off for half a lease, and the clock steps by many leases and windows."""
+    limits = Limits(slots=4, starts=4, window_s=5, guard_s=1, lease_s=2, slow_start_s=0)
+    world = World(server, "unseen", limits.fields())
+    world.add()
+    busy = world.add()
+    world.pass_time(2.1)
+    busy.ask(4)
+    world.converse()
+    assert world.active == 4
+    cut_off(world, connected=unseen != "by the server")
+    if unseen == "by last_seen":
+        server.delete(world.keys["heard"])
+        world.stepped_s += 30
+        newcomer_comes_and_goes(world)
+    elif unseen == "by the new epoch":
+        server.flushall()
+        newcomer_comes_and_goes(world)
+    world.stepped_s += 30
+    new = world.add()
+    new.ask(4)
+    new.turn()
+    world.pass_time(1.0)
+    busy.come_back()
+    for _ in range(40):
+        world.pass_time(0.25)
+        assert world.active <= 4
+        busy.end(4)
+        new.end(4)
+    assert len(world.started) == 8
+    assert world.most_in_window() == 4
+    assert world.taken == []
+    for peer in world.peers:
         peer.subscription.close()
 
 

@@ -72,7 +72,7 @@ class World:
         """Let each process speak that has a reason to, until none has."""
         for _ in range(200):
             self._deliver()
-            peer = next((peer for peer in self.peers if peer.urgent and not peer.cut), None)
+            peer = next((peer for peer in self.peers if peer.urgent and not peer.cut and peer.thaws <= self.now), None)
             if peer is None:
                 return
             peer.turn()
@@ -83,7 +83,7 @@ class World:
         end = self.now + seconds
         while True:
             self.converse()
-            due = [(peer.due, i) for i, peer in enumerate(self.peers) if not peer.cut]
+            due = [(max(peer.due, peer.thaws), i) for i, peer in enumerate(self.peers) if not peer.cut]
             if self.peers[0].cut:
                 due.append((self.peers[0].due_back, 0))
             at, i = min(due)
@@ -91,7 +91,7 @@ class World:
             self.expire()
             if at > end:
                 return
-            self.peers[i].cut, self.peers[i].urgent = False, True
+            self.peers[i].come_back()
 
     def expire(self) -> None:
         for peer in self.peers:
@@ -112,10 +112,11 @@ class World:
         """Everything that was published so far: a mark behind it shows that all has arrived."""
         mark = f"mark {next(self._marks)}"
         pipe = self.client.pipeline(transaction=False)
-        for peer in self.peers:
+        connected = [peer for peer in self.peers if peer.connected]
+        for peer in connected:
             pipe.publish(process_channel(self.tag, peer.name), mark)
         pipe.execute()
-        for peer in self.peers:
+        for peer in connected:
             while (got := peer.subscription.get_message(timeout=5)) is None or got["data"] != mark:
                 assert got is not None, "the subscription is dead"
                 if got["type"] == "message" and not got["data"].startswith("mark") and not peer.cut:
@@ -123,15 +124,15 @@ class World:
 
 
 class Peer:
-    """One process. ``cut``: nothing reaches it or comes from it, with its connections open."""
+    """One process. ``cut``: nothing reaches it or comes from it. ``connected``: its connections are open."""
 
     def __init__(self, world: World, name: str) -> None:
-        self.world, self.name, self.cut, self.urgent = world, name, False, True
+        self.world, self.name, self.cut, self.connected, self.urgent = world, name, False, False, True
         self.held: dict[str, float] = {}
         """Ticket → when its lease ends on this process's clock."""
         self.waiting: dict[str, float] = {}
         self.clock = RedisClock()
-        self.due = self.due_back = world.now
+        self.due = self.due_back = self.thaws = world.now
         self._recent = RecentStarts()
         self._grants = PendingGrants(self._granted)
         self._epoch, self._rev, self._command = "", "", 0
@@ -142,7 +143,31 @@ class Peer:
         self._releases: list[list[Any]] = []
         self._number = itertools.count(1)
         self.subscription = world.client.pubsub()
-        self.subscription.subscribe(process_channel(world.tag, name), everyone_channel(world.tag))
+        self._channels = process_channel(world.tag, name), everyone_channel(world.tag)
+        self.come_back()
+
+    def cut_off(self, *, connected: bool = True) -> None:
+        """``connected``: the server does not notice it."""
+        self.cut = True
+        if self.connected and not connected:
+            self.subscription.unsubscribe()
+            self._confirmed("unsubscribe")
+            self.connected = False
+
+    def come_back(self) -> None:
+        self.cut, self.urgent = False, True
+        if not self.connected:
+            self.subscription.subscribe(*self._channels)
+            self._confirmed("subscribe")
+            self.connected = True
+
+    def _confirmed(self, kind: str) -> None:
+        """Wait until the server has carried it out for each channel. What was published before is not received."""
+        left = len(self._channels)
+        while left:
+            got = self.subscription.get_message(timeout=5)
+            assert got is not None, f"the server has not confirmed to {kind}"
+            left -= got["type"] == kind
 
     def ask(self, count: int) -> None:
         for _ in range(count):
@@ -173,7 +198,7 @@ class Peer:
                 return self._apply(message, reply)
             if status == "frozen":
                 self.clock.note_frozen(world.now, reply["now"])
-                self.due = world.now + THAW_S
+                self.due = self.thaws = world.now + THAW_S
                 return None
             if status == "late":
                 assert self.clock.stepped(world.now, reply["now"]), "no time passes between a command and its answer"

@@ -3,9 +3,10 @@
 -- process's own clock allows. A command past that bound is either from before a stall of Redis or the network, which is no
 -- reason to hold the clock back, or the clock was stepped: the process tells which (exchange.lua, `late` and `stepped`).
 --
--- A process that has not read this clock yet, as one that joins, has no bound. It moves the clock by LEAP_MS at most while
--- others are subscribed; if more has passed, one of those must speak first (`frozen`). If none does for FROZEN_MOST_MS, the
--- clock moves by the time that the process has waited itself, and loses the rest. The difference to TIME is kept as skew.
+-- A process that has not read this clock yet, as one that joins, has no bound. Unless the fleet has no other process, it
+-- moves the clock by LEAP_MS at most; if more has passed, one of the others must speak first (`frozen`). If none does for
+-- FROZEN_MOST_MS, all may be cut off or dead: the clock moves by the time that the process has waited itself, and loses
+-- the rest. The difference to TIME is kept as skew.
 local LEAP_MS, FROZEN_MOST_MS = 250, 2000
 local now, late, frozen
 
@@ -13,16 +14,24 @@ local function listeners(channel)
   return redis.call('PUBSUB', 'NUMSUB', channel)[2]
 end
 
+-- Whether processes may be alive that last_seen does not name: it has lost them, or they have yet to join the epoch.
+local forgetful = not state.last or shrunken.state or shrunken.last_seen or state.opens_at
+
 local function others_live()
   for _, process in ipairs(redis.call('ZRANGE', last_seen_key, 0, -1)) do
     if process ~= me and listeners(channel_prefix .. process) > 0 then return true end
   end
-  return false
+  return forgetful and listeners(everyone) > listeners(channel_prefix .. me)
+end
+
+-- Whether the fleet has no other process, not even one that is cut off.
+local function alone()
+  return not forgetful and redis.call('ZCARD', last_seen_key) == (redis.call('ZSCORE', last_seen_key, me) and 1 or 0)
 end
 
 -- Asks the process that spoke last for a command at once; all of them if it has not helped.
 local function prompt_others()
-  if not state.epoch then redis.call('PUBLISH', everyone, '{"epoch":null}') end
+  if not state.epoch or forgetful then redis.call('PUBLISH', everyone, '{"epoch":null}') end
   for _, process in ipairs(redis.call('ZREVRANGE', last_seen_key, 0, -1)) do
     if process ~= me and listeners(channel_prefix .. process) > 0 then
       redis.call('PUBLISH', channel_prefix .. process, cjson.encode({now = now, epoch = state.epoch, at = now}))
@@ -44,14 +53,16 @@ local function without_step(at, last)
     return late and at or math.min(at, bound)
   elseif bound and message.clock and not state.clock then
     return math.min(at, bound) -- the state was lost: its clock goes on as this process knows it
-  elseif at - last <= LEAP_MS or not others_live() then
+  elseif at - last <= LEAP_MS or last <= 0 or alone() then
     return at
-  elseif not (message.clock and state.clock) then
-    return at - last > 2 * message.lease_ms and last or at
+  elseif not message.clock then
+    return others_live() and at - last > 2 * message.lease_ms and last or at
   end
   local waited = message.waited
-  if waited and waited[1] == last and waited[2] >= FROZEN_MOST_MS then return math.min(at, last + waited[2]) end
-  return nil
+  if not waited or waited[1] ~= last or waited[2] < FROZEN_MOST_MS then return nil end
+  -- Meanwhile nobody could join the epoch.
+  if state.opens_at then put('opens_at', number('opens_at') + waited[2]) end
+  return math.min(at, last + waited[2])
 end
 
 local turned_at = number('last') -- when the last turn was
