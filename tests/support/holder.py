@@ -6,6 +6,7 @@ It prints a JSON line when it is ready, and one per command line on stdin (``sta
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 ROOT = Path(__file__).parents[1]
 
@@ -23,15 +24,17 @@ ROOT = Path(__file__).parents[1]
 class Holder:
     """The process, as the test controls it."""
 
-    def __init__(self, url: str, ledger_port: int, **options: Any) -> None:
-        """Options: tag, limits (of Limits), coroutines, hold_s, workload, name, requests (per coroutine; 0 = for ever),
-        spread (of hold_s), block_s (blocks the event loop once, after the first grant), offset_s (of time.time),
-        names (of the coroutines' requests), guardian."""
+    def __init__(self, url: str, ledger_port: int, *, errors: IO[bytes] | None = None, **options: Any) -> None:
+        """``errors``: gets its standard error. Options: tag, limits (of Limits), coroutines, hold_s, workload, name,
+        requests (per coroutine; 0 = for ever), spread (of hold_s), block_s (blocks the event loop once, after the first
+        grant), offset_s (of time.time), names (of the coroutines' requests), guardian, start_s (for which it tries to
+        join)."""
         spec = {"url": url, "port": ledger_port, **options}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "support.holder", json.dumps(spec)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=errors,
             text=True,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
         )
@@ -97,10 +100,11 @@ async def _hold(spec: dict[str, Any]) -> None:
             waits.append(lease.waited_s)
             stats["longest"] = max(stats["longest"], lease.waited_s)
             reader, writer = idle.pop() if idle else await asyncio.open_connection("127.0.0.1", spec["port"])
+            at = time.monotonic()
             lease.sent()
             lease.watch(writer.transport)
             hold = spec.get("hold_s", 0.1) * (1 + spec.get("spread", 0.0) * (2 * random.random() - 1))
-            writer.write(f"{name} {hold}\n".encode())
+            writer.write(f"{name} {hold} {at}\n".encode())
             if block_s:
                 seconds, block_s = block_s, 0.0
                 await asyncio.sleep(0.01)
@@ -130,7 +134,8 @@ async def _hold(spec: dict[str, Any]) -> None:
             except LeaseLost:
                 stats["lost"] += 1
 
-    async with admission:
+    await admission.start(spec.get("start_s", 10.0))
+    async with contextlib.aclosing(admission):
         print(json.dumps("ready"), flush=True)
         workers = [asyncio.create_task(worker(named)) for named in names or [""] * spec.get("coroutines", 16)]
         stdin = asyncio.StreamReader()

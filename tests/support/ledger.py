@@ -1,7 +1,10 @@
 """A minimal gateway without limits that records when requests arrive and how many are active, on its own clock.
 
-A request is one line, ``<process> <seconds>``, on a new or a reused connection; the answer comes after that
-many seconds. A request is active from the arrival of its line until its answer, or until its connection closes.
+A request is one line, ``<process> <seconds> <sent>``, on a new or a reused connection; the answer comes after that many
+seconds. A request is active from the arrival of its line until its answer, or until its connection closes.
+
+``sent`` is on time.monotonic() of this machine and may be missing. A window counts by it, so that a machine that is too
+busy for the gateway brings no start into another window.
 """
 
 from __future__ import annotations
@@ -17,6 +20,10 @@ from dataclasses import dataclass
 class Visit:
     process: str
     arrived: float
+    sent: float
+    """``arrived`` if its process does not say it."""
+    active: int
+    """Requests that were active then, with this one."""
     ended: float | None = None
     answered: bool = False
 
@@ -51,10 +58,11 @@ class Ledger:
             while line := await reader.readline():
                 if self.jitter_s:
                     await asyncio.sleep(random.random() * self.jitter_s)
-                process, seconds = line.split()
-                visit = Visit(process.decode(), time.monotonic())
-                self.visits.append(visit)
+                process, seconds, *sent = line.split()
                 self.active += 1
+                arrived = time.monotonic()
+                visit = Visit(process.decode(), arrived, float(sent[0]) if sent else arrived, self.active)
+                self.visits.append(visit)
                 self.most_active = max(self.most_active, self.active)
                 closing = asyncio.ensure_future(reader.read(1))
                 done, _ = await asyncio.wait({closing}, timeout=float(seconds))
@@ -73,9 +81,9 @@ class Ledger:
             writer.close()
 
     def most_in_window(self, window_s: float) -> int:
-        """The most arrivals in any half-open window of this length."""
-        arrivals = sorted(visit.arrived for visit in self.visits)
-        return max((bisect.bisect_left(arrivals, at + window_s) - i for i, at in enumerate(arrivals)), default=0)
+        """The most requests that were sent in any half-open window of this length; that arrived, if there is jitter."""
+        times = sorted(visit.arrived if self.jitter_s else visit.sent for visit in self.visits)
+        return max((bisect.bisect_left(times, at + window_s) - i for i, at in enumerate(times)), default=0)
 
     def since(self, at: float) -> list[Visit]:
         """Visits that arrived after a time on time.monotonic()."""
