@@ -169,6 +169,29 @@ async def test_a_shorter_lease_never_shortens_one_that_is_held(valkey: Valkey, c
         await held.end()
 
 
+async def test_limits_set_just_before_a_failover_count(valkey: Valkey, client: redis.Redis) -> None:
+    """The replica has not seen them: its limits are the ones before."""
+    async with admissions(valkey.url, 1, slots=4, lease_s=2) as (one,):
+        set_limits(client, TAG, slots=3)
+        await (await hold(one)).end()
+        replica: dict[str, Any] = {name: client.hgetall(KEYS[name]) for name in ("state", "limits")}
+        set_limits(client, TAG, slots=1)
+        await (await hold(one)).end()
+        pipe = client.pipeline(transaction=True)
+        for name, fields in replica.items():
+            pipe.delete(KEYS[name])
+            pipe.hset(KEYS[name], mapping=fields)
+        pipe.hset(KEYS["state"], "server", "before the failover")
+        pipe.execute()
+        held = await hold(one)
+        waiting = Holding(one)
+        await wait_until_async(lambda: client.zcard(KEYS["batch"]) == 1, "the second waits")
+        assert read_status(client, TAG).limits["slots"] == 1
+        await held.end()
+        await waiting.granted.wait()
+        await waiting.end()
+
+
 async def test_a_step_of_the_clock_seen_first_by_a_joining_process(valkey: Valkey, client: redis.Redis) -> None:
     """A step of Redis's clock is imitated by a step of what the admission adds to it."""
     async with admissions(valkey.url, 1, slots=1, starts=10, lease_s=4) as (one,):

@@ -35,6 +35,7 @@ local function begin_epoch()
   drop_damaged()
   put('tokens_sum', 0)
   for _, amount in ipairs(redis.call('HVALS', token_amounts_key)) do put('tokens_sum', number('tokens_sum') + amount) end
+  if state.epoch then put('restored', 1) end -- its limits may be those of a replica or a file that was behind
   put('epoch', message.new_epoch)
   put('server', message.server)
   local awaited = ids('awaited') -- of a rebuild that was not complete yet
@@ -74,7 +75,8 @@ local function vouch(reported)
   if not reported.members then put('expected', math.max(number('expected'), reported.alive)) end
 end
 
--- Puts the operator's limits back, as a process knows them. Of several versions the latest counts.
+-- Puts the operator's limits back, as a process knows them. Of several versions the latest counts, unless the operator set
+-- limits after all was lost.
 local function restore_limits(overrides)
   local rev, known = overrides.rev or 0, limits_sum()
   local missing = redis.call('EXISTS', limits_key) == 0
