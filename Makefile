@@ -14,7 +14,7 @@ help:
 	@echo "make check   linters and types"
 	@echo "make compat  tests with Debian's Prometheus and Redis, which it installs if they are missing"
 	@echo "make bench   every figure of the README, and the public peers beside us"
-	@echo "make chaos   long storms of faults; MINUTES=10 SEED=1 runs the storm of all faults alone"
+	@echo "make chaos   long storms of faults; MINUTES=10 SEED=1 [STORM=limits_storm] runs one storm alone"
 	@echo "make clean   removes .venv and what the above made"
 
 $(BIN)/python:
@@ -51,10 +51,12 @@ compat: $(VENV)/.dev
 bench: $(VENV)/.dev
 	$(BIN)/python ops/bench
 
-# With SEED or MINUTES: the storm of all faults alone. Without: that one for ten minutes by seed 1, and the other long ones.
+# With SEED, MINUTES or STORM: one storm alone, that of all faults (storm) or that over the limits (limits_storm). Without:
+# ten minutes of the first, an hour of the second, and all other long tests.
 chaos: $(VENV)/.dev
-	PYTHONPATH=tests $(BIN)/python -m support.storm --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1)
-	$(if $(SEED)$(MINUTES),,BRIMFUL_CHAOS=long $(BIN)/python -m pytest tests -m chaos --timeout 1800)
+	PYTHONPATH=tests $(BIN)/python -m support.$(or $(STORM),storm) --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1)
+	$(if $(SEED)$(MINUTES)$(STORM),,PYTHONPATH=tests $(BIN)/python -m support.limits_storm --minutes 10 --seeds 6)
+	$(if $(SEED)$(MINUTES)$(STORM),,BRIMFUL_CHAOS=long $(BIN)/python -m pytest tests -m chaos --timeout 1800)
 
 clean:
 	rm -rf $(VENV) .demo .bench .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build

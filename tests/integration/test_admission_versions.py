@@ -195,19 +195,13 @@ async def test_a_turn_that_failed_half_way_loses_no_wait_and_no_slot(valkey: Val
         await (await hold(one)).end()
 
 
-async def test_starting_against_a_script_that_fails(
-    valkey: Valkey, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("brimful_worker.admission.admission._START_S", 0.5)
+async def test_starting_against_a_script_that_fails(valkey: Valkey, client: redis.Redis) -> None:
     client.set(KEYS["slots"], "not a sorted set")
     with pytest.raises(ScriptFailed, match="WRONGTYPE"):
-        await Admission(valkey.url, TAG, Limits()).start()
+        await Admission(valkey.url, TAG, Limits()).start(timeout_s=1)
 
 
-async def test_starting_against_a_server_that_refuses(
-    valkey: Valkey, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("brimful_worker.admission.admission._START_S", 0.5)
+async def test_starting_against_a_server_that_refuses(valkey: Valkey, client: redis.Redis) -> None:
     client.config_set("maxmemory", "1mb")
     with pytest.raises(RedisRefused, match="OutOfMemory"):
-        await Admission(valkey.url, TAG, Limits()).start()
+        await Admission(valkey.url, TAG, Limits()).start(timeout_s=1)
