@@ -88,6 +88,16 @@ class Machine(RuleBasedStateMachine):
     def server_restarts(self) -> None:
         self.world.server += "'"
 
+    @rule()
+    def replica_falls_behind(self) -> None:
+        self.replica = self.world.dump()
+
+    @precondition(lambda self: hasattr(self, "replica"))
+    @rule()
+    def replica_is_promoted(self) -> None:
+        self.world.load(self.replica)
+        self.world.server += "'"
+
     @precondition(lambda self: len(self.world.peers) < PEERS_MOST)
     @rule(asks=st.integers(0, 5), stepped=st.sampled_from([0, 0, 0, 1, 1.9, 7, 30, -3]))
     def newcomer(self, asks: int, stepped: float) -> None:

@@ -97,6 +97,17 @@ class World:
         for peer in self.peers:
             peer.held = {ticket: until for ticket, until in peer.held.items() if until > self.now}
 
+    def dump(self) -> dict[str, bytes]:
+        """All that the server remembers of the fleet."""
+        dumps: dict[str, Any] = {key: self.client.dump(key) for key in self.keys.values()}
+        return {key: dump for key, dump in dumps.items() if dump is not None}
+
+    def load(self, dump: dict[str, bytes]) -> None:
+        """The server forgets all that came after the dump."""
+        self.client.delete(*self.keys.values())
+        for key, value in dump.items():
+            self.client.restore(key, 0, value)
+
     @property
     def active(self) -> int:
         return sum(len(peer.held) for peer in self.peers)
