@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+import redis
 
 from brimful.dispatch.driver import Driver
 from brimful.dispatch.ledger import RunLedger
@@ -104,6 +105,21 @@ async def test_requests_in_flight_and_lines_read_ahead_are_bounded(valkey: Valke
         gate.open()
         assert await first
         await deliveries.aclose()
+
+
+async def test_shards_suit_workers_that_are_still_starting(valkey: Valkey) -> None:
+    """Before a worker says how many tasks it runs at once, the run's first shards are on their way to it."""
+    profile = FREE.model_copy(update={"slots": 64})
+    driver = Driver(valkey.url, "r", profile, pack="off", starting_places=8)
+    deliveries = driver.deliveries(iter([unit(line) for line in range(1, 201)]))
+    first = asyncio.ensure_future(anext(deliveries))
+    with redis.Redis.from_url(valkey.url) as client:
+        await wait_until_async(
+            lambda: driver.snapshot().queued >= 64 <= 12 * client.llen("batch"), "enough to be enqueued"
+        )
+        assert client.llen("batch") < driver.snapshot().queued / 6
+    first.cancel()
+    await driver.aclose()
 
 
 async def test_lines_of_a_slow_input_are_sent_at_once(valkey: Valkey) -> None:

@@ -42,6 +42,8 @@ from brimful.state.redis_url import close_redis_client, redis_client
 from brimful.state.status import live_limits
 
 _LIMITS_S = 5.0
+_JOINING_S = 0.5
+"""How often the workers' places are read until they are known."""
 _WEIGHTS_S = 2.0
 _CLOSE_S = 2.0
 
@@ -64,6 +66,7 @@ class Driver:
         weight: float = 1.0,
         sync: Sync | None = None,
         stop_if_refused: bool = False,
+        starting_places: int | None = None,
     ) -> None:
         """``fleet``: the name of the one that samples it. ``timeout_s``: of one request, which bounds how large packs
         grow. ``workload`` None: each request's own.
@@ -79,6 +82,8 @@ class Driver:
         at most, but for a last time at the end. It raises FleetError, which ends the deliveries.
 
         ``stop_if_refused``: send nothing more once the provider has refused all requests in the same words.
+
+        ``starting_places``: tasks that the workers will run at once which are starting now, until they say so.
         """
         run = of_fleet(fleet, run)
         limits = Limits(profile.slots, profile.starts, profile.window_s)
@@ -105,6 +110,7 @@ class Driver:
             self._ledger, in_flight, intake, self._enqueuer, self._results, self._stop, sweep_s
         )
         self._weight = weight
+        self._starting_places = starting_places
         self._tasks: list[asyncio.Task[None]] = []
         self._fault: BaseException | None = None
         self._closed = False
@@ -131,6 +137,7 @@ class Driver:
         ``units`` raises.
         """
         await self._acknowledger.now()
+        await self._read_limits()  # the first shards are divided by them
         parts = (
             self._feed(units, total),
             self._enqueuer.run(),
@@ -210,14 +217,17 @@ class Driver:
     async def _follow_limits(self) -> None:
         """Use the limits in force, which an operator may change during the run, and the workers' places."""
         while True:
-            with contextlib.suppress(*REDIS_ERRORS):
-                if (
-                    limits := await reraise_cancellation(lambda: live_limits(self._client, self._ledger.fleet))
-                ) is not None:
-                    self._in_flight.slot_model.limits = self._sizer.limits = limits
-                places = await reraise_cancellation(lambda: fleet_places(self._client, self._ledger.fleet))
-                self._in_flight.slot_model.places = places
-            await asyncio.sleep(_LIMITS_S)
+            await asyncio.sleep(_JOINING_S if self._in_flight.slot_model.places is None else _LIMITS_S)
+            await self._read_limits()
+
+    async def _read_limits(self) -> None:
+        with contextlib.suppress(*REDIS_ERRORS):
+            if (
+                limits := await reraise_cancellation(lambda: live_limits(self._client, self._ledger.fleet))
+            ) is not None:
+                self._in_flight.slot_model.limits = self._sizer.limits = limits
+            places = await reraise_cancellation(lambda: fleet_places(self._client, self._ledger.fleet))
+            self._in_flight.slot_model.places = places or self._starting_places
 
     async def _follow_weights(self) -> None:
         """Keep enough enqueued for this run's share beside the others that are under way."""

@@ -65,7 +65,7 @@ def run_to_end(
     try:
         if local and not options.rehearse and not prepared.complete:
             _ = settings.api_base, settings.api_key  # raises SettingError if one is missing
-        launch = _Launch(prepared, settings, display, make_driver or partial(_driver, settings))
+        launch = _Launch(prepared, settings, display, make_driver or partial(_driver, settings, local))
         with launch.signals:
             return asyncio.run(launch.run(local))
     finally:
@@ -216,8 +216,10 @@ def _display(options: DisplayOptions, gauges: GaugeReader) -> Display:
     return TerminalDisplay(gauges, table=table)
 
 
-def _driver(settings: Settings, redis_url: str, prepared: Prepared) -> Driver:
+def _driver(settings: Settings, local: bool, redis_url: str, prepared: Prepared) -> Driver:
     from brimful.dispatch.driver import Driver
+
+    workers = prepared.options.workers or settings.workers
 
     return Driver(
         redis_url,
@@ -230,4 +232,5 @@ def _driver(settings: Settings, redis_url: str, prepared: Prepared) -> Driver:
         weight=settings.weight,
         sync=partial(asyncio.to_thread, prepared.files.sync) if prepared.files is not None else None,
         stop_if_refused=not prepared.options.keep_going,
+        starting_places=workers * settings.concurrency if local else None,
     )
