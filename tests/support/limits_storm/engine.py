@@ -25,7 +25,7 @@ from support.storm.machines import say
 from support.storm.schedule import Event
 from support.waiting import wait_until_async
 
-SLOTS, STARTS, LEASES_S = (6, 10, 16), (30, 60, 60, 0), (2.5, 3.0, 3.0, 5.0)
+SLOTS, STARTS, LEASES_S = (6, 10, 16), (30, 60, 60, 0), (3.0, 4.0, 4.0, 6.0)
 """What the operator chooses from."""
 FIRST = Limits(slots=16, starts=60)
 _STALLED_S = 0.15
@@ -87,7 +87,7 @@ class Storm:
         for number in (3, 1, 2):
             await self._processes.add(number)
         await wait_until_async(lambda: any(process.ready for process in self._processes.all), "one is ready", 60)
-        await self._set_limits(FIRST, 3.0)
+        await self._set_limits(FIRST, 4.0)
         begin = time.monotonic()
         for event in self._faults:
             await asyncio.sleep(max(0.0, begin + event.at - time.monotonic()))
@@ -145,7 +145,7 @@ class Storm:
         """All faults end, and each process must get something to do again."""
         await asyncio.gather(*self._tasks)
         self._processes.calm()
-        await self._set_limits(FIRST, 3.0)
+        await self._set_limits(FIRST, 4.0)
         since = time.monotonic()
         try:
             await wait_until_async(lambda: self._idle(since) == [], "each process starts something", _CALM_S)

@@ -23,7 +23,7 @@ LIMITS: dict[str, Any] = {
     "starts": DEFAULTS.starts,
     "window_s": WINDOW_S,
     "guard_s": 0.6,
-    "lease_s": 3.0,
+    "lease_s": 4.0,
     "cooldown_s": 0.4,
     "circuit_breaker": 0,
     "slow_start_s": 0.5,

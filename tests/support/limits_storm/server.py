@@ -68,8 +68,7 @@ class Server:
                 time.sleep(event.lasts)
                 os.kill(valkey.pid, signal.SIGCONT)
             case "stale replica":
-                self._promote_stale(event.lasts)
-                return True
+                return self._promote_stale(event.lasts)
             case _:
                 with self.client() as client:
                     self._command(client, event, dice)
@@ -92,14 +91,19 @@ class Server:
             case _:
                 raise AssertionError(event.kind)
 
-    def _promote_stale(self, behind_s: float) -> None:
+    def _promote_stale(self, behind_s: float) -> bool:
         with self.client() as old, self.client(1) as replica:
             replica.replicaof("127.0.0.1", str(self._valkeys[0].port))
-            wait_until(lambda: _in_sync(replica), "the replica is in sync", _IN_SYNC_S)
-            replica.replicaof("NO", "ONE")
+            try:
+                wait_until(lambda: _in_sync(replica), "the replica is in sync", _IN_SYNC_S)
+            except AssertionError:
+                return False  # the machine is too busy
+            finally:
+                replica.replicaof("NO", "ONE")
             time.sleep(behind_s)
             old.execute_command("CLIENT", "PAUSE", 3000)  # until all have been led away
             self._valkeys.reverse()
+            return True
 
     def step_clock(self, event: Event) -> None:
         """A step of Redis's clock is imitated by a step of what the admission adds to it."""
