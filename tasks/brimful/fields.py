@@ -8,21 +8,12 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 from brimful.names import IDEMPOTENCY_KEY
+from brimful.profile import all_fields
 
-_OPENAI = """
-model prompt messages n max_tokens max_completion_tokens temperature top_p stop seed logprobs top_logprobs echo suffix
-best_of logit_bias presence_penalty frequency_penalty user stream stream_options response_format tools tool_choice
-parallel_tool_calls functions function_call reasoning_effort metadata store service_tier
-"""
-_OTHERS = """
-steering top_k min_p min_tokens repetition_penalty length_penalty stop_token_ids ignore_eos skip_special_tokens
-add_special_tokens spaces_between_special_tokens include_stop_str_in_output prompt_logprobs truncate_prompt_tokens
-chat_template chat_template_kwargs add_generation_prompt continue_final_message guided_json guided_regex guided_choice
-guided_grammar structured_outputs priority
-"""
-_OURS = "id mode workload system"
-KNOWN = frozenset(f"{_OPENAI} {_OTHERS} {_OURS}".split())
-"""Fields of OpenAI's completions and chat completions, and of common servers with the same protocol."""
+OURS = frozenset({"id", "mode", "workload", "system"})
+"""Fields of a request that brimful reads itself."""
+KNOWN = all_fields() | OURS
+"""Those, and the fields of any provider's completions and chat completions."""
 _CUTOFF = 0.8
 _HINTS = {"timeout": "only Fleet.sample and AsyncFleet.sample take a timeout"}
 _LIBRARIES = {"asyncio", "brimful", "celery", "concurrent", "contextlib", "functools", "kombu"}
@@ -32,9 +23,9 @@ class UnknownFieldWarning(UserWarning):
     """A field of a request is unknown to brimful. It is sent unchanged; a filter for this category silences it."""
 
 
-def likely(name: str) -> str | None:
+def likely(name: str, known: Iterable[str] = KNOWN) -> str | None:
     """The known field that ``name`` probably misspells."""
-    close = get_close_matches(name.lower().replace("-", "_"), KNOWN, 1, _CUTOFF)
+    close = get_close_matches(name.lower().replace("-", "_"), known, 1, _CUTOFF)
     return close[0] if close else None
 
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from brimful.errors import FleetError, InputError, UsageError
 from brimful.outcome import Outcome, Rollout
-from brimful.packing.units import Delivered
+from brimful.packing.units import Delivered, Unit
+from brimful.request import Request
 from brimful.run.output.done_index import DoneIndex
 from brimful.run.output.jsonl import RecordFile, mend
 from brimful.run.output.paths import Order
@@ -65,7 +66,8 @@ def test_only_the_remains_of_a_crash_are_removed(tmp_path: Path, data: bytes, le
 def test_records_share_the_usage_of_their_request() -> None:
     usage = {"prompt_tokens": 10, "completion_tokens": 9, "total_tokens": 19}
     rollouts = [Rollout(prompt, choice, "x" * (choice + 1), "stop") for prompt in range(2) for choice in range(2)]
-    made = rollout_records(Delivered(1, "1", rollouts, "m", usage, Outcome("r"), 1), 4)
+    line = Unit(1, "1", Request.parse({"prompt": ["a", "b"], "n": 2, "max_tokens": 8}, PROFILE))
+    made = rollout_records(Delivered(1, "1", rollouts, "m", usage, Outcome("r"), 1), line)
     assert [record["usage"]["prompt_tokens"] for record in made] == [5, 0, 5, 0]
     assert sum(record["usage"]["total_tokens"] for record in made) == 19
 

@@ -18,6 +18,10 @@ MaxTokens = Annotated[int | None, typer.Option(help="Tokens of one rollout at mo
 Temperature = Annotated[float | None, typer.Option(help="0 is greedy; default: the provider's own.")]
 Seed = Annotated[int | None, typer.Option(help="Seed of the sampling, to get the same texts again.")]
 Param = Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Any other field, such as top_p=0.9.")]
+Pass = Annotated[
+    list[str] | None,
+    typer.Option("--pass", metavar="FIELD", help="Send this field of the lines though the profile does not list it."),
+]
 System = Annotated[str | None, typer.Option(help="System prompt, for chat.")]
 Chat = Annotated[bool, typer.Option("--chat", help="Use the chat endpoint.")]
 Job = Annotated[bool, typer.Option("--job", help="Send each request as a Job: submit it, then fetch the result.")]
@@ -46,6 +50,7 @@ def run(
     temperature: Temperature = None,
     seed: Seed = None,
     param: Param = None,
+    passed: Pass = None,
     system: System = None,
     chat: Chat = False,
     job: Job = False,
@@ -134,6 +139,7 @@ def read_options(given: Mapping[str, Any], workload: str = "batch") -> ReadOptio
         sources=tuple(map(Source, given["inputs"])),
         form=parse_choice(InputFormat, "--input-format", given["input_format"]),
         defaults={**parse_parameters(given["param"] or []), **fields},
+        passed=tuple(given["passed"] or ()),
         mode=Mode.CHAT if given["chat"] else Mode.JOB if given["job"] else None,
         system=given["system"],
         workload=parse_choice(Workload, "--workload", workload),

@@ -21,6 +21,7 @@ def validate(
     temperature: shared.Temperature = None,
     seed: shared.Seed = None,
     param: shared.Param = None,
+    passed: shared.Pass = None,
     system: shared.System = None,
     chat: shared.Chat = False,
     job: shared.Job = False,

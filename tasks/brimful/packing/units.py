@@ -90,6 +90,10 @@ class Unit:
     """The line's own request: its n and all its prompts."""
     wanted: tuple[tuple[int, int], ...] | None = None
     """``(prompt_index, choice_index)`` of the missing rollouts; None = all of them."""
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    """The line's fields that are not sent, JSON-ready. They stay with the submitter, which adds them to the output."""
+    given_id: str | int | float | None = None
+    """The id with the type that the line gives it; None: as ``id``."""
 
 
 @dataclass(frozen=True, slots=True)

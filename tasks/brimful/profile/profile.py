@@ -9,14 +9,14 @@ import tomllib
 from collections.abc import Mapping
 from fnmatch import fnmatch
 from functools import lru_cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from brimful.errors import SettingError
 from brimful.names import Mode
+from brimful.profile.body_fields import built_in_tables, field_sets, listed_fields
 from brimful.profile.prices import Price, Tokens
 
 
@@ -54,6 +54,10 @@ class Profile(BaseModel):
     the first that fits."""
     extra_body: dict[str, Any] = Field(default_factory=dict)
     """Fields of every request that does not have them itself."""
+    fields: tuple[str, ...] = ("openai", "vllm", "llama-cpp")
+    """Sets of body fields that it takes: names of ``[fields.NAME]`` in ``profiles.toml``."""
+    more_fields: tuple[str, ...] = ()
+    """Further fields that it takes."""
     modes: tuple[Mode, ...] = Field((Mode.COMPLETION, Mode.CHAT), min_length=1)
     """Its endpoints: completion, chat, job. The first is the default for a prompt."""
     slots: int = Field(16, ge=1)
@@ -79,6 +83,17 @@ class Profile(BaseModel):
     per_process: int = Field(5000, ge=1)
     """Most requests in flight of one process."""
 
+    @field_validator("fields")
+    @classmethod
+    def _known_sets(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if unknown := [name for name in names if name not in field_sets()]:
+            raise ValueError(f"unknown set of fields {unknown[0]!r}: known are {', '.join(field_sets())}")
+        return names
+
+    def takes(self, mode: Mode) -> frozenset[str]:
+        """The fields of a request's body that the endpoint takes, by this profile."""
+        return listed_fields(self.fields, self.more_fields + tuple(self.extra_body), mode is Mode.CHAT)
+
     def cost(self, used: Mapping[tuple[str, ...], Tokens], *, batch: bool) -> float | None:
         """What tokens cost, by the names of their models as for :meth:`price`; None where none of them has one."""
         prices = [(price, tokens) for models, tokens in used.items() if (price := self.price(*models)) is not None]
@@ -99,7 +114,7 @@ class Profile(BaseModel):
 @lru_cache
 def load_profiles(extra: Path | None = None) -> dict[str, Profile]:
     """All profiles by name. Raises SettingError naming the file and the field."""
-    tables = tomllib.loads(resources.files("brimful").joinpath("profiles.toml").read_text("utf-8"))
+    tables = {name: table for name, table in built_in_tables().items() if name != "fields"}
     if extra is not None:
         try:
             mine = tomllib.loads(extra.read_text("utf-8"))

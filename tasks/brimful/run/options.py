@@ -53,6 +53,7 @@ class RunOptions:
             "mode": self.read.mode.value if self.read.mode else None,
             "model": self.read.defaults.get("model", profile.model),
             "system": self.read.system,
+            "pass": sorted(self.read.passed) or None,
             **{name: value for name, value in sorted(self.read.defaults.items()) if name != "model"},
         }
 

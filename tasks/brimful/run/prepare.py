@@ -151,6 +151,7 @@ def _survey(prepared: Prepared, files: RunFiles, changes: InputChanges, say: Cal
         notes.append(f"and {found.bad - len(shown):,} more bad lines: see {files.paths.errors}")
     if unknown := found.unknown.notes(3):
         notes.append("; ".join(unknown))
+    notes.extend(found.carried.notes(profile))
     if unpackable > 1 and options.pack != "off":
         notes.append(
             f"{unpackable:,} lines set no max_tokens, and {profile.name} takes such prompts one a request: they are "

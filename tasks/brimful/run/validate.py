@@ -23,6 +23,7 @@ _ASSUMED_S = 1.0
 _SHOWN = 10
 _PROMPT_SHOWN = 2000  # characters
 _ITEMS_SHOWN = 20
+_SENT = 100  # names of fields that are kept
 
 
 @dataclass
@@ -65,9 +66,13 @@ class Validation:
     faults: list[str] = field(default_factory=list)
     """The first bad lines; a fault of the command's own settings is listed once."""
     unknown_fields: list[dict[str, Any]] = field(default_factory=list)
-    """name, lines, varies (its lines cannot share a request), likely (the known field probably meant)."""
+    """Sent: name, lines, varies (its lines cannot share a request), likely (the known field probably meant)."""
+    sent: list[str] = field(default_factory=list)
+    """The fields of the requests."""
+    columns: list[dict[str, Any]] = field(default_factory=list)
+    """Carried through, not sent: name, lines, likely."""
     notes: list[str] = field(default_factory=list)
-    """The unknown fields in words."""
+    """The unknown fields and the columns in words."""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -81,6 +86,8 @@ class Validation:
         packed = f"at least {_requests(self.calls_packed)} of {each} each{kinds}"
         rows = [
             ("input", f"{self.lines:,} lines, {self.requests:,} requests, {self.bad:,} bad"),
+            ("sent", ", ".join(self.sent[:_ITEMS_SHOWN])),
+            ("carried", ", ".join(column["name"] for column in self.columns[:_ITEMS_SHOWN]) or "–"),
             ("rollouts", f"{self.rollouts:,}"),
             ("tokens", at_most),
             *([] if not self.cost_at_most else [("cost", f"at most {money(self.cost_at_most)}")]),
@@ -90,7 +97,7 @@ class Validation:
             ("limits", self._limits()),
         ]
         if self.split:
-            rows.insert(2, ("split", f"{self.split:,} lines, too large for one request each"))
+            rows.insert(4, ("split", f"{self.split:,} lines, too large for one request each"))
         return rows
 
     def _limits(self) -> str:
@@ -117,6 +124,7 @@ def validate(
     slices: Counter[str] = Counter()
     limits: dict[str, int] = {}
     ratio = TokenRatio()
+    sent: set[str] = set()
 
     def note(entry: Entry) -> None:
         if not isinstance(entry.item, Unit):
@@ -124,6 +132,8 @@ def validate(
         request, cut = entry.item.request, 0
         body = request.body(profile)
         found.first = found.first or body
+        if len(sent) < _SENT:
+            sent.update(body)
         model = str(body.get("model"))
         found.models[model] = found.models.get(model, 0) + 1
         if request.max_tokens is None or found.tokens_at_most is None:
@@ -153,7 +163,9 @@ def validate(
     found.lines, found.requests, found.bad, found.rollouts = read.lines, read.requests, read.bad, read.rollouts
     found.faults = [str(fault) for fault in read.faults[:_SHOWN]]
     found.unknown_fields = [field.as_json() for field in read.unknown]
-    found.notes = read.unknown.notes(_SHOWN)
+    found.sent = sorted(sent, key=lambda name: (name not in ("prompt", "messages"), name))
+    found.columns = read.carried.as_json(profile)
+    found.notes = [*read.unknown.notes(_SHOWN), *read.carried.notes(profile)]
     found.shapes = len(slices)
     found.calls_packed = sum(math.ceil(count / limits[key]) for key, count in slices.items())
     found.prompts_per_call = max((min(count, limits[key]) for key, count in slices.items()), default=1)

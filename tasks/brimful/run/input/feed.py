@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from brimful.errors import InputError
 from brimful.packing.request_size import most_choices
@@ -47,8 +47,8 @@ class Feed:
         self._reader = Reader(self.options, self.profile, ids=not self.surveyed)
         self._in_flight: dict[int, set[tuple[int, int]]] = {}
         self._freed = asyncio.Event()
-        self.rollouts: dict[int, int] = {}
-        """How many rollouts each line has that was given out and has not ended."""
+        self.lines: dict[int, Unit] = {}
+        """Lines that were given out and have not ended."""
         self._seen = Survey()
         self.at_end = False
         self.stopped = False
@@ -81,7 +81,7 @@ class Feed:
 
     def ended(self, line: int) -> None:
         """All rollouts of a line were delivered, or it failed."""
-        self.rollouts.pop(line, None)
+        self.lines.pop(line, None)
         self.budget.free(line)
         self._freed.set()
 
@@ -96,7 +96,7 @@ class Feed:
                     continue
                 if not await self._fits(unit):
                     return
-                self.rollouts[unit.line] = unit.request.choices
+                self.lines[unit.line] = unit
                 yield unit
         except InputError as error:
             self.fault = error
@@ -141,11 +141,11 @@ class Feed:
             # These are delivered without being asked for; of the others, ask only for what is missing.
             pairs = all_pairs(item.request) if wanted is None else wanted
             if pairs:
-                self.rollouts[item.line] = item.request.choices
+                self.lines[item.line] = item
             wanted = tuple(pair for pair in pairs if pair not in in_flight)
         elif recorded != asked_again and (recorded or self.retry_errors):
             return None
-        return None if wanted == () else Unit(item.line, item.id, item.request, wanted)
+        return None if wanted == () else replace(item, wanted=wanted)
 
     def _bad(self, bad: BadLine) -> None:
         if self.strict:

@@ -1,6 +1,6 @@
 """Parsers of one input line: a JSONL request, an OpenAI Batch line, a bare provider body, or plain text.
 
-Each returns the fields of one request, or raises InputError with the fault and its remedy. The reader puts
+Each returns what the line holds, or raises InputError with the fault and its remedy. The reader puts
 ``FILE:LINE:`` before it. To add an input format, add a parser and a member of InputFormat.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from brimful.errors import InputError
 from brimful.fields import likely
@@ -18,11 +18,24 @@ from brimful.run.input.sources import Source
 
 _LIKELY_PROMPTS = ("text", "input", "question", "instruction", "query", "content", "user", "message")
 _URLS = {"/completions": Mode.COMPLETION, "/chat/completions": Mode.CHAT, "/completion-jobs": Mode.JOB}
+_BATCH_FIELDS = ("method", "url", "body")
 _TEXT_SUFFIXES = (".txt", ".text", ".md")
 _ID_LENGTH = 512
 _NAMES_CHECKED = 32  # of a line without a prompt, for misspellings
 
-Parser = Callable[[bytes], dict[str, Any]]
+
+class Parsed(NamedTuple):
+    """One line."""
+
+    fields: dict[str, Any]
+    """Its fields in order, without the id; of an OpenAI Batch line, what stands beside its request."""
+    id: str | int | float | None = None
+    """None: it states no id."""
+    body: dict[str, Any] | None = None
+    """Of an OpenAI Batch line: the fields of its request."""
+
+
+Parser = Callable[[bytes], Parsed]
 
 
 class InputFormat(StrEnum):
@@ -50,13 +63,13 @@ def detect(source: Source, first: bytes) -> InputFormat:
     return InputFormat.JSONL if text.startswith(b"{") else InputFormat.TEXT
 
 
-def parse_text(data: bytes) -> dict[str, Any]:
+def parse_text(data: bytes) -> Parsed:
     """The whole line is the prompt."""
-    return {"prompt": _decode(data)}
+    return Parsed({"prompt": _decode(data)})
 
 
-def parse_json(data: bytes) -> dict[str, Any]:
-    """The fields of a request, with ``id`` (a string, or missing) and, where the line states it, ``mode``."""
+def parse_json(data: bytes) -> Parsed:
+    """A JSON object. ``body`` holds ``mode`` where a Batch line's url states it."""
     text = _decode(data)
     try:
         line = _DECODER.decode(text)
@@ -71,39 +84,39 @@ def parse_json(data: bytes) -> dict[str, Any]:
             type(line), "a number"
         )
         raise InputError(f'is {kind}; each line must be an object: {{"prompt": …}}')
-    fields = _batch_line(line) if "body" in line and "prompt" not in line else dict(line)
-    fields = {name: value for name, value in fields.items() if value is not None}
-    if "id" in fields:
-        fields["id"] = _id(fields["id"], "custom_id" if "custom_id" in line else "id")
-    if "prompt" not in fields and "messages" not in fields:
+    batch = "body" in line and "prompt" not in line and "messages" not in line
+    id_name = "custom_id" if batch and "custom_id" in line else "id"
+    body = _batch_body(line) if batch else None
+    id = _id(line[id_name], id_name) if line.get(id_name) is not None else None
+    beside = {id_name, *(_BATCH_FIELDS if batch else ())}
+    asked = line if body is None else body
+    if asked.get("prompt") is None and asked.get("messages") is None:
         raise InputError(_no_prompt(line))
-    return fields
+    return Parsed({name: value for name, value in line.items() if name not in beside}, id, body)
 
 
-def _batch_line(line: dict[str, Any]) -> dict[str, Any]:
-    """``{"custom_id", "method", "url", "body"}`` of OpenAI's Batch API."""
+def _batch_body(line: dict[str, Any]) -> dict[str, Any]:
+    """The request of ``{"custom_id", "method", "url", "body"}``, a line of OpenAI's Batch API."""
     body = line["body"]
     if not isinstance(body, dict):
         raise InputError("body: must be an object with the endpoint's request fields")
     if (method := line.get("method", "POST")) != "POST":
         raise InputError(f"method: must be POST, not {method!r}")
-    fields = dict(body)
-    fields["id"] = line.get("custom_id", line.get("id"))
-    if (url := line.get("url")) is not None:
-        known = [mode for end, mode in _URLS.items() if isinstance(url, str) and url.rstrip("/") in (end, "/v1" + end)]
-        if not known:
-            raise InputError(f"url: must be one of {', '.join('/v1' + end for end in _URLS)}, not {url!r}")
-        fields["mode"] = known[0].value
-    return fields
+    if (url := line.get("url")) is None:
+        return body
+    known = [mode for end, mode in _URLS.items() if isinstance(url, str) and url.rstrip("/") in (end, "/v1" + end)]
+    if not known:
+        raise InputError(f"url: must be one of {', '.join('/v1' + end for end in _URLS)}, not {url!r}")
+    return {**body, "mode": known[0].value}
 
 
-def _id(value: Any, name: str) -> str:
+def _id(value: Any, name: str) -> str | int | float:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise InputError(f"{name}: must be a string or a number")
     text = str(value)
     if not text or len(text) > _ID_LENGTH:
         raise InputError(f"{name}: must have 1 to {_ID_LENGTH} characters, not {len(text):,}")
-    return text
+    return value
 
 
 def _no_prompt(line: dict[str, Any]) -> str:

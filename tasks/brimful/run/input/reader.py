@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ from brimful.packing.request_size import check_line, line_profile
 from brimful.packing.units import Unit
 from brimful.profile import Profile
 from brimful.request import Request
+from brimful.run.input.columns import FieldRule
 from brimful.run.input.formats import InputFormat, Parser, detect, parse_json, parse_text
 from brimful.run.input.ids import Ids
 from brimful.run.input.sources import MAX_LINE, RawLine, Source
@@ -29,6 +30,8 @@ class ReadOptions:
     form: InputFormat = InputFormat.AUTO
     defaults: dict[str, Any] = field(default_factory=dict)
     """Request fields of the command line; a line's own fields override them."""
+    passed: tuple[str, ...] = ()
+    """``--pass``: fields of lines that are sent though the profile does not list them."""
     mode: Mode | None = None
     system: str | None = None
     workload: Workload = Workload.BATCH
@@ -64,7 +67,8 @@ class BadLine:
     """A line that makes no request."""
 
     line: int
-    id: str
+    id: str | int | float
+    """As the line gives it; its number if it has none."""
     where: str
     """``FILE:LINE``"""
     message: str
@@ -72,6 +76,8 @@ class BadLine:
     data: bytes
     duplicate: bool
     """The fault is an id that an earlier line has."""
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    """As of a :class:`Unit`, if they are known."""
 
     def __str__(self) -> str:
         return f"{self.where}: {self.message}"
@@ -95,6 +101,7 @@ class Reader:
         self._profile = profile
         # A line too large for one request is split later; only a single rollout must fit.
         self._unbounded = line_profile(profile)
+        self._rule = FieldRule(profile, options.mode, (*options.defaults, *options.passed))
         self._ids = Ids() if ids else None
         self.at_end = False
         """Whether the input was read to its end, not to the limit."""
@@ -128,24 +135,25 @@ class Reader:
         return parse_text if form is InputFormat.TEXT else parse_json
 
     def _item(self, line: int, raw: RawLine, where: str, parse: Parser) -> Unit | BadLine:
-        id = str(line)
+        id: str | int | float = str(line)
         duplicate = False
+        columns: dict[str, Any] = {}
         try:
             if raw.overlong:
                 raise InputError(f"is longer than {MAX_LINE >> 20} MiB; put each request on its own line")
-            fields = parse(raw.data)
-            stated = fields.get("id")
-            id = id if stated is None else stated
+            parsed = parse(raw.data)
+            id = id if parsed.id is None else parsed.id
+            sent, columns = self._rule.split(parsed)
             if self._ids is not None:
-                earlier = self._ids.add_default(line) if stated is None else self._ids.add(id, line)
+                earlier = self._ids.add_default(line) if parsed.id is None else self._ids.add(str(id), line)
                 if earlier is not None:
                     duplicate = True
                     # Several files are numbered as one input, so a bare number could be taken for a line of this file.
                     before = f"line {earlier}" + (f" of the whole input (this is {line})" if line != raw.place else "")
-                    raise InputError(_duplicate(id, before, default=stated is None))
-            return Unit(line, id, self._request(fields, id))
+                    raise InputError(_duplicate(str(id), before, default=parsed.id is None))
+            return Unit(line, str(id), self._request(sent, str(id)), columns=columns, given_id=id)
         except BrimfulError as error:
-            return BadLine(line, id, where, str(error), raw.data, duplicate)
+            return BadLine(line, id, where, str(error), raw.data, duplicate, columns)
 
     def _request(self, fields: dict[str, object], id: str) -> Request:
         options = self._options

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from brimful.errors import InputError
 from brimful.packing.units import Unit
 from brimful.profile import Profile
+from brimful.run.input.field_notes import Carried, UnknownFields
 from brimful.run.input.line_sets import Ranges
 from brimful.run.input.reader import BadLine, Entry, Reader, ReadOptions
-from brimful.run.input.unknown_fields import UnknownFields
 
 _KEPT = 20  # bad lines that are kept
 _SHOWN = 10  # bad lines that a message lists
@@ -33,6 +33,9 @@ class Survey:
     option_faults: set[str] = field(default_factory=set)
     """Messages of ``faults`` that the command's options are to blame for."""
     unknown: UnknownFields = field(default_factory=UnknownFields)
+    """Fields that are sent."""
+    carried: Carried = field(default_factory=Carried)
+    """Columns, which are not sent."""
     rollouts: int = 0
     at_end: bool = True
     """False when ``--limit`` ended it."""
@@ -70,6 +73,7 @@ class Survey:
         if isinstance(item, Unit):
             self.rollouts += item.request.choices
             self.unknown.add(item.request.fields)
+            self.carried.add(item.columns)
             return
         self.bad += 1
         self.bad_lines.add(item.line)

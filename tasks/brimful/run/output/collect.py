@@ -63,12 +63,13 @@ class Collector:
             if not earlier:
                 self._count(item.outcome, item.packed if isinstance(item, Delivered) else 1)
             if isinstance(item, Delivered):
-                of = feed.rollouts.get(item.line)
+                line = feed.lines.get(item.line)
+                of = line.request.choices if line is not None else None
                 if feed.profile.prices and not item.asked_model:  # most probably it was this one
                     item = replace(
                         item, asked_model=str(feed.options.defaults.get("model") or feed.profile.model or "")
                     )
-                for record in rollout_records(item, of):
+                for record in rollout_records(item, line):
                     place = (item.line, record["prompt_index"], record["choice_index"])
                     if place not in new and not self.done.has(*place):
                         new[place] = of or _UNKNOWN
@@ -143,7 +144,11 @@ class Collector:
                 by_request.setdefault(item.outcome.id, []).append(item)
         for items in by_request.values():
             usages = [item.usage for item in items]
-            whole = all(len(item.rollouts) == feed.rollouts.get(item.line) for item in items)
+            lines = [feed.lines.get(item.line) for item in items]
+            whole = all(
+                line is not None and len(item.rollouts) == line.request.choices
+                for item, line in zip(items, lines, strict=True)
+            )
             if whole and all(usage and not usage.get(ESTIMATED) for usage in usages):
                 counted = sum(usage.get("prompt_tokens") or 0 for usage in usages if usage)
                 feed.budget.learn((item.line for item in items), counted)

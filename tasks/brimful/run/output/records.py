@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from brimful.errors import InputError
-from brimful.packing.units import Delivered
+from brimful.packing.units import Delivered, Unit
 from brimful.runtime.json_bytes import encode
 
 _BREAKS = {"\x85".encode(): b"\\u0085", "\u2028".encode(): b"\\u2028", "\u2029".encode(): b"\\u2029"}
@@ -33,23 +33,23 @@ def load_line(data: bytes, where: str) -> dict[str, Any]:
     return record
 
 
-def rollout_records(delivered: Delivered, of: int | None) -> list[dict[str, Any]]:
+def rollout_records(delivered: Delivered, line: Unit | None) -> list[dict[str, Any]]:
     """The records of a delivery.
 
-    ``of``: how many rollouts the line has, which tells a resumed run when it is complete; None when the line was not
-    read yet. ``usage`` is the rollout's share of its request's usage: the shares add up to what the provider counted.
-    ``asked_model`` is there where the provider's name for the model is another. Durations are seconds. ``started_at``
-    and ``ended_at`` are Unix times of the request (``request_id``).
+    ``line``: the line, whose columns are under ``input``; None when it was not read yet. ``of`` is how many rollouts it
+    has, which tells a resumed run when it is complete. ``usage`` is the rollout's share of its request's usage: the
+    shares add up to what the provider counted. ``asked_model`` is there where the provider's name for the model is
+    another. Durations are seconds. ``started_at`` and ``ended_at`` are Unix times of the request (``request_id``).
     """
     outcome = delivered.outcome
     records = []
     for rollout, usage in zip(delivered.rollouts, delivered.rollout_usages(), strict=True):
         record: dict[str, Any] = {
-            "id": delivered.id,
+            "id": line.given_id if line is not None and line.given_id is not None else delivered.id,
             "line": delivered.line,
             "prompt_index": rollout.prompt_index,
             "choice_index": rollout.choice_index,
-            "of": of,
+            "of": line.request.choices if line is not None else None,
             "text": rollout.text,
             "finish_reason": rollout.finish_reason,
             "usage": usage,
@@ -67,6 +67,8 @@ def rollout_records(delivered: Delivered, of: int | None) -> list[dict[str, Any]
             record["asked_model"] = delivered.asked_model
         if outcome.rate_limited:
             record["rate_limited"] = outcome.rate_limited
+        if line is not None and line.columns:
+            record["input"] = line.columns
         records.append(record | _extras(rollout.choice))
     return records
 

@@ -10,9 +10,9 @@ import pytest
 from brimful.errors import BadRequest, InputError
 from brimful.fields import likely
 from brimful.request import Request
+from brimful.run.input.field_notes import UnknownFields
 from brimful.run.input.reader import ReadOptions
 from brimful.run.input.sources import Source
-from brimful.run.input.unknown_fields import UnknownFields
 from brimful.run.prepare import prepare
 from brimful.run.validate import Validation, validate
 from support.runs import PROFILE, options, write_lines
@@ -31,19 +31,36 @@ def test_the_likely_field_of_a_misspelt_name(name: str, meant: str | None) -> No
     assert likely(name) == meant
 
 
-def test_unknown_fields_are_reported(tmp_path: Path) -> None:
+def test_columns_are_told_once_and_misspelt_fields_pointed_out(tmp_path: Path) -> None:
     lines = [{"prompt": "a", "id": f"p{line}", "meta": {"line": line}, "top_k": 5} for line in range(4)]
     path = write_lines(tmp_path / "in.jsonl", [*lines, {"prompt": "b", "max_token": 7}])
     found = _validate(path)
     assert found.notes == [
+        "`meta`, `top_k` and `max_token` are carried through, not sent",
+        "`top_k` is a field of other requests, but acs lists none of that name for this endpoint: --pass top_k sends "
+        "it",
+        "`max_token`: did you mean max_tokens? Rename it, or --pass max_token sends it under its own name",
+    ]
+    assert found.sent == ["prompt", "max_tokens", "model"]
+    assert found.columns[2] == {"name": "max_token", "lines": 1, "likely": "max_tokens"}
+    assert dict(found.rows())["carried"] == "meta, top_k, max_token"
+    prepared = prepare(options(path, out=tmp_path / "out.jsonl"), PROFILE)
+    assert prepared.notes == found.notes
+    prepared.close()
+
+
+def test_fields_that_are_sent_though_unknown_are_reported(tmp_path: Path) -> None:
+    bodies = [{"prompt": "a", "meta": line, "max_token": 7} for line in range(4)]
+    found = _validate(
+        write_lines(tmp_path / "in.jsonl", [{"custom_id": f"{n}", "body": b} for n, b in enumerate(bodies)])
+    )
+    assert found.notes == [
+        "field 'max_token' is unknown to brimful and sent unchanged (4 lines); did you mean max_tokens?",
         "field 'meta' is unknown to brimful and sent unchanged (4 lines); "
         "its value differs between lines, so those lines cannot share a request",
-        "field 'max_token' is unknown to brimful and sent unchanged (1 line); did you mean max_tokens?",
     ]
-    assert found.unknown_fields[1] == {"name": "max_token", "lines": 1, "varies": False, "likely": "max_tokens"}
-    prepared = prepare(options(path, out=tmp_path / "out.jsonl"), PROFILE)
-    assert prepared.notes == ["; ".join(found.notes)]
-    prepared.close()
+    assert found.unknown_fields[0] == {"name": "max_token", "lines": 4, "varies": False, "likely": "max_tokens"}
+    assert found.columns == []
 
 
 @pytest.mark.parametrize(
