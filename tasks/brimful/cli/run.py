@@ -59,6 +59,10 @@ def run(
     strict: Strict = False,
     form: Annotated[str, typer.Option("--format", help="rollouts (one a line) or openai-batch.")] = "rollouts",
     order: Annotated[str, typer.Option(help="Order of the output: completion or input.")] = "completion",
+    keep: Annotated[
+        str,
+        typer.Option(metavar="COLUMNS", help="Columns that the output repeats: all, none, or names (a,b,prompt)."),
+    ] = "all",
     retry_errors: Annotated[
         bool, typer.Option("--retry-errors", help="Sample only the requests that failed before.")
     ] = False,
@@ -94,6 +98,7 @@ def run(
     given = dict(locals())
     from brimful.config import Settings
     from brimful.packing.units import parse_pack
+    from brimful.run.input.columns import Keep
     from brimful.run.launch import DisplayOptions, run_to_end
     from brimful.run.options import RunOptions, parse_choice
     from brimful.run.output.paths import Order, OutputFormat
@@ -103,6 +108,7 @@ def run(
         output=output,
         form=parse_choice(OutputFormat, "--format", form),
         order=parse_choice(Order, "--order", order),
+        keep=Keep.parse(keep),
         pack=parse_pack(pack),
         strict=strict,
         retry_errors=retry_errors,

@@ -11,6 +11,7 @@ from brimful.errors import UsageError
 from brimful.names import Workload
 from brimful.packing.units import PackOption
 from brimful.profile import Profile
+from brimful.run.input.columns import KEEP_ALL, Keep
 from brimful.run.input.reader import ReadOptions
 from brimful.run.output.paths import Order, OutputFormat
 
@@ -23,6 +24,7 @@ class RunOptions:
     output: str
     form: OutputFormat = OutputFormat.ROLLOUTS
     order: Order = Order.COMPLETION
+    keep: Keep = KEEP_ALL
     pack: PackOption = "auto"
     strict: bool = False
     retry_errors: bool = False
@@ -54,6 +56,7 @@ class RunOptions:
             "model": self.read.defaults.get("model", profile.model),
             "system": self.read.system,
             "pass": sorted(self.read.passed) or None,
+            "keep": None if self.keep == KEEP_ALL else str(self.keep),
             **{name: value for name, value in sorted(self.read.defaults.items()) if name != "model"},
         }
 

@@ -67,7 +67,7 @@ class Prepared:
         """Whether nothing is left to ask, as far as that is known."""
         return self.survey is not None and self.files is not None and not self.left
 
-    def feed(self, on_bad: Callable[[BadLine], None]) -> Feed:
+    def feed(self, on_bad: Callable[[BadLine], None], say: Callable[[str], None] = lambda text: None) -> Feed:
         return Feed(
             self.options.read,
             self.profile,
@@ -79,6 +79,7 @@ class Prepared:
             surveyed=self.survey is not None,
             budget=self._budget(),
             on_bad=on_bad,
+            say=say,
             store=self.files.digests.store if self.files is not None else lambda: None,
         )
 
@@ -151,7 +152,9 @@ def _survey(prepared: Prepared, files: RunFiles, changes: InputChanges, say: Cal
         notes.append(f"and {found.bad - len(shown):,} more bad lines: see {files.paths.errors}")
     if unknown := found.unknown.notes(3):
         notes.append("; ".join(unknown))
-    notes.extend(found.carried.notes(profile))
+    notes.extend(found.carried.new_notes(profile))
+    if lacking := found.carried.lacks(options.keep.names):
+        notes.append(f"--keep: no line has {' or '.join(map(repr, lacking))}")
     if unpackable > 1 and options.pack != "off":
         notes.append(
             f"{unpackable:,} lines set no max_tokens, and {profile.name} takes such prompts one a request: they are "

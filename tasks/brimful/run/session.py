@@ -39,9 +39,15 @@ class Session:
         self._display = display
         self._check_fleet = check_fleet
         self._collector = Collector(
-            prepared.sink, prepared.done, prepared.counts, prepared.errors, display.say, self._provider_stopped
+            prepared.sink,
+            prepared.done,
+            prepared.counts,
+            prepared.errors,
+            display.say,
+            self._provider_stopped,
+            prepared.options.keep,
         )
-        self._feed = prepared.feed(self._collector.take_bad)
+        self._feed = prepared.feed(self._collector.take_bad, display.say)
         self._totals = Totals(prepared, self._collector, self._feed, clock)
         self._driver: Driver | None = None
         self._work: asyncio.Task[None] | None = None
@@ -204,6 +210,9 @@ class Session:
 
     async def _drive(self, driver: Driver) -> None:
         recovered = await driver.recover()
+        lines = {item.line for item in recovered.delivered} | {line for line, _, _ in recovered.outstanding}
+        if lines and not await self._feed.look_up(lines):
+            return  # interrupted while a stream was read: Redis keeps what was recovered
         self._collector.take(recovered.delivered, self._feed, earlier=True)
         self._totals.resumed = self._prepared.counts.rollouts
         self._unmetered_before += recovered.unmetered_tokens

@@ -7,6 +7,7 @@ gives out a line only when the tokens it may use still fit.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, replace
 
@@ -27,7 +28,7 @@ _LINES_PER_YIELD = 256  # of a file, before other tasks of the event loop run
 
 @dataclass
 class Feed:
-    """Iterate over :meth:`units`; report each finished line to :meth:`ended`."""
+    """Iterate over :meth:`units`; report what came of them to :meth:`failed` and :meth:`settle`."""
 
     options: ReadOptions
     profile: Profile
@@ -40,6 +41,8 @@ class Feed:
     """A first pass has checked the input, which can be read twice."""
     budget: Budget
     on_bad: Callable[[BadLine], None]
+    say: Callable[[str], None]
+    """Told of a stream's columns."""
     store: Callable[[], None]
     """Writes the digests of the lines read so far. Called before any of them is given out."""
 
@@ -48,8 +51,14 @@ class Feed:
         self._in_flight: dict[int, set[tuple[int, int]]] = {}
         self._freed = asyncio.Event()
         self.lines: dict[int, Unit] = {}
-        """Lines that were given out and have not ended."""
+        """Lines of which rollouts are in flight."""
         self._seen = Survey()
+        self._failed: dict[int, set[tuple[int, int]]] = {}
+        """Rollouts that failed, of lines of which others are in flight."""
+        self._source: AsyncIterator[Entry] | None = None
+        self._ahead: deque[Entry] = deque()
+        """Entries of a stream that were read ahead of being given out."""
+        self._reading: asyncio.Task[None] | None = None
         self.at_end = False
         self.stopped = False
         self.fault: InputError | None = None
@@ -60,10 +69,26 @@ class Feed:
         for line, prompt, choice in in_flight:
             self._in_flight.setdefault(line, set()).add((prompt, choice))
 
+    async def look_up(self, lines: set[int]) -> bool:
+        """Read lines of which an earlier try has asked for rollouts, for :attr:`lines`. Call it before units.
+
+        Returns False if it was stopped meanwhile, which matters to a stream that stalls. Raises InputError.
+        """
+        self._reading = asyncio.create_task(self._look_up(set(lines)))
+        try:
+            await self._reading
+        except asyncio.CancelledError:
+            if not self.stopped:
+                self._reading.cancel()
+                raise
+        return not self.stopped
+
     def stop(self) -> None:
         """Give out nothing more."""
         self.stopped = True
         self._freed.set()
+        if self._reading is not None:
+            self._reading.cancel()
 
     @property
     def requests(self) -> int:
@@ -79,16 +104,26 @@ class Feed:
         """The error of a stream without a good line. The first pass refuses such a file."""
         return self._seen.unusable() if not self.surveyed and self.at_end else None
 
-    def ended(self, line: int) -> None:
-        """All rollouts of a line were delivered, or it failed."""
-        self.lines.pop(line, None)
+    def failed(self, line: int, wanted: tuple[tuple[int, int], ...]) -> None:
+        """These rollouts of a line have failed; without any, all of them."""
+        unit = self.lines.get(line)
+        self._failed.setdefault(line, set()).update(wanted or (all_pairs(unit.request) if unit is not None else ()))
         self.budget.free(line)
         self._freed.set()
+
+    def settle(self, line: int) -> None:
+        """Forget the line if nothing more of it can come. Call it when some of it was delivered or has failed."""
+        unit, failed = self.lines.get(line), len(self._failed.get(line, ()))
+        if unit is None or self.done.count(line, unit.request) + failed >= unit.request.choices:
+            self.lines.pop(line, None)
+            self._failed.pop(line, None)
+            self.budget.free(line)
+            self._freed.set()
 
     async def units(self) -> AsyncIterator[Unit]:
         """For the driver. Ends early when stopped, when the budget is reached, and at an error (see ``fault``)."""
         try:
-            async for entry in self._entries():
+            async for entry in self._remaining():
                 if self.stopped:
                     return
                 unit = self._next(entry)
@@ -114,10 +149,46 @@ class Feed:
             async for batch in batches_in_thread(entries):
                 for entry in batch:
                     self._observe(entry)
+                    self._seen.add(entry, self.options)
                 self.store()
+                for note in self._seen.carried.new_notes(self.profile):
+                    self.say(note)
                 for entry in batch:
                     yield entry
         self.at_end = self._reader.at_end
+
+    async def _remaining(self) -> AsyncIterator[Entry]:
+        """What was read ahead, then the rest."""
+        while self._ahead:
+            yield self._ahead.popleft()
+        self._source = self._source or self._entries()
+        async for entry in self._source:
+            yield entry
+
+    async def _look_up(self, lines: set[int]) -> None:
+        if self.options.repeatable:
+            reader = Reader(self.options, self.profile, ids=False)
+            for place, entry in enumerate(reader.entries(lambda line: line not in lines)):
+                if place % _LINES_PER_YIELD == 0:
+                    await asyncio.sleep(0)
+                if self._looked_up(entry, lines):
+                    return
+            return
+        # A stream is read once: what is still to be asked for is held, and that is little before lines in flight.
+        self._source = self._entries()
+        async for entry in self._source:
+            if not self.done.complete(entry.line):
+                self._ahead.append(entry)
+            if self._looked_up(entry, lines):
+                return
+
+    def _looked_up(self, entry: Entry, lines: set[int]) -> bool:
+        """Whether that was the last of the lines."""
+        if entry.line in lines:
+            lines.discard(entry.line)
+            if isinstance(entry.item, Unit):
+                self.lines[entry.line] = entry.item
+        return not lines
 
     def _observe(self, entry: Entry) -> None:
         if self.changes is not None:
@@ -126,8 +197,6 @@ class Feed:
                 raise error
 
     def _next(self, entry: Entry) -> Unit | None:
-        if not self.surveyed:
-            self._seen.add(entry, self.options)
         item = entry.item
         if item is None:
             return None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
@@ -82,6 +82,7 @@ class Carried:
         self.lines: dict[str, int] = {}
         """Lines by column."""
         self._more = False
+        self._told: set[str] = set()
 
     def add(self, columns: Mapping[str, Any]) -> None:
         for name in columns:
@@ -90,16 +91,23 @@ class Carried:
             else:
                 self._more = True
 
-    def notes(self, profile: Profile) -> list[str]:
-        """One message about all columns, and one about each that may be meant to be sent."""
-        if not self.lines:
+    def new_notes(self, profile: Profile) -> list[str]:
+        """:meth:`notes` about columns that no earlier call has told of."""
+        new = [name for name in self.lines if name not in self._told]
+        self._told.update(new)
+        return self.notes(profile, new)
+
+    def notes(self, profile: Profile, names: Iterable[str] | None = None) -> list[str]:
+        """One message about all columns, or these, and one about each that may be meant to be sent."""
+        columns = list(self.lines if names is None else names)
+        if not columns:
             return []
-        names = [f"`{_short(name)}`" for name in self.lines]
-        if (rest := len(names) - _COLUMNS_SHOWN) > 0:
-            names[_COLUMNS_SHOWN:] = [f"{rest:,}{' or more' if self._more else ''} others"]
-        listed = names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
-        notes = [f"{listed} {'is' if len(names) == 1 else 'are'} carried through, not sent"]
-        for name in self.lines:
+        shown = [f"`{_short(name)}`" for name in columns]
+        if (rest := len(shown) - _COLUMNS_SHOWN) > 0:
+            shown[_COLUMNS_SHOWN:] = [f"{rest:,}{' or more' if self._more else ''} others"]
+        listed = shown[0] if len(shown) == 1 else ", ".join(shown[:-1]) + " and " + shown[-1]
+        notes = [f"{listed} {'is' if len(shown) == 1 else 'are'} carried through, not sent"]
+        for name in columns:
             sent = f"--pass {shlex.quote(name)} sends it"
             if name in KNOWN:
                 notes.append(
@@ -109,6 +117,10 @@ class Carried:
             elif meant := likely(name, _taken(profile)):
                 notes.append(f"`{_short(name)}`: did you mean {meant}? Rename it, or {sent} under its own name")
         return notes
+
+    def lacks(self, names: Iterable[str]) -> list[str]:
+        """Those that no line has, as far as columns are counted and a request has no such field."""
+        return [name for name in names if not self._more and name not in self.lines and name not in KNOWN]
 
     def as_json(self, profile: Profile) -> list[dict[str, Any]]:
         taken = _taken(profile)

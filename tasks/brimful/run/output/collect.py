@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 
 from brimful.dispatch.outcomes import attempts_since
 from brimful.outcome import Cause, Outcome
-from brimful.packing.units import Delivered, Failed
+from brimful.packing.units import Delivered, Failed, Unit
 from brimful.packing.usage import ESTIMATED
 from brimful.run.display.stats import Counts, Histogram, Recent
+from brimful.run.input.columns import KEEP_ALL, Keep
 from brimful.run.input.feed import Feed
 from brimful.run.input.reader import BadLine
 from brimful.run.output.done_index import DoneIndex
@@ -33,11 +34,12 @@ class Collector:
     say: Callable[[str], None]
     on_end: Callable[[str, str], None]
     """Called with cause and message when the provider refuses everything from now on: ``key_refused``, ``budget``."""
+    keep: Keep = KEEP_ALL
 
     def __post_init__(self) -> None:
         self._outcomes = Recent()
         self._unrecorded = 0
-        self._undecided: list[Failed] | None = []
+        self._undecided: list[tuple[Failed, Unit | None]] | None = []
         self._began = time.time()
         self.waiting_s, self.provider_s, self.retrying_s = Histogram(), Histogram(), Histogram()
         self.provider_sum_s = 0.0
@@ -69,7 +71,7 @@ class Collector:
                     item = replace(
                         item, asked_model=str(feed.options.defaults.get("model") or feed.profile.model or "")
                     )
-                for record in rollout_records(item, line):
+                for record in rollout_records(item, line, self.keep):
                     place = (item.line, record["prompt_index"], record["choice_index"])
                     if place not in new and not self.done.has(*place):
                         new[place] = of or _UNKNOWN
@@ -86,10 +88,9 @@ class Collector:
             self.record_undecided()
         for item in batch:
             if isinstance(item, Failed):
-                self._fail(item)
-                feed.ended(item.line)
-            elif self.done.complete(item.line):
-                feed.ended(item.line)
+                self._fail(item, feed.lines.get(item.line))
+                feed.failed(item.line, item.wanted)
+            feed.settle(item.line)
 
     @property
     def undecided(self) -> int:
@@ -104,8 +105,8 @@ class Collector:
     def record_undecided(self) -> None:
         """Record them: the provider has sampled something, or the run is over. Raises FleetError."""
         undecided, self._undecided = self._undecided, None
-        for failed in undecided or ():
-            self._record(failed)
+        for failed, line in undecided or ():
+            self._record(failed, line)
 
     def drop_undecided(self) -> None:
         """The next try asks for these lines again."""
@@ -114,23 +115,23 @@ class Collector:
     def take_bad(self, bad: BadLine) -> None:
         """Record a bad line of the input. Raises FleetError."""
         if self.errors is not None:
-            self.errors.write_bad(bad)
+            self.errors.write_bad(bad, self.keep)
         else:
             self._unrecorded += 1
             self.say(str(bad))
 
-    def _fail(self, failed: Failed) -> None:
+    def _fail(self, failed: Failed, line: Unit | None) -> None:
         cause, message = failed.failure.cause, failed.failure.message
         if cause in (Cause.KEY_REFUSED, Cause.BUDGET):
             self.on_end(cause.value, message)  # not the request's fault: the next try asks again
         elif failed.failure.permanent and self._undecided is not None:
-            self._undecided.append(failed)
+            self._undecided.append((failed, line))
         else:
-            self._record(failed)
+            self._record(failed, line)
 
-    def _record(self, failed: Failed) -> None:
+    def _record(self, failed: Failed, line: Unit | None) -> None:
         if self.errors is not None:
-            self.errors.write_failed(failed)
+            self.errors.write_failed(failed, line, self.keep)
         else:
             self._unrecorded += 1
             failure = failed.failure

@@ -41,6 +41,10 @@ class DoneIndex:
     def started(self, line: int) -> bool:
         return line in self._partial or line in self._complete
 
+    def count(self, line: int, request: Request) -> int:
+        """How many rollouts of the line are there."""
+        return request.choices if line in self._complete else len(self._partial.get(line, ()))
+
     def has(self, line: int, prompt: int, choice: int) -> bool:
         return line in self._complete or (prompt, choice) in self._partial.get(line, ())
 

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from brimful.errors import InputError
-from brimful.packing.units import Failed
+from brimful.packing.units import Failed, Unit
+from brimful.run.input.columns import KEEP_ALL, Keep
 from brimful.run.input.line_sets import LineSet
 from brimful.run.input.reader import BadLine
 from brimful.run.output.done_index import DoneIndex, all_pairs
 from brimful.run.output.jsonl import RecordFile, mend, scan
-from brimful.run.output.records import load_line
+from brimful.run.output.records import given_id, load_line
 from brimful.runtime.atomic import atomic_write
 
 BAD_INPUT = "bad_input"
@@ -61,8 +62,8 @@ class ErrorsFile:
             for record, _ in scan(self.path):
                 self._count(record)
 
-    def write_bad(self, bad: BadLine) -> None:
-        """Record a bad line. Raises FleetError."""
+    def write_bad(self, bad: BadLine, keep: Keep = KEEP_ALL) -> None:
+        """Record a bad line with the kept ones of its columns, as far as they are known. Raises FleetError."""
         text = bad.data[:_BAD_LINE_KEPT].decode("utf-8", "replace")
         try:
             request: Any = json.loads(text)
@@ -77,17 +78,19 @@ class ErrorsFile:
                 "attempts": 0,
                 "request": request,
                 "at": round(time.time(), 3),
+                **keep.of_columns(bad.columns),
             }
         )
 
-    def write_failed(self, failed: Failed) -> None:
-        """Record a failure. Raises FleetError."""
-        outcome, failure, request = failed.outcome, failed.failure, failed.request
+    def write_failed(self, failed: Failed, line: Unit | None = None, keep: Keep = KEEP_ALL) -> None:
+        """Record a failure. ``line``: its line, of which ``keep`` says what is repeated; None when it was not read.
+        Raises FleetError."""
+        outcome, failure, request = failed.outcome, failed.failure, failed.request or (line and line.request)
         wanted = failed.wanted or (tuple(all_pairs(request)) if request else ())
         asked = {name: value for name, value in request.as_message().items() if name != "id"} if request else None
         self._write(
             {
-                "id": failed.id,
+                "id": failed.id if line is None else given_id(line),
                 "line": failed.line,
                 "cause": failure.cause.value,
                 "message": failure.message,
@@ -100,6 +103,7 @@ class ErrorsFile:
                 "retries": outcome.retries,
                 "request_id": outcome.id,
                 "at": round(outcome.ended_at or time.time(), 3),
+                **(keep.of_columns(line.columns) if line is not None else {}),
             }
         )
 

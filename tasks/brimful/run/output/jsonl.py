@@ -1,7 +1,7 @@
 """JSONL files that a run appends to and resumes from, and standard output.
 
-Each batch is one write, and :meth:`RecordFile.sync` makes it durable. What a crash leaves of a batch, :func:`mend`
-removes before the run goes on.
+A batch is one write, or several if it is large, and :meth:`RecordFile.sync` makes it durable. :func:`mend` removes the
+torn line that a crash leaves, before the run goes on.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from brimful.errors import FleetError, InputError, UsageError
 from brimful.run.output.records import dump_line, load_line
 from brimful.runtime.atomic import sync_directory
 
+_CHUNK = 4 << 20  # bytes
 _HEAD = b'{"id":'  # of every record
 
 
@@ -59,7 +60,6 @@ class RecordFile:
         """Append all of them, or none. Raises FleetError."""
         if not records:
             return
-        data = b"".join(map(dump_line, records))
         with self._mutex:
             try:
                 if self._fd is None:
@@ -69,11 +69,10 @@ class RecordFile:
                 self._synced = False
                 end = os.lseek(self._fd, 0, os.SEEK_END)
                 try:
-                    _write_all(self._fd, data)
+                    self._end = end + _write_records(self._fd, records)
                 except OSError:
                     os.ftruncate(self._fd, end)  # a full disk takes half a line
                     raise
-                self._end = end + len(data)
             except OSError as error:
                 raise self._error(error) from None
 
@@ -222,6 +221,19 @@ def mend(path: Path) -> int:
                 return 0
         file.truncate(keep)
         return size - keep
+
+
+def _write_records(fd: int, records: list[dict[str, Any]]) -> int:
+    """In chunks, since each record may repeat large columns. Returns the bytes written."""
+    size, held, waiting = 0, 0, []
+    for record in records:
+        waiting.append(line := dump_line(record))
+        size, held = size + len(line), held + len(line)
+        if held > _CHUNK:
+            _write_all(fd, b"".join(waiting))
+            held, waiting = 0, []
+    _write_all(fd, b"".join(waiting))
+    return size
 
 
 def _write_all(fd: int, data: bytes) -> None:

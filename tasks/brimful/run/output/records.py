@@ -8,6 +8,7 @@ from typing import Any
 
 from brimful.errors import InputError
 from brimful.packing.units import Delivered, Unit
+from brimful.run.input.columns import KEEP_ALL, Keep
 from brimful.runtime.json_bytes import encode
 
 _BREAKS = {"\x85".encode(): b"\\u0085", "\u2028".encode(): b"\\u2028", "\u2029".encode(): b"\\u2029"}
@@ -33,11 +34,11 @@ def load_line(data: bytes, where: str) -> dict[str, Any]:
     return record
 
 
-def rollout_records(delivered: Delivered, line: Unit | None) -> list[dict[str, Any]]:
+def rollout_records(delivered: Delivered, line: Unit | None, keep: Keep = KEEP_ALL) -> list[dict[str, Any]]:
     """The records of a delivery.
 
-    ``line``: the line, whose columns are under ``input``; None when it was not read yet. ``of`` is how many rollouts it
-    has, which tells a resumed run when it is complete. ``usage`` is the rollout's share of its request's usage: the
+    ``line``: the line, of which ``keep`` says what is repeated; None when it was not read. ``of`` is how many rollouts
+    it has, which tells a resumed run when it is complete. ``usage`` is the rollout's share of its request's usage: the
     shares add up to what the provider counted. ``asked_model`` is there where the provider's name for the model is
     another. Durations are seconds. ``started_at`` and ``ended_at`` are Unix times of the request (``request_id``).
     """
@@ -45,7 +46,7 @@ def rollout_records(delivered: Delivered, line: Unit | None) -> list[dict[str, A
     records = []
     for rollout, usage in zip(delivered.rollouts, delivered.rollout_usages(), strict=True):
         record: dict[str, Any] = {
-            "id": line.given_id if line is not None and line.given_id is not None else delivered.id,
+            "id": delivered.id if line is None else given_id(line),
             "line": delivered.line,
             "prompt_index": rollout.prompt_index,
             "choice_index": rollout.choice_index,
@@ -67,10 +68,15 @@ def rollout_records(delivered: Delivered, line: Unit | None) -> list[dict[str, A
             record["asked_model"] = delivered.asked_model
         if outcome.rate_limited:
             record["rate_limited"] = outcome.rate_limited
-        if line is not None and line.columns:
-            record["input"] = line.columns
+        if line is not None:
+            record |= keep.of_line(line, rollout.prompt_index)
         records.append(record | _extras(rollout.choice))
     return records
+
+
+def given_id(line: Unit) -> str | int | float:
+    """The line's id with its own type."""
+    return line.id if line.given_id is None else line.given_id
 
 
 def _extras(choice: Mapping[str, Any]) -> dict[str, Any]:
