@@ -1,11 +1,10 @@
-"""Output formats: OpenAI Batch files, Parquet, and the input's order."""
+"""Output formats: OpenAI Batch files, outputs that are refused, and the input's order."""
 
 from __future__ import annotations
 
 import random
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 from openai.types import Completion
 from openai.types.chat import ChatCompletion
@@ -16,8 +15,9 @@ from brimful.outcome import Cause, Failure
 from brimful.run.output.order import is_ordered, write_ordered
 from brimful.run.output.paths import Order, OutputFormat
 from brimful.run.output.records import dump_line
+from brimful.run.prepare import prepare
 from support.fake_driver import FakeDriver
-from support.runs import options, records, run, write_lines
+from support.runs import PROFILE, options, records, run, write_lines
 
 
 def test_openai_batch_files_fit_openai_s_types(tmp_path: Path) -> None:
@@ -62,26 +62,16 @@ def test_openai_batch_lines_of_a_chat_fit_openai_s_types(tmp_path: Path) -> None
     assert body.choices[0].message.content == "1/0/0"
 
 
-def test_a_parquet_output_has_a_row_per_rollout(tmp_path: Path) -> None:
-    source = write_lines(tmp_path / "in.txt", [f"prompt {line}" for line in range(30)])
-    out = tmp_path / "out.parquet"
-    texts = {1: "\ud800x", 2: "a\u2028b", 3: "🙂"}
-    asked = options(source, out=out)
-    run(asked, FakeDriver(lambda unit, *_: texts.get(unit.line, "t"), die_after=10, reverse=True))
-    assert not out.exists()
-    summary = run(asked, FakeDriver(lambda unit, *_: texts.get(unit.line, "t"), reverse=True))
-    assert summary is not None
-    table = pq.read_table(out).to_pylist()
-    assert [row["line"] for row in table] == list(range(1, 31))
-    assert [row["text"] for row in table[:4]] == ["\ufffdx", "a\u2028b", "🙂", "t"]
-    assert sum(row["prompt_tokens"] + row["completion_tokens"] for row in table) == summary.tokens
-    assert run(asked).resumed == 30  # type: ignore[union-attr]
-
-
 def test_outputs_that_cannot_be_are_refused(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "in.txt", ["a"])
     with pytest.raises(UsageError, match="is not a table"):
         run(options(source, out=tmp_path / "out.parquet", form=OutputFormat.OPENAI_BATCH))
+    for name in ("out.csv", "out.TSV"):
+        with pytest.raises(UsageError, match=rf"is not a table; .* not end in {name[3:].lower()}"):
+            run(options(source, out=tmp_path / name, form=OutputFormat.OPENAI_BATCH))
+    for suffix in (".xlsx", ".arrow", ".sqlite3", ".Yaml"):
+        with pytest.raises(UsageError, match=rf"{suffix} files cannot be written; name a .jsonl, .csv, .tsv or .parqu"):
+            run(options(source, out=tmp_path / f"out{suffix}"))
     with pytest.raises(UsageError, match="--order input needs a file"):
         run(options(source, out="-", order=Order.INPUT))
     with pytest.raises(UsageError, match="would overwrite the input"):
@@ -94,6 +84,33 @@ def test_outputs_that_cannot_be_are_refused(tmp_path: Path) -> None:
     run(options(source, out=out))
     with pytest.raises(UsageError, match='format was "rollouts" and is "openai-batch"'):
         run(options(source, out=out, form=OutputFormat.OPENAI_BATCH))
+
+
+def test_openai_batch_files_repeat_what_stands_beside_the_request(tmp_path: Path) -> None:
+    lines = [
+        {"custom_id": 7, "body": {"prompt": "a", "n": 2}, "answer": "4"},
+        {"custom_id": "x", "body": {"prompt": "b"}},
+    ]
+    source, out = write_lines(tmp_path / "in.jsonl", [*lines, {**lines[0], "custom_id": 8}]), tmp_path / "out.jsonl"
+    fault = Failure(Cause.BAD_REQUEST, "400: no", 400, permanent=True)
+    driver = FakeDriver(lambda unit, *_: fault if unit.id == "8" else "t")
+    run(options(source, out=out, form=OutputFormat.OPENAI_BATCH), driver)
+    first, second = records(out)
+    assert (first["custom_id"], first["brimful"]) == (7, {"input": {"answer": "4"}})
+    assert len(first["response"]["body"]["choices"]) == 2
+    assert "brimful" not in second
+    (error,) = records(tmp_path / "out.jsonl.errors.jsonl")
+    assert (error["custom_id"], error["brimful"]) == (8, {"input": {"answer": "4"}})
+
+
+def test_names_that_hold_json_lines_are_written(tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "in.txt", ["a"])
+    for name in ("out", "out.ndjson", "results-v2.1", "out.v2"):
+        run(options(source, out=tmp_path / name))
+        assert len(records(tmp_path / name)) == 1
+    prepared = prepare(options(source, out=tmp_path / "out.json"), PROFILE)
+    prepared.close()
+    assert prepared.notes == [f"{tmp_path / 'out.json'} gets one JSON object a line, as a .jsonl file does"]
 
 
 def test_a_rollouts_file_is_sorted_with_bounded_memory(tmp_path: Path) -> None:

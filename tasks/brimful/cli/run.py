@@ -42,7 +42,9 @@ def run(
     ],
     output: Annotated[
         str,
-        typer.Option("--output", "-o", metavar="OUT", help="Where rollouts go: .jsonl or .parquet; - is stdout."),
+        typer.Option(
+            "--output", "-o", metavar="OUT", help="Where rollouts go: .jsonl, .csv, .tsv or .parquet; - is stdout."
+        ),
     ],
     model: Model = None,
     n: N = None,

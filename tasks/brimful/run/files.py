@@ -21,9 +21,9 @@ from brimful.run.output.convert import convert
 from brimful.run.output.done_index import DoneIndex
 from brimful.run.output.errors_file import ErrorsFile
 from brimful.run.output.jsonl import RecordFile, mend, scan
-from brimful.run.output.parquet import check_parquet
 from brimful.run.output.paths import Order, OutputFormat, RunPaths
 from brimful.run.output.sidecar import Sidecar
+from brimful.run.output.tables.parquet_file import check_parquet
 
 _LARGE = 100 << 20  # bytes of a rollouts file whose conversion takes a while
 _NOTE_S = 5.0
@@ -37,14 +37,16 @@ class RunFiles:
         """Raises UsageError and InputError naming what is wrong, where, and the way out."""
         self.paths = paths = RunPaths(Path(options.output), options.form)
         paths.check([source.path for source in options.read.sources])
+        if paths.table and options.form is not OutputFormat.ROLLOUTS:
+            raise UsageError(
+                f"--format {options.form.value} is not a table; name an output that does not end in {paths.suffix}"
+            )
         if paths.parquet:
-            if options.form is not OutputFormat.ROLLOUTS:
-                raise UsageError(
-                    f"--format {options.form.value} is not a table; name an output that does not end in .parquet"
-                )
             check_parquet()
         self.notes: list[str] = []
         """Messages for the user."""
+        if paths.suffix in (".json", ".txt"):
+            self.notes.append(f"{paths.output} gets one JSON object a line, as a .jsonl file does")
         self.sink = RecordFile(paths.rollouts)
         self.errors = ErrorsFile(paths.failures)
         self.done, self.counts = DoneIndex(), Counts()
@@ -69,7 +71,7 @@ class RunFiles:
         self.discard_failures = False
         """The recorded failures are of other parameters, with which nothing was sampled."""
         try:
-            form = "parquet" if paths.parquet else options.form.value
+            form = paths.suffix[1:] if paths.table else options.form.value
             self.sidecar = self._load_sidecar({**options.parameters(profile), "format": form})
             self._load_records()
         except BaseException:

@@ -3,5 +3,5 @@
 Imported by the top files of ``run``, by ``run.input``, ``run.display`` and ``run.report``. A run appends to the
 *rollouts file* (one JSON line per rollout, as they come) and the *failures file*, and resumes from them. Where the user
 asked for another order or format, OUT is made from them at the end. To add an output format: a member of OutputFormat
-(``paths``), a writer like ``parquet``, and a branch in ``convert``.
+(``paths``), a writer like ``openai_batch``, and a branch in ``convert``.
 """

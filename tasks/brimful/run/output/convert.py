@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from brimful.run.output.jsonl import scan
 from brimful.run.output.openai_batch import write_openai_batch, write_openai_errors
 from brimful.run.output.order import is_ordered, ordered, write_ordered
 from brimful.run.output.paths import OutputFormat, RunPaths
+from brimful.run.output.tables.csv_file import write_csv
+from brimful.run.output.tables.layout import layout
+from brimful.run.output.tables.parquet_file import write_parquet
 
 
 def convert(paths: RunPaths, *, input_order: bool) -> None:
@@ -13,10 +17,12 @@ def convert(paths: RunPaths, *, input_order: bool) -> None:
         if paths.rollouts.exists():
             write_openai_batch(ordered(paths.rollouts), paths.output)
         write_openai_errors(paths.failures, paths.errors)
-    elif paths.parquet:
+    elif paths.table:
         if paths.rollouts.exists():
-            from brimful.run.output.parquet import write_parquet
-
-            write_parquet(ordered(paths.rollouts), paths.output)
+            columns = layout(record for record, _ in scan(paths.rollouts))
+            if paths.parquet:
+                write_parquet(ordered(paths.rollouts), columns, paths.output)
+            else:
+                write_csv(ordered(paths.rollouts), columns, paths.output)
     elif input_order and paths.rollouts.exists() and not is_ordered(paths.rollouts):
         write_ordered(paths.rollouts)

@@ -1,7 +1,8 @@
 """``--format openai-batch``: the output and error files of OpenAI's Batch API.
 
 One line per request, in the input's order: ``{"id", "custom_id", "response": {"status_code", "request_id", "body"},
-"error"}``. The body is a Completion or a ChatCompletion. A request is left out until all its rollouts are there.
+"error"}``, and ``"brimful": {"input"}`` where the line has columns. The body is a Completion or a ChatCompletion. A
+request is left out until all its rollouts are there.
 Source: platform.openai.com, Batch API, "Retrieve the results".
 """
 
@@ -22,7 +23,8 @@ def write_openai_batch(records: Iterable[dict[str, Any]], path: Path) -> None:
     """``records`` come by line, prompt and choice. Raises FleetError."""
     with atomic_write(path) as file:
         for _, of_line in groupby(records, key=lambda record: record["line"]):
-            group = list(of_line)
+            first, *rest = of_line
+            group = [first, *({**record, "input": None} for record in rest)]  # its columns are held once
             of = group[0].get("of")
             if of is None or len(group) >= of:
                 file.write(dump_line(_response(group)))
@@ -75,9 +77,11 @@ def _error(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _line(record: dict[str, Any], response: dict[str, Any] | None, error: dict[str, Any] | None) -> dict[str, Any]:
+    beside = {"brimful": {"input": record["input"]}} if record.get("input") else {}
     return {
         "id": f"batch_req_{record['line']:012d}",
         "custom_id": record["id"],
         "response": response,
         "error": error,
+        **beside,
     }

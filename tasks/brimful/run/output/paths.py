@@ -11,6 +11,10 @@ from pathlib import Path
 
 from brimful.errors import UsageError
 
+_LINES = ("", ".jsonl", ".ndjson", ".jsonlines", ".json", ".txt", ".out")
+"""Suffixes under which JSON lines are written."""
+_FOREIGN = (".7z", ".bz2", ".h5", ".hdf5", ".mp3", ".mp4", ".sqlite3")
+
 
 class OutputFormat(StrEnum):
     """``--format``"""
@@ -34,13 +38,22 @@ class RunPaths:
     form: OutputFormat = OutputFormat.ROLLOUTS
 
     @property
+    def suffix(self) -> str:
+        return self.output.suffix.lower()
+
+    @property
+    def table(self) -> bool:
+        """Whether the name makes it a table, with one row a rollout."""
+        return self.suffix in (".parquet", ".csv", ".tsv")
+
+    @property
     def parquet(self) -> bool:
-        return self.output.suffix == ".parquet"
+        return self.suffix == ".parquet"
 
     @property
     def converted(self) -> bool:
         """Whether OUT is made from the rollouts file at the end of a try, instead of being that file."""
-        return self.parquet or self.form is not OutputFormat.ROLLOUTS
+        return self.table or self.form is not OutputFormat.ROLLOUTS
 
     @property
     def rollouts(self) -> Path:
@@ -93,9 +106,15 @@ class RunPaths:
             raise UsageError(f"-o {self.output}: there is no directory {folder}; make it first: mkdir -p {folder}")
         if not os.access(folder, os.W_OK) or (self.output.exists() and not os.access(self.output, os.W_OK)):
             raise UsageError(f"-o {self.output}: is not writable; choose another place")
-        if self.output.suffix in (".gz", ".zst"):
+        if self.suffix in (".gz", ".zst"):
             raise UsageError(
                 f"-o {self.output}: a run cannot resume from a compressed output; leave {self.output.suffix} out"
+            )
+        # A suffix with a digit may be part of a name: results-v2.1.
+        if not self.table and self.suffix not in _LINES and (self.suffix[1:].isalpha() or self.suffix in _FOREIGN):
+            raise UsageError(
+                f"-o {self.output}: {self.output.suffix} files cannot be written; name a .jsonl, .csv, .tsv or "
+                ".parquet file"
             )
         for name in inputs:
             if name != "-" and any(mine.exists() and os.path.samefile(mine, name) for mine in self.all):
