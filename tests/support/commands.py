@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import psutil
 
@@ -38,11 +38,16 @@ def brimful(
 class Running:
     """A ``brimful`` command in the background. All processes that it has started are ended with it."""
 
-    def __init__(self, *arguments: str | Path, **env: str) -> None:
+    def __init__(self, *arguments: str | Path, stdin: Path | None = None, **env: str) -> None:
+        """``stdin``: a file to read; None: nothing."""
+        with open(stdin or os.devnull, "rb") as file:
+            self._start(arguments, file, env)
+
+    def _start(self, arguments: tuple[str | Path, ...], stdin: IO[bytes], env: dict[str, str]) -> None:
         self.process = subprocess.Popen(
             command(*arguments),
             env=environment(**env),
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -37,6 +37,7 @@ class StrictGateway:
         self.most_in_window = 0
         self.statuses: Counter[int] = Counter()
         self.prompts: Counter[str] = Counter()
+        self.fields: set[str] = set()
         self.keys: set[str] = set()
         self.slot_seconds = 0.0
         self.random = random.Random(options.seed)
@@ -64,6 +65,7 @@ class StrictGateway:
         self.peak_active = max(self.peak_active, self.active)
         try:
             body = await request.json()
+            self.fields.update(body)
             prompts = body["prompt"] if isinstance(body["prompt"], list) else [body["prompt"]]
             n = body.get("n", 1)
             o = self.options
@@ -105,6 +107,7 @@ class StrictGateway:
                 "sampled": sum(self.prompts.values()),
                 "sampled_twice": twice,
                 "keys": len(self.keys),
+                "fields": sorted(self.fields),
                 "slot_seconds": self.slot_seconds,
                 "faulted": dict(self.faulted),
                 "refused": len(self.refused),
