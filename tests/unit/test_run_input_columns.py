@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from brimful.errors import SettingError
+from brimful.errors import SettingError, UsageError
 from brimful.names import Mode
+from brimful.packing.batcher import Batcher
+from brimful.packing.pack_size import PackSizer
 from brimful.packing.packing import slices_of
+from brimful.packing.slot_model import Limits, SlotModel
 from brimful.packing.units import Unit
 from brimful.profile import Profile, get_profile
 from brimful.run.input.reader import BadLine, Reader, ReadOptions
 from brimful.run.input.sources import Source
-from support.runs import PROFILE, write_lines
+from brimful.run.input.survey import survey
+from support.runs import PROFILE, options, records, run, write_lines
 
 
 def read(tmp_path: Path, *lines: Any, profile: Profile = PROFILE, **more: Any) -> list[Unit | BadLine]:
@@ -74,6 +79,20 @@ def test_fields_that_are_named_are_sent(tmp_path: Path) -> None:
     assert "extra_body: must be an object" in bad.message
 
 
+def test_fields_that_are_named_as_columns_are_not_sent(tmp_path: Path) -> None:
+    line = {"prompt": "a", "model": "gpt-4", "mode": "train", "user": "bob", "system": "x"}
+    unit = one(tmp_path, line, columns=("model", "mode", "system"))
+    assert unit.request.fields.keys() == {"prompt", "max_tokens", "user"}
+    assert dict(unit.columns) == {"model": "gpt-4", "mode": "train", "system": "x"}
+    assert survey(ReadOptions((Source(str(tmp_path / "in.jsonl")),), columns=("model", "mode")), PROFILE).bad == 1
+    (bad,) = read(tmp_path, line)
+    assert isinstance(bad, BadLine)
+    assert bad.message.endswith("job (or --column mode, if it is not meant to be sent)")
+    for wrong in ({"columns": ("id",)}, {"columns": ("a",), "passed": ("b", "a")}):
+        with pytest.raises(UsageError, match="--column"):
+            ReadOptions((Source(str(tmp_path / "in.jsonl")),), **wrong).check()  # type: ignore[arg-type]
+
+
 def test_the_body_of_a_batch_line_is_sent_as_it_stands(tmp_path: Path) -> None:
     body = {"prompt": "a", "answer": 4, "extra_body": {"x": 1}}
     line = {"custom_id": 7, "method": "POST", "url": "/v1/completions", "body": body, "answer": "5", "id": "x"}
@@ -107,3 +126,45 @@ def test_the_same_id_as_text_and_as_a_number_is_a_duplicate(tmp_path: Path) -> N
 def test_lines_whose_columns_differ_share_a_request(tmp_path: Path) -> None:
     units = read(tmp_path, *({"prompt": f"{n}+{n}=", "answer": str(n + n)} for n in range(400)))
     assert len({key.key for unit in units if isinstance(unit, Unit) for key, _ in slices_of(unit, PROFILE)}) == 1
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        ('{"prompt": "a", "score": NaN}', "NaN is not a JSON number"),
+        ('{"prompt": "a", "x": ' + "[" * 600 + "]" * 600 + "}", "nested too deeply"),
+        ('{"prompt": "a", "x": ' + '{"a":' * 600 + "1" + "}" * 601, "nested too deeply"),
+    ],
+    ids=["nan", "lists", "objects"],
+)
+def test_a_column_that_could_not_be_written_again_is_refused(tmp_path: Path, raw: str, words: str) -> None:
+    (bad,) = read(tmp_path, raw)
+    assert isinstance(bad, BadLine)
+    assert words in bad.message
+
+
+def test_odd_columns_come_out_as_they_went_in(tmp_path: Path) -> None:
+    columns = {
+        "": 1, "\ud800": "\ud800 \u2028\x85", "text": "x", "line": 0, "usage": None, "input": {"input": []},
+        "huge": 1 << 80, "deep": json.loads("[" * 400 + "]" * 400), "float": -0.0, "brimful": True,
+    }  # fmt: skip
+    source, out = write_lines(tmp_path / "in.jsonl", [{"prompt": "a", "id": 1.5, **columns}]), tmp_path / "out.jsonl"
+    run(options(source, out=out))
+    (record,) = records(out)
+    assert (record["id"], record["line"], record["text"], record["input"]) == (1.5, 1, "1.5/0/0", columns)
+
+
+def test_columns_count_in_what_is_held_in_memory(tmp_path: Path) -> None:
+    limits = Limits(16, 600, 60.0)
+    sizer = PackSizer(limits, 120)
+    batcher = Batcher(PROFILE, "auto", sizer, SlotModel(limits, adapting=True))
+    (unit,) = read(tmp_path, {"prompt": ["a", "b"], "text": "x" * (10 << 20)})
+    assert isinstance(unit, Unit)
+    lines = 0
+    while not batcher.full:
+        batcher.add(unit)
+        lines += 1
+    assert lines == 5
+    while batcher.next(0.0, 0, True) is not None:
+        pass
+    assert batcher.held_bytes == 0

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from brimful.runtime.threads import AHEAD, batches_in_thread, read_in_thread
+from brimful.runtime.threads import AHEAD, AHEAD_BYTES, batches_in_thread, read_in_thread
 
 
 async def test_items_come_while_the_next_one_blocks_and_few_are_read_ahead() -> None:
@@ -35,6 +35,25 @@ async def test_items_come_while_the_next_one_blocks_and_few_are_read_ahead() -> 
         await asyncio.sleep(0)
     assert read <= 2 * AHEAD + 8
     await stream.aclose()
+
+
+async def test_large_items_are_not_read_far_ahead() -> None:
+    read = 0
+
+    def lines() -> Iterator[int]:
+        nonlocal read
+        for number in range(AHEAD):
+            read += 1
+            yield number
+
+    stream = batches_in_thread(lines(), lambda _: AHEAD_BYTES // 4)
+    seen = await anext(stream)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert len(seen) + 7 >= read
+    async for batch in stream:
+        seen += batch
+    assert seen == list(range(AHEAD))
 
 
 async def test_an_error_of_the_iterable_comes_after_its_items() -> None:

@@ -22,6 +22,10 @@ Pass = Annotated[
     list[str] | None,
     typer.Option("--pass", metavar="FIELD", help="Send this field of the lines though the profile does not list it."),
 ]
+Column = Annotated[
+    list[str] | None,
+    typer.Option("--column", metavar="FIELD", help="Do not send this field of the lines: carry it through."),
+]
 System = Annotated[str | None, typer.Option(help="System prompt, for chat.")]
 Chat = Annotated[bool, typer.Option("--chat", help="Use the chat endpoint.")]
 Job = Annotated[bool, typer.Option("--job", help="Send each request as a Job: submit it, then fetch the result.")]
@@ -53,6 +57,7 @@ def run(
     seed: Seed = None,
     param: Param = None,
     passed: Pass = None,
+    column: Column = None,
     system: System = None,
     chat: Chat = False,
     job: Job = False,
@@ -148,6 +153,7 @@ def read_options(given: Mapping[str, Any], workload: str = "batch") -> ReadOptio
         form=parse_choice(InputFormat, "--input-format", given["input_format"]),
         defaults={**parse_parameters(given["param"] or []), **fields},
         passed=tuple(given["passed"] or ()),
+        columns=tuple(given["column"] or ()),
         mode=Mode.CHAT if given["chat"] else Mode.JOB if given["job"] else None,
         system=given["system"],
         workload=parse_choice(Workload, "--workload", workload),

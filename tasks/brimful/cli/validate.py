@@ -22,6 +22,7 @@ def validate(
     seed: shared.Seed = None,
     param: shared.Param = None,
     passed: shared.Pass = None,
+    column: shared.Column = None,
     system: shared.System = None,
     chat: shared.Chat = False,
     job: shared.Job = False,

@@ -135,7 +135,7 @@ class InFlight:
     def _put(self, shard: Shard, packed: PackedRequest) -> None:
         shard.requests[packed.id] = packed
         self._shard_of[packed.id] = shard
-        self.bytes += packed.size
+        self.bytes += packed.held_bytes
 
     def _remove(self, id: str) -> PackedRequest | None:
         shard = self._shard_of.pop(id, None)
@@ -144,7 +144,7 @@ class InFlight:
         packed = shard.requests.pop(id)
         if not shard.requests:
             self.shards.pop(shard.id, None)
-        self.bytes -= packed.size
+        self.bytes -= packed.held_bytes
         self.slot_model.ended(id, time.monotonic())
         return packed
 

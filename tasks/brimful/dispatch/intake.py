@@ -106,7 +106,7 @@ class Intake:
                 break
             packed = PackedRequest(uuid.uuid4().hex[:16], *chosen)
             made.append(packed)
-            size += packed.size
+            size += packed.held_bytes
             self._in_flight.reserve(packed)  # the end of a run is planned by what is in flight
         if made:
             self._planned_at = now

@@ -76,7 +76,7 @@ class Batcher:
         for pack_key, item in slices:
             self._added += 1
             self.held += 1
-            self.held_bytes += item.size
+            self.held_bytes += item.held_bytes
             group = self._groups.get(pack_key.key)
             if group is None:
                 group = self._groups[pack_key.key] = Group(pack_key)
@@ -89,7 +89,7 @@ class Batcher:
         for slices in packs:
             self._ready.append((pack_key, slices))
             self.held += len(slices)
-            self.held_bytes += sum(item.size for item in slices)
+            self.held_bytes += sum(item.held_bytes for item in slices)
 
     def drop(self, lines: Set[int]) -> None:
         """Forget the slices of these lines that are held."""
@@ -227,7 +227,7 @@ class Batcher:
 
     def _release(self, slices: Pack) -> None:
         self.held -= len(slices)
-        self.held_bytes -= sum(item.size for item in slices)
+        self.held_bytes -= sum(item.held_bytes for item in slices)
 
     def _add_whole(self, slices: list[tuple[PackKey, Slice]]) -> None:
         """The line as it was asked: its own prompts together, as far as they fit."""

@@ -72,6 +72,13 @@ class Slice:
     """A string, a ``list[int]``, or the chat's messages."""
     size: int
     """Approximate bytes in a request body."""
+    columns_bytes: int = 0
+    """Its share of the unit's."""
+
+    @property
+    def held_bytes(self) -> int:
+        """What it takes in memory, about, with the columns of its line."""
+        return self.size + self.columns_bytes
 
     @property
     def manifest_entry(self) -> ManifestEntry:
@@ -102,6 +109,11 @@ class PackedRequest:
     def size(self) -> int:
         """Approximate bytes of its prompts."""
         return sum(item.size for item in self.slices)
+
+    @cached_property
+    def held_bytes(self) -> int:
+        """What it takes in memory, about."""
+        return sum(item.held_bytes for item in self.slices)
 
     @property
     def choices(self) -> int:
@@ -142,6 +154,7 @@ def slices_of(
     model = str(fields.get("model", profile.model) or "")
     common = f"{request.mode.value}|{request.workload.value}|{model}|{_describe(fields)}"
     prompts, most = request.prompts, most_choices(request, profile)
+    columns = unit.columns_bytes // len(prompts)
     for prompt_index, missing in _missing(unit, len(prompts)):
         prompt = prompts[prompt_index]
         kind = "text" if isinstance(prompt, str) else "ids"
@@ -162,7 +175,7 @@ def slices_of(
                     max_tokens=request.max_tokens,
                     limit=most_prompts(request, len(choices), profile),
                 )
-            yield pack_key, Slice(unit, prompt_index, choices, prompt, prompt_bytes(prompt))
+            yield pack_key, Slice(unit, prompt_index, choices, prompt, prompt_bytes(prompt), columns)
 
 
 def fill_requests(slices: Iterable[Slice], limit: int) -> Iterator[Pack]:

@@ -92,6 +92,8 @@ class Unit:
     """``(prompt_index, choice_index)`` of the missing rollouts; None = all of them."""
     columns: Mapping[str, Any] = field(default_factory=dict)
     """The line's fields that are not sent, JSON-ready. They stay with the submitter, which adds them to the output."""
+    columns_bytes: int = 0
+    """What they take in memory, about."""
     given_id: str | int | float | None = None
     """The id with the type that the line gives it; None: as ``id``."""
 

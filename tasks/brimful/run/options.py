@@ -56,6 +56,7 @@ class RunOptions:
             "model": self.read.defaults.get("model", profile.model),
             "system": self.read.system,
             "pass": sorted(self.read.passed) or None,
+            "column": sorted(self.read.columns) or None,
             "keep": None if self.keep == KEEP_ALL else str(self.keep),
             **{name: value for name, value in sorted(self.read.defaults.items()) if name != "model"},
         }

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import TypeVar
 
 _T = TypeVar("_T")
 
 AHEAD = 512
 """Items that wait for the consumer at most."""
+AHEAD_BYTES = 32 << 20
 
 
 async def read_in_thread(items: Iterable[_T]) -> AsyncGenerator[_T, None]:
@@ -22,8 +23,12 @@ async def read_in_thread(items: Iterable[_T]) -> AsyncGenerator[_T, None]:
                 yield item
 
 
-async def batches_in_thread(items: Iterable[_T]) -> AsyncGenerator[list[_T], None]:
+async def batches_in_thread(
+    items: Iterable[_T], size: Callable[[_T], int] = lambda item: 0
+) -> AsyncGenerator[list[_T], None]:
     """Lists of 1 to :data:`AHEAD` items, each as soon as there is one. Raises what ``items`` raises.
+
+    ``size``: an item's bytes; about :data:`AHEAD_BYTES` of them wait for the consumer at most.
 
     The thread is a daemon: one that waits for a pipe's next line does not keep the process from ending.
     """
@@ -33,6 +38,7 @@ async def batches_in_thread(items: Iterable[_T]) -> AsyncGenerator[list[_T], Non
     waiting: list[_T] = []
     ended: list[BaseException | None] = []
     closed = False
+    held = 0
 
     def wake() -> None:
         nonlocal closed
@@ -42,15 +48,17 @@ async def batches_in_thread(items: Iterable[_T]) -> AsyncGenerator[list[_T], Non
             closed = True
 
     def read() -> None:
+        nonlocal held
         error: BaseException | None = None
         try:
             for item in items:
                 with lock:
-                    while len(waiting) >= AHEAD and not closed:
+                    while (len(waiting) >= AHEAD or held > AHEAD_BYTES) and not closed:
                         lock.wait()
                     if closed:
                         return
                     waiting.append(item)
+                    held += size(item)
                     first = len(waiting) == 1
                 if first:
                     wake()
@@ -66,7 +74,7 @@ async def batches_in_thread(items: Iterable[_T]) -> AsyncGenerator[list[_T], Non
             something.clear()
             last = list(ended)  # read before the items: none is added once it is set
             with lock:
-                batch, waiting[:] = list(waiting), []
+                batch, waiting[:], held = list(waiting), [], 0
                 lock.notify()
             if batch:
                 yield batch

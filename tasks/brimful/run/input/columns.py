@@ -1,7 +1,8 @@
 """Which fields of an input line are sent, and which are its columns: carried through to the output, never sent.
 
 Sent are the fields that the profile lists for the line's endpoint, those of its ``extra_body``, and those that the
-command names (``--pass``, ``--param``). An OpenAI Batch line's ``body`` is sent as it stands.
+command names (``--pass``, ``--param``), unless ``--column`` names them. An OpenAI Batch line's ``body`` is sent as it
+stands.
 """
 
 from __future__ import annotations
@@ -33,11 +34,13 @@ class Split(NamedTuple):
 class FieldRule:
     """Divides the fields of a line."""
 
-    def __init__(self, profile: Profile, mode: Mode | None, named: Iterable[str]) -> None:
-        """``mode``: of lines that state none; None: by what they hold. ``named``: fields that are sent in any case."""
+    def __init__(self, profile: Profile, mode: Mode | None, named: Iterable[str], columns: Iterable[str] = ()) -> None:
+        """``mode``: of lines that state none; None: by what they hold. ``named``: fields that are sent in any case;
+        ``columns``: that are not sent in any case."""
         self._profile = profile
         self._mode = mode
-        self._sent = {each: OURS.union(profile.takes(each), named, (_EXTRA_BODY,)) for each in Mode}
+        self._columns = frozenset(columns)
+        self._sent = {each: OURS.union(profile.takes(each), named, (_EXTRA_BODY,)) - self._columns for each in Mode}
 
     def split(self, line: Parsed) -> Split:
         """Raises InputError for an ``extra_body`` that is no object."""
@@ -52,7 +55,7 @@ class FieldRule:
         return Split({**sent, **extra}, columns)
 
     def _mode_of(self, fields: Mapping[str, Any]) -> Mode:
-        stated = fields.get("mode")
+        stated = fields.get("mode") if "mode" not in self._columns else None
         if stated in tuple(Mode):
             return Mode(stated)
         if self._mode is not None:

@@ -146,7 +146,7 @@ class Feed:
                     self.changes.check_unchanged(entry)
                 yield entry
         else:
-            async for batch in batches_in_thread(entries):
+            async for batch in batches_in_thread(entries, lambda entry: entry.size):
                 for entry in batch:
                     self._observe(entry)
                     self._seen.add(entry, self.options)

@@ -79,6 +79,8 @@ class Carried:
     """Counts the columns of an input: fields of its lines that are not sent. Keeps at most 50 names."""
 
     def __init__(self) -> None:
+        self.named: tuple[str, ...] = ()
+        """Columns that the command names, which are not meant to be sent."""
         self.lines: dict[str, int] = {}
         """Lines by column."""
         self._more = False
@@ -109,6 +111,8 @@ class Carried:
         notes = [f"{listed} {'is' if len(shown) == 1 else 'are'} carried through, not sent"]
         for name in columns:
             sent = f"--pass {shlex.quote(name)} sends it"
+            if name in self.named:
+                continue
             if name in KNOWN:
                 notes.append(
                     f"`{name}` is a field of other requests, but {profile.name} lists none of that name for this "
@@ -124,7 +128,10 @@ class Carried:
 
     def as_json(self, profile: Profile) -> list[dict[str, Any]]:
         taken = _taken(profile)
-        return [{"name": name, "lines": lines, "likely": likely(name, taken)} for name, lines in self.lines.items()]
+        return [
+            {"name": name, "lines": lines, "likely": None if name in self.named else likely(name, taken)}
+            for name, lines in self.lines.items()
+        ]
 
 
 def _taken(profile: Profile) -> frozenset[str]:

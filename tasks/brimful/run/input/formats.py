@@ -21,6 +21,7 @@ _URLS = {"/completions": Mode.COMPLETION, "/chat/completions": Mode.CHAT, "/comp
 _BATCH_FIELDS = ("method", "url", "body")
 _TEXT_SUFFIXES = (".txt", ".text", ".md")
 _ID_LENGTH = 512
+_DEEP = 500  # levels; more of them could be read, but not always be written again
 _NAMES_CHECKED = 32  # of a line without a prompt, for misspellings
 
 
@@ -79,6 +80,8 @@ def parse_json(data: bytes) -> Parsed:
         raise InputError(_not_json(text, error)) from None
     except ValueError as error:  # a number of thousands of digits
         raise InputError(f"is not JSON: {error}") from None
+    if data.count(b"[") + data.count(b"{") > _DEEP and _deeper_than(line, _DEEP):
+        raise InputError("is nested too deeply to parse; flatten it")
     if not isinstance(line, dict):
         kind = {list: "an array", str: "a string", bool: "true or false", type(None): "null"}.get(
             type(line), "a number"
@@ -93,6 +96,16 @@ def parse_json(data: bytes) -> Parsed:
     if asked.get("prompt") is None and asked.get("messages") is None:
         raise InputError(_no_prompt(line))
     return Parsed({name: value for name, value in line.items() if name not in beside}, id, body)
+
+
+def _deeper_than(value: Any, most: int) -> bool:
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(most):
+        inner = (each.values() if isinstance(each, dict) else each for each in level)
+        level = [item for items in inner for item in items if isinstance(item, dict | list)]
+        if not level:
+            return False
+    return True
 
 
 def _batch_body(line: dict[str, Any]) -> dict[str, Any]:

@@ -32,6 +32,8 @@ class ReadOptions:
     """Request fields of the command line; a line's own fields override them."""
     passed: tuple[str, ...] = ()
     """``--pass``: fields of lines that are sent though the profile does not list them."""
+    columns: tuple[str, ...] = ()
+    """``--column``: fields of lines that are not sent though the profile lists them."""
     mode: Mode | None = None
     system: str | None = None
     workload: Workload = Workload.BATCH
@@ -54,6 +56,12 @@ class ReadOptions:
         """Raises UsageError for sources that cannot be read."""
         if not self.sources:
             raise UsageError("no input: name a file, or - for standard input")
+        if both := sorted(set(self.passed) & set(self.columns)):
+            raise UsageError(
+                f"--pass {both[0]} and --column {both[0]} exclude each other: it is sent, or carried through"
+            )
+        if "id" in self.columns:
+            raise UsageError("--column id: the id of a line is in every record as it is")
         seen = set()
         for source in self.sources:
             if source.path in seen:
@@ -91,6 +99,8 @@ class Entry(NamedTuple):
     """CRC-32 of the line's bytes; 1 in place of 0."""
     item: Unit | BadLine | None
     """None for a blank or skipped line."""
+    size: int = 0
+    """Bytes of the line."""
 
 
 class Reader:
@@ -101,7 +111,7 @@ class Reader:
         self._profile = profile
         # A line too large for one request is split later; only a single rollout must fit.
         self._unbounded = line_profile(profile)
-        self._rule = FieldRule(profile, options.mode, (*options.defaults, *options.passed))
+        self._rule = FieldRule(profile, options.mode, (*options.defaults, *options.passed), options.columns)
         self._ids = Ids() if ids else None
         self.at_end = False
         """Whether the input was read to its end, not to the limit."""
@@ -122,7 +132,7 @@ class Reader:
                     taken += 1
                     if skip is None or not skip(line):
                         item = self._item(line, raw, where, parse)
-                yield Entry(line, zlib.crc32(raw.data) or 1, item)
+                yield Entry(line, zlib.crc32(raw.data) or 1, item, len(raw.data))
         self.at_end = True
 
     def _parser(self, source: Source, first: bytes, where: str) -> Parser:
@@ -138,12 +148,14 @@ class Reader:
         id: str | int | float = str(line)
         duplicate = False
         columns: dict[str, Any] = {}
+        own: dict[str, Any] = {}
         try:
             if raw.overlong:
                 raise InputError(f"is longer than {MAX_LINE >> 20} MiB; put each request on its own line")
             parsed = parse(raw.data)
             id = id if parsed.id is None else parsed.id
             sent, columns = self._rule.split(parsed)
+            own = parsed.fields if parsed.body is None else {}
             if self._ids is not None:
                 earlier = self._ids.add_default(line) if parsed.id is None else self._ids.add(str(id), line)
                 if earlier is not None:
@@ -151,9 +163,13 @@ class Reader:
                     # Several files are numbered as one input, so a bare number could be taken for a line of this file.
                     before = f"line {earlier}" + (f" of the whole input (this is {line})" if line != raw.place else "")
                     raise InputError(_duplicate(str(id), before, default=parsed.id is None))
-            return Unit(line, str(id), self._request(sent, str(id)), columns=columns, given_id=id)
+            request, size = self._request(sent, str(id)), len(raw.data) if columns else 0
+            return Unit(line, str(id), request, columns=columns, columns_bytes=size, given_id=id)
         except BrimfulError as error:
-            return BadLine(line, id, where, str(error), raw.data, duplicate, columns)
+            message = str(error)
+            if (name := message.partition(":")[0]) in own and name not in ("prompt", "messages"):
+                message += f" (or --column {name}, if it is not meant to be sent)"
+            return BadLine(line, id, where, message, raw.data, duplicate, columns)
 
     def _request(self, fields: dict[str, object], id: str) -> Request:
         options = self._options

@@ -73,6 +73,7 @@ class Survey:
         if isinstance(item, Unit):
             self.rollouts += item.request.choices
             self.unknown.add(item.request.fields)
+            self.carried.named = options.columns
             self.carried.add(item.columns)
             return
         self.bad += 1
