@@ -1,19 +1,57 @@
-"""The fields of a request that brimful knows. Others are sent unchanged and pointed out, since they may be misspelt."""
+"""The fields of a request that brimful knows, by provider: the sets in ``profiles.toml`` (``[fields.NAME]``).
+
+Others of a service's request are sent unchanged and pointed out, since they may be misspelt.
+"""
 
 from __future__ import annotations
 
 import sys
+import tomllib
 import warnings
 from collections.abc import Iterable
 from difflib import get_close_matches
+from functools import cache
+from importlib import resources
+from typing import Any, NamedTuple
 
-from brimful.names import IDEMPOTENCY_KEY
-from brimful.profile import all_fields
+_PROMPT = frozenset({"prompt", "messages"})
+"""Either is a prompt on any endpoint: what does not fit the endpoint is an error, not a column."""
+
+
+class FieldSet(NamedTuple):
+    completion: frozenset[str]
+    """Of the completions endpoint, and of Jobs."""
+    chat: frozenset[str]
+
+
+@cache
+def built_in_tables() -> dict[str, Any]:
+    """``profiles.toml``: the profiles by name, and the sets under ``fields``. Not to be changed."""
+    return tomllib.loads(resources.files("brimful").joinpath("profiles.toml").read_text("utf-8"))
+
+
+@cache
+def field_sets() -> dict[str, FieldSet]:
+    """All sets by name."""
+    sets = {}
+    for name, table in built_in_tables()["fields"].items():
+        both = frozenset(table.get("both", ()))
+        sets[name] = FieldSet(both.union(table.get("completion", ())), both.union(table.get("chat", ())))
+    return sets
+
+
+@cache
+def listed_fields(sets: tuple[str, ...], more: tuple[str, ...], chat: bool) -> frozenset[str]:
+    """The fields in some sets for one endpoint, and ``more``; a prompt's two names always."""
+    known = field_sets()
+    return _PROMPT.union(more, *(known[name].chat if chat else known[name].completion for name in sets))
+
 
 OURS = frozenset({"id", "mode", "workload", "system"})
 """Fields of a request that brimful reads itself."""
-KNOWN = all_fields() | OURS
-"""Those, and the fields of any provider's completions and chat completions."""
+KNOWN = _PROMPT.union(OURS, *(one.completion | one.chat for one in field_sets().values()))
+"""Those, and the fields of every provider's completions and chat completions."""
+_ARGUMENTS = frozenset({"idempotency_key", "request"})  # of the task brimful.sample, beside the fields
 _CUTOFF = 0.8
 _HINTS = {"timeout": "only Fleet.sample and AsyncFleet.sample take a timeout"}
 _LIBRARIES = {"asyncio", "brimful", "celery", "concurrent", "contextlib", "functools", "kombu"}
@@ -39,7 +77,7 @@ def unknown_field(name: str) -> str:
 
 def warn_of_unknown(names: Iterable[str]) -> None:
     """Warn of each unknown field, at the line of the service that names it."""
-    unknown = set(names) - KNOWN - {IDEMPOTENCY_KEY, "request"}
+    unknown = set(names) - KNOWN - _ARGUMENTS
     if not unknown:
         return
     level, frame = 2, sys._getframe(1)

@@ -1,6 +1,5 @@
 """A provider's limits, endpoints, fields and prices; and which provider is meant. Imported by all rooms above."""
 
-from brimful.profile.body_fields import all_fields
 from brimful.profile.choice import DEFAULT_PROVIDER, ProviderChoice, choose_provider, profile_in_use
 from brimful.profile.prices import Price, Tokens, load_prices
 from brimful.profile.profile import Profile, get_profile, load_profiles
@@ -11,7 +10,6 @@ __all__ = [
     "Profile",
     "ProviderChoice",
     "Tokens",
-    "all_fields",
     "choose_provider",
     "get_profile",
     "load_prices",

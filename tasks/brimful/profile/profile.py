@@ -15,8 +15,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from brimful.errors import SettingError
+from brimful.fields import built_in_tables, field_sets, listed_fields
 from brimful.names import Mode
-from brimful.profile.body_fields import built_in_tables, field_sets, listed_fields
 from brimful.profile.prices import Price, Tokens
 
 
