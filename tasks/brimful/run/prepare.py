@@ -150,16 +150,21 @@ def _survey(prepared: Prepared, files: RunFiles, changes: InputChanges, say: Cal
         notes.extend(f"{fault} (recorded in {files.paths.errors})" for fault in shown)
     if found.bad > len(shown):
         notes.append(f"and {found.bad - len(shown):,} more bad lines: see {files.paths.errors}")
-    if unknown := found.unknown.notes(3):
-        notes.append("; ".join(unknown))
-    notes.extend(found.carried.new_notes(profile))
-    if lacking := found.carried.lacks(options.keep.names):
-        notes.append(f"--keep: no line has {' or '.join(map(repr, lacking))}")
+    notes += _field_notes(found, options, profile)
     if unpackable > 1 and options.pack != "off":
         notes.append(
             f"{unpackable:,} lines set no max_tokens, and {profile.name} takes such prompts one a request: they are "
             "not packed (--max-tokens N)"
         )
+
+
+def _field_notes(found: Survey, options: RunOptions, profile: Profile) -> list[str]:
+    unknown, lacking = found.unknown.notes(3), found.carried.lacks(options.keep.names)
+    return [
+        *(["; ".join(unknown)] if unknown else []),
+        *found.carried.notes(profile),
+        *([f"--keep: no line has {' or '.join(map(repr, lacking))}"] if lacking else []),
+    ]
 
 
 def _to_stdout(options: RunOptions, profile: Profile) -> Prepared:
@@ -172,6 +177,8 @@ def _to_stdout(options: RunOptions, profile: Profile) -> Prepared:
         if wrong:
             raise UsageError(f"{name} needs a file, which standard output is not: name one with -o")
     found = survey(options.read, profile, strict=options.strict) if options.read.repeatable else None
+    notes = []
     if found is not None:
         found.check(options.strict)
-    return Prepared(options, profile, StandardOutput(), DoneIndex(), Counts(), survey=found)
+        notes = _field_notes(found, options, profile)
+    return Prepared(options, profile, StandardOutput(), DoneIndex(), Counts(), survey=found, notes=notes)

@@ -173,7 +173,7 @@ class StandardOutput:
 
     def write(self, records: list[dict[str, Any]]) -> None:
         try:
-            sys.stdout.buffer.write(b"".join(map(dump_line, records)))
+            sys.stdout.buffer.writelines(map(dump_line, records))
             sys.stdout.buffer.flush()
         except OSError as error:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter reports the same error at exit
