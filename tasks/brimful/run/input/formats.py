@@ -87,7 +87,7 @@ def parse_json(data: bytes) -> Parsed:
             type(line), "a number"
         )
         raise InputError(f'is {kind}; each line must be an object: {{"prompt": …}}')
-    batch = "body" in line and "prompt" not in line and "messages" not in line
+    batch = _is_batch(line)
     id_name = "custom_id" if batch and "custom_id" in line else "id"
     body = _batch_body(line) if batch else None
     id = _id(line[id_name], id_name) if line.get(id_name) is not None else None
@@ -96,6 +96,13 @@ def parse_json(data: bytes) -> Parsed:
     if asked.get("prompt") is None and asked.get("messages") is None:
         raise InputError(_no_prompt(line))
     return Parsed({name: value for name, value in line.items() if name not in beside}, id, body)
+
+
+def _is_batch(line: dict[str, Any]) -> bool:
+    """Whether it is one of OpenAI's Batch API; a table may have a column ``body`` as well."""
+    if "body" not in line or "prompt" in line or "messages" in line:
+        return False
+    return isinstance(line["body"], dict) or not line.keys().isdisjoint(("custom_id", "method", "url"))
 
 
 def _deeper_than(value: Any, most: int) -> bool:
