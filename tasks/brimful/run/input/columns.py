@@ -19,6 +19,7 @@ from brimful.profile import Profile
 from brimful.run.input.formats import Parsed
 
 _EXTRA_BODY = "extra_body"
+_MODES = frozenset(mode.value for mode in Mode)
 _PROMPT = frozenset({"prompt", "messages"})
 
 
@@ -56,7 +57,7 @@ class FieldRule:
 
     def _mode_of(self, fields: Mapping[str, Any]) -> Mode:
         stated = fields.get("mode") if "mode" not in self._columns else None
-        if stated in tuple(Mode):
+        if isinstance(stated, str) and stated in _MODES:
             return Mode(stated)
         if self._mode is not None:
             return self._mode
