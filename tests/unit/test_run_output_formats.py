@@ -108,6 +108,9 @@ def test_names_that_hold_json_lines_are_written(tmp_path: Path) -> None:
     for name in ("out", "out.ndjson", "results-v2.1", "out.v2"):
         run(options(source, out=tmp_path / name))
         assert len(records(tmp_path / name)) == 1
+    for suffix in ("", ".run.json", ".run.lines"):  # of an earlier release
+        (tmp_path / f"out{suffix}").rename(tmp_path / f"run.results{suffix}")
+    assert run(options(source, out=tmp_path / "run.results")).resumed == 1  # type: ignore[union-attr]
     prepared = prepare(options(source, out=tmp_path / "out.json"), PROFILE)
     prepared.close()
     assert prepared.notes == [f"{tmp_path / 'out.json'} gets one JSON object a line, as a .jsonl file does"]

@@ -110,8 +110,9 @@ class RunPaths:
             raise UsageError(
                 f"-o {self.output}: a run cannot resume from a compressed output; leave {self.output.suffix} out"
             )
-        # A suffix with a digit may be part of a name: results-v2.1.
-        if not self.table and self.suffix not in _LINES and (self.suffix[1:].isalpha() or self.suffix in _FOREIGN):
+        # A suffix with a digit may be part of a name: results-v2.1. Earlier releases wrote JSON lines under any name.
+        known = self.table or self.suffix in _LINES or self.sidecar.exists()
+        if not known and (self.suffix[1:].isalpha() or self.suffix in _FOREIGN):
             raise UsageError(
                 f"-o {self.output}: {self.output.suffix} files cannot be written; name a .jsonl, .csv, .tsv or "
                 ".parquet file"
