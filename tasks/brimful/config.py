@@ -21,10 +21,10 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from brimful.credentials import DOTENV, checked_url, first_set, is_set, key_file, read_key
 from brimful.errors import SettingError
 from brimful.limits import default_guard_s
-from brimful.names import MOST_WEIGHT
+from brimful.names import MOST_WEIGHT, Workload
 from brimful.profile import DEFAULT_PROVIDER, Profile, ProviderChoice, choose_provider, load_prices, profile_in_use
 from brimful.redis_address import with_tls_files
-from brimful.setting_faults import FORMER_NAMES, fault_text, former_values, variable
+from brimful.setting_faults import FORMER_NAMES, OTHER_VARIABLES, fault_text, former_values, variable
 
 _REHEARSE = "--rehearse needs none"
 REHEARSAL_KEY = "rehearsal-"
@@ -138,6 +138,12 @@ class Settings(BaseSettings):
     state_dir: Path | None = None
     """Where the embedded Valkey keeps its data. Default: $XDG_STATE_HOME/brimful."""
 
+    # the front door
+    serve_workload: Workload = Workload.INTERACTIVE
+    """Of requests to the front door without X-Acs-Workload."""
+    serve_keepalive_s: float = Field(5.0, gt=0)
+    """Seconds without an event after which the front door writes a comment into a stream."""
+
     weight: float = Field(1.0, ge=1 / MOST_WEIGHT, le=MOST_WEIGHT)
     """The share of a run or a map beside others on the same fleet: one of weight 3 gets three times as many requests as
     one of weight 1."""
@@ -192,7 +198,7 @@ class Settings(BaseSettings):
     @classmethod
     def unknown_variables(cls) -> list[tuple[str, str]]:
         """(what is wrong, what to do) for each ``BRIMFUL_*`` variable that is no setting, such as a misspelt limit."""
-        known = {variable(name) for name in (*cls.model_fields, *FORMER_NAMES)} | _OTHER_VARIABLES
+        known = {variable(name) for name in (*cls.model_fields, *FORMER_NAMES)} | OTHER_VARIABLES
         stated = {name.upper() for name in (*os.environ, *dotenv_values(DOTENV)) if name.upper().startswith("BRIMFUL_")}
         near = {name: difflib.get_close_matches(name, known, 1, 0.8) for name in sorted(stated - known)}
         return [
@@ -287,9 +293,3 @@ class Settings(BaseSettings):
     def guard(self) -> float:
         """Seconds by which the window is widened, against jitter between grant and arrival."""
         return self.guard_s if self.guard_s is not None else default_guard_s(self.profile.window_s)
-
-
-_OTHER_VARIABLES = {
-    *("BRIMFUL_DEBUG", "BRIMFUL_GATEWAY_KEYS", "BRIMFUL_GATEWAY_PORT", "BRIMFUL_CHAOS"),
-    *("BRIMFUL_IMAGE", "BRIMFUL_UID", "BRIMFUL_GID", "BRIMFUL_REDIS_PASSWORD"),  # of the Compose file
-}

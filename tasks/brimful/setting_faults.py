@@ -15,6 +15,11 @@ FORMER_NAMES = {
     "breaker": "circuit_breaker",
 }
 """Former name of a setting → its present name. Variables with a former name are still read, with a note."""
+OTHER_VARIABLES = {
+    *("BRIMFUL_DEBUG", "BRIMFUL_GATEWAY_KEYS", "BRIMFUL_GATEWAY_PORT", "BRIMFUL_CHAOS"),
+    *("BRIMFUL_IMAGE", "BRIMFUL_UID", "BRIMFUL_GID", "BRIMFUL_REDIS_PASSWORD"),  # of the Compose file
+}
+"""Variables that are read, but are no settings."""
 _EXPECTED = {"int": "is not a whole number", "float": "is not a number", "bool": "is neither true nor false"}
 _BOUNDS = {
     "greater_than_equal": ("ge", "at least"),

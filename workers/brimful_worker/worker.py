@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
 import signal
 import sys
 from collections.abc import Coroutine
@@ -15,30 +13,19 @@ from typing import Any
 from celery import Task, current_task
 from celery.exceptions import Ignore, Reject
 from celery.signals import worker_ready
-from redis import RedisError
 
 from brimful.config import Settings
 from brimful.dispatch.ledger import CLAIM_TTL_S
 from brimful.names import Workload, plain_queue
 from brimful.outcome import Outcome
 from brimful.request import Request, SampleArguments
-from brimful.state.provider import PUBLISH_S, publish
-from brimful.state.redis_retry import retry_until_available
-from brimful.state.redis_url import close_redis_client, redis_client, required
-from brimful_worker.liveness.pulse import Pulse
-from brimful_worker.membership import Membership
+from brimful.state.redis_url import required
+from brimful_worker.fleet_process import FleetProcess, open_metrics
 from brimful_worker.memory_limit import MemoryLimit
-from brimful_worker.metrics import catalogue as metrics
 from brimful_worker.pool.execution import run_coroutine
 from brimful_worker.provider import GIVE_BACK
-from brimful_worker.sampling.key_in_use import KeyInUse
-from brimful_worker.sampling.sampler import Sampler
 from brimful_worker.shards.shard import ShardRunner
 from brimful_worker.singles.once import Once, Revoked, announce_revoked
-
-log = logging.getLogger(__name__)
-
-_STATUS_S = 5.0
 
 
 class WorkerPort:
@@ -47,10 +34,9 @@ class WorkerPort:
     def __init__(self, settings: Settings, name: str) -> None:
         """Raises SettingError for whatever is missing or wrong. Opens nothing."""
         self._settings = settings
-        self._name = name
         self.stopping = asyncio.Event()
-        self._key = KeyInUse(settings, name)
-        self._sampler = Sampler(settings, self._key.admission, self._key.provider, stopping=self.stopping.is_set)
+        self._process = FleetProcess(settings, name, places=settings.concurrency, stopping=self.stopping.is_set)
+        self._sampler = self._process.sampler
         self._shards = ShardRunner(
             self._sampler.sample,
             required(settings.redis_url),
@@ -63,9 +49,7 @@ class WorkerPort:
         self._once = Once(
             required(settings.redis_url), self.stopping, settings.fleet, float(settings.visibility_timeout_s)
         )
-        self._membership = Membership(settings)
         self._memory = None if settings.worker_max_memory is None else MemoryLimit(settings.worker_max_memory)
-        self._republish = asyncio.Event()
         self._stack = AsyncExitStack()
 
     async def start(self) -> None:
@@ -73,23 +57,9 @@ class WorkerPort:
 
         Raises FleetTaken if the fleet is another API key's.
         """
-        self._loop = asyncio.get_running_loop()
         async with AsyncExitStack() as stack:
-            await self._key.open()
-            stack.push_async_callback(self._key.close)
-            if self._settings.guardian:
-                pulse = Pulse(lambda: self._key.stall_limit_s)
-                pulse.start()
-                stack.push_async_callback(asyncio.to_thread, pulse.stop)
-            if metrics.serving():  # before Redis is waited for: its absence is no reason to restart a worker
-                for updating in (metrics.heartbeat(), self._update_metrics()):
-                    stack.callback(asyncio.create_task(updating).cancel)
-            stack.push_async_callback(self._key.leave)
-            await self._key.admission.start(timeout_s=None)
-            await self._membership.join()
-            followed = self._key.follow(self._key_replaced)
-            for working in (self._publish(), self._publish_health(), self._membership.watch(), followed):
-                stack.callback(asyncio.create_task(working).cancel)
+            await self._process.start()
+            stack.push_async_callback(self._process.aclose)
             if self._memory is not None:
                 stack.callback(asyncio.create_task(self._memory.watch()).cancel)
             await stack.enter_async_context(self._shards)
@@ -149,42 +119,7 @@ class WorkerPort:
 
     def look_at_key(self) -> None:
         """Read the API key's file at once. Callable from any thread and from a signal's handler."""
-        self._loop.call_soon_threadsafe(self._key.reread.set)
-
-    def _key_replaced(self) -> None:
-        self._sampler.use(self._key.admission, self._key.provider)
-        self._sampler.health.forget()
-        metrics.rekey(self._key.settings.key_tag)
-        self._republish.set()
-        self._membership.replace_key(self._key.settings)
-
-    async def _publish(self) -> None:
-        """Clients read what the provider is; they have no key, and may have other settings."""
-        client = redis_client(required(self._settings.redis_url))
-        try:
-            while True:
-                self._republish.clear()
-                await retry_until_available(lambda: publish(client, self._key.settings))
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._republish.wait(), PUBLISH_S)
-        finally:
-            await close_redis_client(client)
-
-    async def _publish_health(self) -> None:
-        client = redis_client(required(self._settings.redis_url))
-        try:
-            await self._sampler.health.publish(client, lambda: self._key.settings.key_tag)
-        finally:
-            await close_redis_client(client)
-
-    async def _update_metrics(self) -> None:
-        while True:
-            try:
-                metrics.fleet_status(await self._key.admission.status(), self._name)
-            except (RedisError, OSError) as error:
-                metrics.redis_away()
-                log.debug("no status for the metrics: %s", type(error).__name__)
-            await asyncio.sleep(_STATUS_S)
+        self._process.look_at_key()
 
 
 def assemble(node: str) -> WorkerPort:
@@ -194,9 +129,7 @@ def assemble(node: str) -> WorkerPort:
     """
     settings = Settings.load()
     port = WorkerPort(settings, node)
-    if settings.metrics_port is not None:
-        token = settings.metrics_token.get_secret_value() if settings.metrics_token else None
-        metrics.serve(settings.metrics_port, key_tag=settings.key_tag, address=settings.metrics_address, token=token)
+    open_metrics(settings)
     if settings.api_key_file is not None and not sys.stdout.isatty():
 
         def on_ready(**_: Any) -> None:

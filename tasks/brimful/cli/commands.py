@@ -23,6 +23,7 @@ COMMANDS = {
     "worker": "run one worker process",
     "limits": "show or change the limits in force",
     "runs": "list or delete what runs have left in Redis",
+    "serve": "serve OpenAI's API within the key's limits",
     "gateway": "run the mock gateway",
     "doctor": "find what is wrong, and what to do about it",
 }

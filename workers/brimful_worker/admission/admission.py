@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from brimful.errors import RedisUnreachable
+from brimful.errors import FleetError, RedisUnreachable
 from brimful.names import Workload
 from brimful.state.keys import TAGS
 from brimful.state.redis_url import close_redis_client, redis_client
@@ -82,8 +82,9 @@ class Admission:
         self._reader: Redis | None = None
 
     @classmethod
-    def from_settings(cls, settings: Settings, *, name: str = "") -> Admission:
-        """Raises SettingError without an API key, and RedisUnreachable without a Redis URL."""
+    def from_settings(cls, settings: Settings, *, name: str = "", places: int | None = None) -> Admission:
+        """A member of the settings' fleet. Raises SettingError without an API key, and RedisUnreachable without a Redis
+        URL."""
         if settings.redis_url is None:
             raise RedisUnreachable("no Redis: set BRIMFUL_REDIS_URL")
         return cls(
@@ -92,7 +93,7 @@ class Admission:
             Limits.from_settings(settings),
             name=name,
             fleet=settings.fleet,
-            places=settings.concurrency,
+            places=settings.concurrency if places is None else places,
         )
 
     async def start(self, timeout_s: float | None = _START_S) -> None:
@@ -202,6 +203,11 @@ class Admission:
     def commands(self) -> int:
         """Number of commands that this process has sent to Redis."""
         return self._coordinator.rpc.commands if self._coordinator else 0
+
+    @property
+    def failure(self) -> FleetError | None:
+        """Why Redis has not carried out the last command yet; None while all is well, and before :meth:`start`."""
+        return self._coordinator.rpc.failure if self._coordinator else None
 
     @property
     def stall_limit_s(self) -> float:

@@ -42,6 +42,11 @@ class Endpoints:
         """The URL to POST a request of this mode to."""
         return f"{self.base}{_PATHS[mode]}{self.query}"
 
+    @property
+    def models(self) -> str:
+        """The URL of the list of models."""
+        return f"{self.base}/models{self.query}"
+
     def job(self, job_id: str, verb: str = "") -> str:
         """A Job's URL (ACS, "Sample many rollouts"); ``verb`` is ``result``, ``cancel`` or empty for its status."""
         tail = f"/{verb}" if verb else ""

@@ -22,7 +22,7 @@ from brimful_worker.provider.endpoints import Endpoints
 from brimful_worker.provider.environment import proxy_for, raise_open_file_limit, tls_context
 from brimful_worker.provider.jobs import Hooks, JobKey, JobPoller
 from brimful_worker.provider.transport.connections import Route
-from brimful_worker.provider.transport.http_client import Grant, HttpClient
+from brimful_worker.provider.transport.http_client import Grant, HttpClient, Listen
 
 OnSent = Callable[[], None]
 """Called just before a request's first byte is written."""
@@ -95,10 +95,30 @@ class Provider:
 
     async def complete(self, part: Part, body: bytes, grant: Grant, on_sent: OnSent) -> Classification:
         """Send one request to the completions or chat endpoint. Raises StaleGrant from ``grant.sent()``."""
+        return self.classify(await self.exchange(part, body, grant, on_sent), part)
+
+    async def exchange(
+        self, part: Part, body: bytes, grant: Grant, on_sent: OnSent, listen: Listen | None = None
+    ) -> Answer | TransportError:
+        """As :meth:`complete`, with the answer as it came. ``listen`` may take a body as it comes."""
         route = self._routes[part.request.mode, part.request.workload]
-        answer = await self._http.exchange(route, body, grant, on_sent)
+        return await self._http.exchange(route, body, grant, on_sent, listen)
+
+    def classify(self, answer: Answer | TransportError, part: Part) -> Classification:
+        """What the answer to a part's request means."""
         classification = classify_answer(answer, expected=len(part.places), prompts=part.prompts, now=time.time())
-        return self._redact(classification, part)
+        return self.redact(classification, part)
+
+    async def models(self) -> Answer | TransportError:
+        """``GET /models``. It takes no slot and no start."""
+        route = self._http.route("GET", self._endpoints.models, {})
+        return await self._http.exchange(route, None, None)
+
+    def conceal(self, body: bytes) -> bytes:
+        """A body of the provider's without the API key and other secrets, where it quotes them."""
+        for secret, name in self._secrets:
+            body = body.replace(secret.get_secret_value().encode(), f"[{name}]".encode())
+        return body
 
     async def job(
         self, part: Part, body: bytes, grant: Grant, on_sent: OnSent, key: JobKey, hooks: Hooks
@@ -117,7 +137,7 @@ class Provider:
             return await self._http.exchange(route, body, grant, on_sent)
 
         poller = JobPoller(send, hooks, key, expected=len(part.places), prompts=part.prompts)
-        return self._redact(await poller.run(grant), part)
+        return self.redact(await poller.run(grant), part)
 
     def _headers(self, workload: Workload) -> dict[str, str]:
         headers = {"Content-Type": "application/json"}
@@ -125,8 +145,8 @@ class Provider:
             headers[self._profile.workload_header] = workload.value
         return headers
 
-    def _redact(self, classification: Classification, part: Part) -> Classification:
-        """Providers quote headers and prompts in their errors; our messages may contain neither."""
+    def redact(self, classification: Classification, part: Part) -> Classification:
+        """Without secrets and prompts: providers quote both in their errors, and our messages may contain neither."""
         if not classification.message:
             return classification
         secrets = {secret.get_secret_value(): name for secret, name in self._secrets}

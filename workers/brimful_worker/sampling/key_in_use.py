@@ -25,15 +25,16 @@ _DRAIN_S = 0.5
 
 
 class KeyInUse:
-    """One worker process's. Used on its event loop."""
+    """One process's. Used on its event loop."""
 
-    def __init__(self, settings: Settings, name: str) -> None:
-        """``name``: the worker's, for ``brimful status``. Raises SettingError. Opens nothing."""
+    def __init__(self, settings: Settings, name: str, places: int) -> None:
+        """``name``: the process's, for ``brimful status``. ``places``: tasks that it runs at once. Raises SettingError.
+        Opens nothing."""
         self.settings = settings
         """With the key in use."""
-        self._name = name
+        self._name, self._places = name, places
         self._file = settings.api_key_file
-        self.admission = Admission.from_settings(settings, name=name)
+        self.admission = Admission.from_settings(settings, name=name, places=places)
         self.provider = Provider(settings)
         self.reread = asyncio.Event()
         """Set it to look at the file at once."""
@@ -83,7 +84,8 @@ class KeyInUse:
 
     async def _replace(self, settings: Settings) -> None:
         """Raises SettingError for a key that no header can carry, and FleetError; the old one then stays in use."""
-        provider, admission = Provider(settings), Admission.from_settings(settings, name=self._name)
+        provider = Provider(settings)
+        admission = Admission.from_settings(settings, name=self._name, places=self._places)
         async with contextlib.AsyncExitStack() as stack:
             await stack.enter_async_context(provider)
             await admission.start(timeout_s=None)

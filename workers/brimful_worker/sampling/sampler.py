@@ -23,6 +23,7 @@ from brimful_worker.provider.assembly import Assembly, Part
 from brimful_worker.provider.jobs import JobKey
 from brimful_worker.provider.session import Provider
 from brimful_worker.sampling import retry
+from brimful_worker.sampling.exchange import Exchange
 from brimful_worker.sampling.job_hooks import job_hooks
 from brimful_worker.sampling.shared import Shared
 from brimful_worker.sampling.stats import RequestStats
@@ -45,6 +46,7 @@ class Sampler(Shared):
         flow: Flow = NO_FLOW,
         divided: bool = False,
         divisible: bool = False,
+        exchange: Exchange | None = None,
     ) -> Outcome:
         """Sample one request. Raises only CancelledError; whatever else happens is the outcome's failure.
 
@@ -56,8 +58,9 @@ class Sampler(Shared):
         ``on_wire(True)`` is called when an attempt's bytes are sent, ``on_wire(False)`` when it failed and another is
         to follow: a caller that stops gracefully lets the first end and cancels the second.
         ``flow``: the run it belongs to, which shares this worker's grants with others; all single requests are one.
+        ``exchange``: how it is sent, if not as one JSON body whose answer is another.
         """
-        sampling = _Sampling(self, request, scope, on_wire, flow, Suspicion(divided, divisible))
+        sampling = _Sampling(self, request, scope, on_wire, flow, Suspicion(divided, divisible), exchange)
         try:
             # The first attempt, but a Job's, ends long before the deadline: most requests need no timer for it.
             timed = self._short_deadline or request.mode is Mode.JOB
@@ -83,6 +86,7 @@ class _Sampling:
     on_wire: OnWire | None
     flow: Flow
     suspicion: Suspicion
+    exchange: Exchange | None = None
     alone: bool = False
     """It is sampled alone from now on."""
     since: float | None = None
@@ -212,6 +216,8 @@ class _Sampling:
                 pause_fleet=self._pause_fleet,
             )
             answer = await provider.job(part, body, lease, on_sent, self.job_key, hooks)
+        elif self.exchange is not None:
+            answer = await self.exchange.send(provider, part, body, lease, on_sent)
         else:
             answer = await provider.complete(part, body, lease, on_sent)
         if lease.lost and answer.completion is None:
@@ -236,7 +242,7 @@ class _Sampling:
         """The failure that the request ends with; None, after a wait, if it is worth another attempt."""
         settings = self.sampler.settings
         self._note(answer)
-        if answer.kind in retry.PERMANENT:
+        if answer.kind in retry.PERMANENT or (self.exchange is not None and self.exchange.begun):
             return retry.failure(answer)
         if answer.kind is Kind.BUDGET:  # the gate says when to try again
             return retry.failure(answer) if self.sampler.budget.at_end(part.request.hold) else None

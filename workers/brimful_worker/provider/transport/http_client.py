@@ -8,12 +8,15 @@ the event loop in which the bytes are written. The exchange follows aiohttp 3.14
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import ssl
 from asyncio import TimerHandle, Transport, get_running_loop
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import aiohttp
+from aiohttp import StreamReader
 
 from brimful.outcome import Cause
 from brimful_worker.provider.answers.answer import Answer, TransportError
@@ -37,6 +40,14 @@ _MAX_HEADERS = 2048
 """Of an answer's head. aiohttp's own limits, 8,190 bytes and 128 headers, are below what gateways send."""
 _MAX_HEAD_BYTES = 4 * 2**20
 """Of an answer's whole head, and of what comes with its end."""
+
+
+Listen = Callable[[int, Mapping[str, str]], Callable[[bytes], bool] | None]
+"""Called with an answer's status and headers. Returns None if the body is to be read whole, or a function that gets the
+body as it comes, and an empty chunk at its end. It returns True when it needs nothing more; the connection is then kept
+if the body ends soon."""
+_TRAILING_S = 1.0
+"""Seconds in which the body must end once nothing more of it is needed."""
 
 
 class Grant(Protocol):
@@ -144,17 +155,19 @@ class HttpClient:
         body: bytes | None,
         grant: Grant | None,
         on_sent: Callable[[], None] | None = None,
+        listen: Listen | None = None,
     ) -> Answer | TransportError:
         """Send one request and read the complete answer. Redirects are not followed.
 
         An exception of ``grant.sent()`` is raised with nothing written. A cancellation drops the connection at once.
+        ``listen`` may take the body as it comes; the Answer's own is then empty.
         """
         exchange = HttpExchange(grant, self._timeout_s, on_sent)
         connection = None
         try:
             connection = await self._connector.open(route)
             _send(connection, route, body, exchange)
-            answer = await self._read(connection)
+            answer = await self._read(connection, listen)
             if answer.status >= 400 and body is not None and len(body) > _SENT_AT_ONCE:
                 exchange.abort()
             # A body without a length ends with its connection, also when our timeout ended it.
@@ -173,7 +186,7 @@ class HttpClient:
             if connection is not None:
                 connection.release()  # closes it if its answer was not read to the end
 
-    async def _read(self, connection: Connection) -> Answer:
+    async def _read(self, connection: Connection, listen: Listen | None) -> Answer:
         protocol = connection.protocol
         assert isinstance(protocol, ResponseProtocol)
         message, content = await protocol.read()
@@ -184,8 +197,24 @@ class HttpClient:
                 raise BodyRefused(f"more than {_MAX_HINTS} interim responses (HTTP {message.code})")
             message, content = await protocol.read()
         protocol.most = 2 * self._bodies.max_bytes + _MAX_HEAD_BYTES
+        if listen is not None and (feed := listen(message.code, message.headers)) is not None:
+            await _pass_on(content, feed)
+            return Answer(message.code, message.headers, b"")
         body = await self._bodies.read(content, error=not 200 <= message.code < 300)
         return Answer(message.code, message.headers, body)
+
+
+async def _pass_on(content: StreamReader, feed: Callable[[bytes], bool]) -> None:
+    while not content.at_eof():
+        chunk = await content.readany()
+        if chunk and feed(chunk):
+            break
+    else:
+        feed(b"")
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_TRAILING_S):
+            while not content.at_eof():
+                await content.readany()
 
 
 def _send(connection: Connection, route: Route, body: bytes | None, exchange: HttpExchange) -> None:

@@ -1,0 +1,278 @@
+"""The front door: whole answers, errors and headers as OpenAI's clients expect them, within the key's limits."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import openai
+import pytest
+from aiohttp import web
+
+from brimful_worker.gateway import Gateway
+from brimful_worker.local.server.valkey import Valkey
+from support.doors import KEY, Door, door, until_active
+from support.gateways import running_gateway
+from support.provider_server import serving
+from support.waiting import wait_until_async
+
+
+async def test_openai_s_client_completes_chats_and_lists_models(
+    monkeypatch: pytest.MonkeyPatch, valkey: Valkey
+) -> None:
+    async with (
+        running_gateway() as gateway,
+        door(monkeypatch, valkey.url, gateway.url) as here,
+        here.openai() as api,
+    ):
+        found = await api.completions.create(model="llama-8b", prompt=["a", "b"], max_tokens=3, n=2)
+        assert [choice.index for choice in found.choices] == [0, 1, 2, 3]
+        assert found.usage is not None
+        assert found.usage.completion_tokens == 12
+        messages: list[Any] = [{"role": "user", "content": "Hi"}]
+        chat = await api.chat.completions.create(model="gpt-5.5", messages=messages, max_completion_tokens=3)
+        assert chat.choices[0].message.content
+        assert {model.id async for model in api.models.list()} == {"llama-8b", "llama-70b", "gpt-5.5"}
+        assert (await api.models.retrieve("llama-70b")).id == "llama-70b"
+        with pytest.raises(openai.NotFoundError) as raised:
+            await api.models.retrieve("meta/none")
+        assert raised.value.code == "model_not_found"
+
+
+async def test_a_hundred_and_twenty_at_once_get_their_answers_within_the_limits(
+    monkeypatch: pytest.MonkeyPatch, valkey: Valkey
+) -> None:
+    async with (
+        running_gateway(latency_s=0.05) as gateway,
+        door(monkeypatch, valkey.url, gateway.url) as here,
+        here.openai(timeout=100) as api,
+    ):
+        calls = (api.completions.create(model="llama-8b", prompt=f"p{i}", max_tokens=3) for i in range(120))
+        found = await asyncio.gather(*calls)
+        assert all(each.choices[0].text for each in found)
+        assert gateway.slots.peak_active <= 16
+        assert gateway.request_log.statuses == {200: 120}
+
+
+class Recorder:
+    """A provider that records bodies and answers with what it is told."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+        self.headers: list[dict[str, str]] = []
+        self.answers: list[web.Response] = []
+
+    async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
+        self.bodies.append(await request.read())
+        self.headers.append(dict(request.headers))
+        return self.answers.pop(0)
+
+
+def completion(text: str = " blue", **more: Any) -> bytes:
+    choice = {"index": 0, "text": text, "finish_reason": "stop", "novel": [1]}
+    document = {"id": "cmpl-1", "created": 7, "choices": [choice], "usage": {"total_tokens": 3}, "of_its": "own"}
+    return json.dumps(document | more, indent=1).encode()
+
+
+async def test_bodies_pass_through_untouched_both_ways(monkeypatch: pytest.MonkeyPatch, valkey: Valkey) -> None:
+    provider = Recorder()
+    async with serving(provider) as root, door(monkeypatch, valkey.url, f"{root}/v1") as here:
+        provider.answers = [web.Response(body=completion(), headers={"x-request-id": "req-of-provider"})]
+        sent = b'{"model": "m",  "prompt": "a", "stop": null, "id": "mine", "mode": "odd", "later": {"a": 1.0}}'
+        kind = {"Content-Type": "application/json", "Authorization": "Bearer of-the-caller"}
+        async with here.http.post(f"{here.url}/completions", data=sent, headers=kind) as answer:
+            assert await answer.read() == completion()
+            assert answer.headers["x-request-id"].startswith("req_")
+            assert answer.headers["x-brimful-provider-request-id"] == "req-of-provider"
+            assert answer.headers["x-brimful-attempts"] == "1"
+            assert int(answer.headers["x-brimful-waited-ms"]) >= 0
+        assert provider.bodies == [sent]
+        assert provider.headers[0]["Authorization"] == f"Bearer {KEY}"
+        assert provider.headers[0]["X-Acs-Workload"] == "interactive"
+        provider.answers = [web.Response(body=completion())]
+        async with here.http.post(f"{here.url}/completions", json={"prompt": "a"}, headers={"X-Acs-Workload": "batch"}):
+            pass
+        assert json.loads(provider.bodies[1]) == {"prompt": "a", "model": "llama-8b"}
+        assert provider.headers[1]["X-Acs-Workload"] == "batch"
+
+
+async def test_the_limits_of_the_window_are_in_the_headers(monkeypatch: pytest.MonkeyPatch, valkey: Valkey) -> None:
+    async with running_gateway() as gateway, door(monkeypatch, valkey.url, gateway.url) as here:
+
+        async def remaining() -> int:
+            _, headers, _ = await here.complete()
+            assert headers["x-ratelimit-limit-requests"] == "600"
+            assert headers["x-ratelimit-reset-requests"] == "1m0.8s"
+            return int(headers["x-ratelimit-remaining-requests"])
+
+        async def falls() -> bool:
+            return await remaining() < 600
+
+        await wait_until_async(falls, "the requests to count")
+
+
+async def test_retries_are_the_front_door_s(monkeypatch: pytest.MonkeyPatch, valkey: Valkey) -> None:
+    async with (
+        running_gateway(faults="429=0.05:x1,503:x1,reset:x1", retry_after="ms") as gateway,
+        door(monkeypatch, valkey.url, gateway.url) as here,
+    ):
+        status, headers, body = await here.complete("a")
+        assert (status, headers["x-brimful-attempts"]) == (200, "4")
+        assert body["choices"][0]["text"]
+        assert gateway.request_log.attempts("a") == 4
+
+
+@pytest.mark.parametrize(
+    ("faults", "status", "code", "attempts"),
+    [
+        ("500", 500, None, 2),
+        ("404", 404, None, 1),
+        ("filter", 400, "content_filter", 1),
+        ("429", 429, "rate_limited", 3),
+        ("502html", 502, "server_error", 2),
+        ("reset", 502, "connection", 2),
+        ("cutjson", 502, "bad_answer", 2),
+        ("error200", 502, None, 2),
+    ],
+)
+async def test_an_error_of_the_provider_s_is_passed_on(
+    monkeypatch: pytest.MonkeyPatch, valkey: Valkey, faults: str, status: int, code: str | None, attempts: int
+) -> None:
+    async with (
+        running_gateway(faults=faults, retry_after="none") as gateway,
+        door(monkeypatch, valkey.url, gateway.url, attempts=2, throttle_attempts=3) as here,
+    ):
+        got, headers, body = await here.complete("a")
+        assert (got, headers["x-should-retry"], headers["x-brimful-attempts"]) == (status, "false", str(attempts))
+        assert body["error"]["message"]
+        assert code is None or body["error"]["code"] == code
+        assert gateway.request_log.attempts("a") == attempts
+        async with here.openai(max_retries=3) as api:
+            with pytest.raises(openai.APIStatusError):
+                await api.completions.create(model="llama-8b", prompt="b", max_tokens=3)
+        assert gateway.request_log.attempts("b") == attempts, "OpenAI's client does not retry"
+
+
+async def test_the_provider_s_error_object_is_unchanged_but_for_the_key(
+    monkeypatch: pytest.MonkeyPatch, valkey: Valkey
+) -> None:
+    provider = Recorder()
+    async with serving(provider) as root, door(monkeypatch, valkey.url, f"{root}/v1") as here:
+        error = {"error": {"message": f"no such field for {KEY}", "type": "odd", "code": 77, "inner": {"a": None}}}
+        provider.answers = [web.json_response(error, status=422)]
+        status, _, body = await here.complete()
+        error["error"]["message"] = "no such field for [key]"
+        assert (status, body) == (422, error)
+
+
+async def test_a_refused_key_of_the_fleet_s_is_not_the_caller_s(
+    monkeypatch: pytest.MonkeyPatch, valkey: Valkey
+) -> None:
+    async with running_gateway(faults="401") as gateway, door(monkeypatch, valkey.url, gateway.url) as here:
+        status, headers, body = await here.complete()
+        assert (status, body["error"]["code"], headers["x-should-retry"]) == (502, "provider_key_refused", "false")
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "kind", "data", "status", "param"),
+    [
+        ("/v1/embeddings", "POST", "application/json", "{}", 404, None),
+        ("/", "GET", "", "", 404, None),
+        ("/v1/completions", "GET", "", "", 405, None),
+        ("/v1/completions", "POST", "application/json", "{", 400, None),
+        ("/v1/completions", "POST", "application/json", "[]", 400, None),
+        ("/v1/completions", "POST", "text/plain", '{"prompt": "a"}', 415, None),
+        ("/v1/completions", "POST", "application/json", '{"prompt": "a", "n": "x"}', 400, "n"),
+        ("/v1/completions", "POST", "application/json", '{"prompt": {}}', 400, "prompt"),
+        ("/v1/completions", "POST", "application/json", '{"prompt": "a", "stream": 1}', 400, "stream"),
+        ("/v1/completions", "POST", "application/json", '{"prompt": "a", "n": 2}', 400, "max_tokens"),
+        ("/v1/chat/completions", "POST", "application/json", '{"prompt": "a"}', 400, "messages"),
+    ],
+)
+async def test_what_cannot_be_a_request_is_refused_in_openai_s_form(
+    monkeypatch: pytest.MonkeyPatch,
+    valkey: Valkey,
+    path: str,
+    method: str,
+    kind: str,
+    data: str,
+    status: int,
+    param: str | None,
+) -> None:
+    async with running_gateway() as gateway, door(monkeypatch, valkey.url, gateway.url) as here:
+        headers = {"Content-Type": kind} if kind else {}
+        url = here.url.removesuffix("/v1") + path
+        async with here.http.request(method, url, data=data or None, headers=headers) as answer:
+            error = (await answer.json())["error"]
+            assert (answer.status, error["param"]) == (status, param)
+            assert error["type"] == "invalid_request_error"
+            assert "--" not in error["message"]
+            assert answer.headers["x-request-id"]
+        assert gateway.request_log.total == 0
+
+
+async def test_a_body_that_is_too_large(monkeypatch: pytest.MonkeyPatch, valkey: Valkey) -> None:
+    monkeypatch.setattr("brimful_worker.serve.app.MAX_BODY", 1000)
+    async with running_gateway() as gateway, door(monkeypatch, valkey.url, gateway.url) as here:
+        status, _, body = await here.complete("a" * 2000)
+        assert (status, body["error"]["code"]) == (413, "request_too_large")
+
+
+async def _disconnect_one(here: Door, gateway: Gateway) -> None:
+    """A request that is on the wire, and whose caller goes away."""
+    asking = asyncio.create_task(here.complete("gone"))
+    await until_active(gateway, 1)
+    asking.cancel()
+    await until_active(gateway, 0)
+
+
+async def test_a_caller_that_goes_away_frees_its_slot(monkeypatch: pytest.MonkeyPatch, valkey: Valkey) -> None:
+    async with (
+        running_gateway(latency_s=60.0) as gateway,
+        door(monkeypatch, valkey.url, gateway.url, slots=1, cooldown_s=0.0) as here,
+    ):
+        await _disconnect_one(here, gateway)
+        first = asyncio.create_task(here.complete("first"))
+        await until_active(gateway, 1)
+        second = asyncio.create_task(here.complete("second"))
+        admission = here.front.process.key.admission
+        await wait_until_async(lambda: admission.waiting == 1, "the second to wait")
+        second.cancel()
+        await wait_until_async(lambda: admission.waiting == 0, "the second to be forgotten")
+        first.cancel()
+        await wait_until_async(lambda: admission.held == 0, "the slot to be free")
+        assert gateway.request_log.attempts("second") == 0
+        assert not here.front.gate.turns
+
+
+async def test_a_deadline_bounds_waiting_and_sending(monkeypatch: pytest.MonkeyPatch, valkey: Valkey) -> None:
+    async with (
+        running_gateway(latency_s=60.0) as gateway,
+        door(monkeypatch, valkey.url, gateway.url, slots=1) as here,
+    ):
+        body = {"prompt": "a", "max_tokens": 2}
+        asking = asyncio.create_task(here.post("completions", body))
+        await until_active(gateway, 1)
+        waited = await here.post("completions", body, X_Brimful_Deadline="0.2")
+        assert (waited[0], waited[2]["error"]["code"]) == (504, "deadline_exceeded")
+        asking.cancel()
+        sent = await here.post("completions", body, X_Brimful_Deadline="3")
+        assert (sent[0], sent[1]["x-should-retry"]) == (504, "false")
+        wrong = await here.post("completions", body, X_Brimful_Deadline="soon")
+        assert wrong[0] == 400
+
+
+async def test_without_redis_nothing_is_sent_and_callers_are_told_when_to_come_back(
+    monkeypatch: pytest.MonkeyPatch, valkey: Valkey
+) -> None:
+    async with running_gateway() as gateway, door(monkeypatch, valkey.url, gateway.url) as here:
+        assert (await here.complete())[0] == 200
+        valkey.stop()
+        status, headers, body = await here.complete("later")
+        assert (status, body["error"]["code"], headers["Retry-After"]) == (503, "redis_away", "5")
+        async with here.http.get(here.url.removesuffix("v1") + "readyz") as ready:
+            assert ready.status == 503
+        async with here.http.get(here.url.removesuffix("v1") + "healthz") as healthy:
+            assert healthy.status == 200
+        assert gateway.request_log.attempts("later") == 0

@@ -1,0 +1,21 @@
+"""How one request is sent and its answer read; apart, as callers of the sampler implement it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from brimful_worker.admission import Lease
+from brimful_worker.provider.answers.answer import Classification
+from brimful_worker.provider.assembly import Part
+from brimful_worker.provider.session import OnSent, Provider
+
+
+class Exchange(Protocol):
+    """One request's; used for all its attempts."""
+
+    @property
+    def begun(self) -> bool:
+        """A part of the answer has reached the caller: the request cannot be attempted again."""
+
+    async def send(self, provider: Provider, part: Part, body: bytes, lease: Lease, on_sent: OnSent) -> Classification:
+        """One attempt. ``body``: the part as JSON. Raises StaleGrant from ``lease.sent()``."""

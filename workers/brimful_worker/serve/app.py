@@ -1,0 +1,115 @@
+"""The HTTP application: its routes in one table, and what holds for every request."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import traceback
+import uuid
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from brimful_worker.serve.caller import identify
+from brimful_worker.serve.completions.reading import REQUEST_ID
+from brimful_worker.serve.completions.whole import chat_completions, completions
+from brimful_worker.serve.front import FRONT, Front
+from brimful_worker.serve.models import MODELS, Models, get_model, list_models
+from brimful_worker.serve.refusals import Refusal
+
+log = logging.getLogger(__name__)
+
+MAX_BODY = 64 * 2**20
+"""Bytes of a request's body, decompressed."""
+_OPEN = ("/healthz", "/readyz")
+"""Paths that ask for no token."""
+_DISCONNECTED = 499
+"""nginx's status for a caller that went away; only in the log."""
+
+
+async def healthz(http: web.Request) -> web.Response:
+    """This process runs. Redis being away is no reason to restart it."""
+    return web.Response(text="ok\n")
+
+
+async def readyz(http: web.Request) -> web.Response:
+    """Whether requests are let in."""
+    reason = http.app[FRONT].gate.reason
+    if reason is not None:
+        return web.Response(text=f"{reason()}\n", status=503)
+    return web.Response(text="ok\n")
+
+
+ROUTES = (
+    web.get("/healthz", healthz),
+    web.get("/readyz", readyz),
+    web.post("/v1/completions", completions),
+    web.post("/v1/chat/completions", chat_completions),
+    web.get("/v1/models", list_models),
+    web.get("/v1/models/{model:.+}", get_model),
+)
+
+
+def make_app(front: Front) -> web.Application:
+    app = web.Application(middlewares=[answer, identify], client_max_size=MAX_BODY)
+    app[FRONT] = front
+    app[MODELS] = Models()
+    app.add_routes(ROUTES)
+    return app
+
+
+@web.middleware
+async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Gives each request an id, each error OpenAI's form, and the log one line. Neither holds prompts."""
+    request[REQUEST_ID] = f"req_{uuid.uuid4().hex}"
+    began, status = time.monotonic(), _DISCONNECTED
+    try:
+        response = await _answer(request, handler)
+        status = response.status
+    except ConnectionError:  # the caller went away while it was written to
+        response = web.Response()
+    finally:
+        if request.path not in _OPEN:
+            took = time.monotonic() - began
+            log.info("%s %s %d in %.3f s, %s", request.method, _place(request), status, took, request[REQUEST_ID])
+    if not response.prepared:
+        response.headers["x-request-id"] = request[REQUEST_ID]
+        if request.app[FRONT].gate.draining:
+            response.force_close()
+    return response
+
+
+async def _answer(http: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(http)
+    except Refusal as refusal:
+        return refusal.response()
+    except web.HTTPException as error:
+        return _refused(http, error).response()
+    except (asyncio.CancelledError, ConnectionError):
+        raise
+    except Exception as error:
+        # The text of an exception may contain a prompt, so only its type and place are logged.
+        name = type(error).__name__
+        log.error("the front door failed: %s\n%s", name, "".join(traceback.format_tb(error.__traceback__)))
+        return Refusal(500, f"brimful's own fault ({name}): see the server's log", "internal").response()
+
+
+def _refused(http: web.Request, error: web.HTTPException) -> Refusal:
+    match error.status:
+        case 404:
+            return Refusal(404, f"Unknown request URL: {http.method} {http.path[:200]}.", "unknown_url")
+        case 405:
+            allowed = error.headers.get("Allow", "")
+            message = f"Not allowed to {http.method} on {http.path[:200]} (only {allowed})."
+            return Refusal(405, message, "method_not_allowed", headers={"Allow": allowed})
+        case 413:
+            return Refusal(413, f"the body is larger than {MAX_BODY:,} bytes", "request_too_large")
+    return Refusal(error.status, error.reason)
+
+
+def _place(http: web.Request) -> str:
+    """The route's own path: an unknown one is the caller's text, and may hold anything."""
+    resource = http.match_info.route.resource
+    return "(no such path)" if resource is None else resource.canonical

@@ -1,0 +1,117 @@
+"""A caller's request: its body is checked and stays as it came; its headers say how it is sampled."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from aiohttp import web
+
+from brimful.errors import BadRequest
+from brimful.names import Mode, Workload
+from brimful.profile import Profile
+from brimful.request import Request
+from brimful.runtime import json_bytes
+from brimful_worker.serve.front import FRONT
+from brimful_worker.serve.refusals import Refusal
+
+REQUEST_ID = web.RequestKey("request_id", str)
+"""Our id of a request, which its response bears as ``x-request-id``."""
+
+_OPTION = re.compile(r"[;,]? \(--[\w-]+\)")
+"""Hints for the command line in the messages of :class:`BadRequest`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request of a caller's."""
+
+    request: Request
+    """Its fields without nulls and ``stream``."""
+    body: bytes
+    """What is sent: as it came, or with the profile's fields and model where it has none."""
+    stream: bool
+    usage_wanted: bool
+    """``stream_options.include_usage``"""
+    deadline_s: float | None
+
+
+async def read(http: web.Request, mode: Mode) -> Asked:
+    """Raises Refusal (400, 404, 413, 415)."""
+    settings = http.app[FRONT].settings
+    profile = settings.profile
+    if mode not in profile.modes:
+        raise Refusal(404, f"the provider {profile.name} has no {mode.value} endpoint", "no_such_endpoint")
+    document, raw = await _body(http)
+    stream = document.get("stream")
+    if not isinstance(stream, bool | None):
+        raise Refusal(400, "stream: must be true or false", param="stream")
+    request = Request(
+        fields={name: value for name, value in document.items() if value is not None and name != "stream"},
+        id=http[REQUEST_ID],
+        mode=mode,
+        workload=_workload(http, settings.serve_workload),
+    )
+    try:
+        request.check(profile)
+    except BadRequest as error:
+        raise _bad_request(str(error)) from None
+    options = document.get("stream_options")
+    return Asked(
+        request,
+        _to_send(document, raw, profile),
+        stream=bool(stream),
+        usage_wanted=isinstance(options, dict) and bool(options.get("include_usage")),
+        deadline_s=_deadline(http),
+    )
+
+
+async def _body(http: web.Request) -> tuple[dict[str, Any], bytes]:
+    # A web page of somebody else's can send any other type, and none, without asking first.
+    if not (http.content_type == "application/json" or http.content_type.endswith("+json")):
+        raise Refusal(415, "the body must be JSON: send Content-Type: application/json", "unsupported_media_type")
+    try:
+        raw = await http.read()
+        document = json_bytes.decode(raw)
+    except web.RequestPayloadError:
+        raise Refusal(400, "the body could not be read: its encoding is damaged", "invalid_body") from None
+    except (ValueError, RecursionError):
+        raise Refusal(400, f"the body is not JSON ({len(raw):,} bytes)", "invalid_json") from None
+    if not isinstance(document, dict):
+        raise Refusal(400, "the body must be a JSON object", "invalid_json")
+    return document, raw
+
+
+def _to_send(document: dict[str, Any], raw: bytes, profile: Profile) -> bytes:
+    more = {**profile.extra_body, **({"model": profile.model} if profile.model else {})}
+    missing = {name: value for name, value in more.items() if document.get(name) is None}
+    return json_bytes.encode({**document, **missing}) if missing else raw
+
+
+def _bad_request(message: str) -> Refusal:
+    """The message of a BadRequest begins with the field's name."""
+    field = message.partition(":")[0]
+    return Refusal(400, _OPTION.sub("", message), param=field if field.isidentifier() else None)
+
+
+def _workload(http: web.Request, default: Workload) -> Workload:
+    named = http.headers.get("X-Acs-Workload")
+    try:
+        return default if named is None else Workload(named.strip().lower())
+    except ValueError:
+        raise Refusal(400, f"X-Acs-Workload: must be one of {', '.join(Workload)}", "invalid_header") from None
+
+
+def _deadline(http: web.Request) -> float | None:
+    named = http.headers.get("X-Brimful-Deadline")
+    if named is None:
+        return None
+    try:
+        seconds = float(named)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise Refusal(400, "X-Brimful-Deadline: must be a number of seconds above 0", "invalid_header")
+    return seconds

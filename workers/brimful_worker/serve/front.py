@@ -1,0 +1,23 @@
+"""What the handlers of one process share."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from brimful.config import Settings
+from brimful_worker.fleet_process import FleetProcess
+from brimful_worker.serve.gate import Gate
+from brimful_worker.serve.rate_headers import RateHeaders
+
+
+class Front:
+    """Made when the port is known, since ``brimful status`` shows it. Raises SettingError; opens nothing."""
+
+    def __init__(self, settings: Settings, name: str) -> None:
+        self.settings = settings
+        self.gate = Gate()
+        self.process = FleetProcess(settings, name, places=0, stopping=lambda: self.gate.draining)
+        self.rates = RateHeaders(lambda: self.process.key.admission.status())
+
+
+FRONT = web.AppKey("front", Front)

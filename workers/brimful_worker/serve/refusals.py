@@ -1,0 +1,49 @@
+"""Error responses in OpenAI's form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from aiohttp import web
+
+from brimful.runtime import json_bytes
+
+SHOULD_RETRY = "x-should-retry"
+"""OpenAI's clients obey it, whatever the status: ``false`` keeps them from multiplying our own attempts."""
+NO_RETRY = {SHOULD_RETRY: "false"}
+
+
+class Refusal(Exception):
+    """Ends a request with an error. Its text is for the caller, and holds neither secrets nor prompts."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        code: str | None = None,
+        *,
+        param: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+    ) -> None:
+        """``param``: the field that is wrong. ``body``: the provider's own error document, passed on as it came."""
+        super().__init__(message)
+        self.status = status
+        self.headers = dict(headers or {})
+        self.body = json_bytes.encode(error_document(status, message, code, param)) if body is None else body
+
+    def response(self) -> web.Response:
+        return web.Response(
+            body=self.body, status=self.status, headers=self.headers, content_type="application/json", charset="utf-8"
+        )
+
+
+def error_document(status: int, message: str, code: str | None = None, param: str | None = None) -> dict[str, Any]:
+    kind = "server_error" if status >= 500 else "rate_limit_error" if status == 429 else "invalid_request_error"
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def unavailable(message: str, code: str, retry_s: int) -> Refusal:
+    """Nothing was sent: the same request may succeed in a while, or at another front door."""
+    return Refusal(503, message, code, headers={"Retry-After": str(retry_s)})

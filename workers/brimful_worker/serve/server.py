@@ -1,0 +1,135 @@
+"""The front door as a process: listens, joins its fleet, and drains when it is asked to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import signal
+import socket
+import warnings
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import uvloop
+from aiohttp import web
+
+from brimful.config import Settings
+from brimful.errors import SettingError
+from brimful.runtime.aio import cancel_and_wait
+from brimful.state.redis_url import required
+from brimful_worker.fleet_process import open_metrics
+from brimful_worker.serve.app import make_app
+from brimful_worker.serve.front import Front
+
+log = logging.getLogger(__name__)
+
+_BACKLOG = 8192
+_KEEPALIVE_S = 75.0
+"""As common load balancers have it."""
+_CUT_S = 0.1
+"""After the grace, connections are cut off; aiohttp takes 0 for "wait forever"."""
+_FORMAT = "[%(asctime)s: %(levelname)s] %(message)s"
+
+
+def serve(settings: Settings, *, host: str, port: int, ready: Callable[[str], None]) -> None:
+    """Serve until SIGINT or SIGTERM. ``ready`` is called with the base URL, which ends in /v1, when it listens.
+
+    It listens before Redis is reached, and answers 503 until then. Raises SettingError if it cannot listen or a setting
+    is missing, and FleetTaken if the fleet is another API key's.
+    """
+    check_address(host)
+    required(settings.redis_url)
+    _ = settings.api_base, settings.key_tag  # raise SettingError if they are not set
+    logging.basicConfig(level=settings.log_level.upper(), format=_FORMAT)
+    warnings.simplefilter("ignore", DeprecationWarning)
+    with listen(host, port) as listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        open_metrics(settings)
+        runner.run(_serve(settings, host, listener, ready))
+
+
+def check_address(host: str) -> None:
+    """Raises SettingError for an address that others can reach: they would need tokens."""
+    with contextlib.suppress(ValueError):
+        if host == "localhost" or ipaddress.ip_address(host).is_loopback:
+            return
+    raise SettingError(
+        f"--host {host}: without tokens, brimful serve listens on this machine only (127.0.0.1 or ::1): everybody who "
+        "reaches it samples with the fleet's API key"
+    )
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Raises SettingError."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        return socket.create_server(address[:2], family=family, backlog=_BACKLOG)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise SettingError(f"--port {port}: cannot listen on {host}:{port}: {reason}; take another, or 0") from None
+
+
+async def _serve(settings: Settings, host: str, listener: socket.socket, ready: Callable[[str], None]) -> None:
+    stop = _StopSignals()
+    async with opened(settings, listener) as (front, joined):
+        ready(f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}/v1")
+        await _first(joined, asyncio.create_task(stop.asked.wait()))
+        if joined.done():
+            joined.result()
+        log.info("stopping: %d requests are under way", len(front.gate.turns))
+        listener.close()
+        drained = front.gate.drain(settings.timeout_s + settings.serve_keepalive_s)
+        await _first(asyncio.create_task(drained), asyncio.create_task(stop.insisted.wait()))
+
+
+@asynccontextmanager
+async def opened(settings: Settings, listener: socket.socket) -> AsyncIterator[tuple[Front, asyncio.Task[None]]]:
+    """A front door on a listening socket. The task joins the fleet, keeps the gate, and ends only by an exception.
+
+    Leaving cuts off whatever is under way.
+    """
+    front = Front(settings, f"serve-{listener.getsockname()[1]}@{socket.gethostname()}")
+    runner = web.AppRunner(
+        make_app(front),
+        handler_cancellation=True,  # a caller that disconnects ends its request
+        access_log=None,
+        keepalive_timeout=_KEEPALIVE_S,
+        shutdown_timeout=_CUT_S,
+    )
+    await runner.setup()
+    await web.SockSite(runner, listener, backlog=_BACKLOG).start()
+    joined = asyncio.create_task(_join(front))
+    try:
+        yield front, joined
+    finally:
+        await runner.cleanup()
+        await cancel_and_wait([joined])
+        await front.process.aclose()
+
+
+async def _join(front: Front) -> None:
+    """Returns only by an exception."""
+    await front.process.start()
+    log.info("Redis is reached")
+    await asyncio.gather(front.gate.watch(lambda: front.process.key.admission.failure), front.rates.watch())
+
+
+async def _first(*tasks: asyncio.Task[Any]) -> None:
+    """Wait for one of them. The others are cancelled, but for the first, which its owner ends."""
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    await cancel_and_wait(tasks[1:])
+
+
+class _StopSignals:
+    """SIGINT, SIGTERM: the first asks to stop, the second insists."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.insisted = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, self._on_signal)
+
+    def _on_signal(self) -> None:
+        (self.insisted if self.asked.is_set() else self.asked).set()
