@@ -12,21 +12,18 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import itertools
 import time
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from brimful.errors import SettingError
 from brimful.names import TASK_SAMPLE, TASK_SHARD, Mode, Workload
 from brimful.outcome import Cause
 from brimful.state.provider_health import ProviderState
+from brimful_worker.metrics.kinds import Counter, Gauge, Histogram, Metric
 from brimful_worker.metrics.server import listen
 
 if TYPE_CHECKING:
     from wsgiref.simple_server import WSGIServer
-
-    from prometheus_client import CollectorRegistry
 
     from brimful.state.status import Status
 
@@ -38,6 +35,7 @@ _LAG_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 _MODES = tuple(Mode)
 _RESULTS = ("ok", *Cause)
+_ENDPOINTS = ("completions", "chat", "other")
 
 _BEAT_S = 1.0
 _STUCK_S = 30.0
@@ -45,93 +43,6 @@ _STUCK_S = 30.0
 _servers: list[WSGIServer] = []
 _beat: float | None = None
 _epoch: str | None = None
-
-
-@dataclass(slots=True)
-class Metric:
-    """One entry of the catalogue."""
-
-    name: str
-    description: str
-    unit: str
-    """Prometheus's base units (seconds, bytes), or what is counted."""
-    labels: tuple[str, ...] = ()
-    """Without ``key``, which all have."""
-    buckets: tuple[float, ...] = ()
-    """A histogram's upper bounds, in the metric's unit."""
-    values: tuple[tuple[str, ...], ...] = ()
-    """A counter's values of each label. Its series begin at 0: Prometheus sees no increase in one that first appears
-    above, so that a burst within the first scrape would be lost."""
-    _series: dict[tuple[str, ...], Any] | None = field(default=None, repr=False)
-    """By label values; None while nothing is counted. prometheus_client's own lookup costs three times as much."""
-    _make_series: Any = field(default=None, repr=False)
-    _live: Any = field(default=None, repr=False)
-    """prometheus_client's metric."""
-
-    def open(self, registry: CollectorRegistry, key: str) -> None:
-        import prometheus_client
-
-        options = {"buckets": self.buckets} if self.buckets else {}
-        kind = getattr(prometheus_client, type(self).__name__)
-        self._live = kind(self.name, self.description, ("key", *self.labels), registry=registry, **options)
-        self._begin(key)
-
-    def rekey(self, key: str) -> None:
-        """Expose series of another API key instead of the last one's. Counters begin at 0."""
-        if self._series is not None:
-            self._live.clear()
-            self._begin(key)
-
-    def _begin(self, key: str) -> None:
-        self._series = {}
-        self._make_series = lambda labels: self._live.labels(key, *map(str, labels))
-        if not isinstance(self, Gauge):
-            for labels in itertools.product(*self.values) if self.values or not self.labels else ():
-                self._one(labels)
-
-    def _one(self, labels: tuple[str, ...]) -> Any:
-        assert self._series is not None
-        series = self._series.get(labels)
-        if series is None:
-            series = self._series[labels] = self._make_series(labels)
-        return series
-
-
-class Counter(Metric):
-    """Only grows. Its name ends in ``_total``."""
-
-    __slots__ = ()
-
-    def inc(self, *labels: str, by: float = 1) -> None:
-        if self._series is not None:
-            self._one(labels).inc(by)
-
-
-class Gauge(Metric):
-    """Goes up and down."""
-
-    __slots__ = ()
-
-    def set(self, value: float, *labels: str) -> None:
-        if self._series is not None:
-            self._one(labels).set(value)
-
-    def inc(self, *labels: str, by: float = 1) -> None:
-        if self._series is not None:
-            self._one(labels).inc(by)
-
-    def dec(self, *labels: str) -> None:
-        self.inc(*labels, by=-1)
-
-
-class Histogram(Metric):
-    """A distribution over its buckets."""
-
-    __slots__ = ()
-
-    def observe(self, value: float, *labels: str) -> None:
-        if self._series is not None:
-            self._one(labels).observe(value)
 
 
 # the sampler: requests and attempts
@@ -210,6 +121,24 @@ DEAD_LETTERS = Counter(
     "brimful_dead_letters_total", "Messages that this worker set aside, since no worker could run them.", "messages"
 )
 MEMORY_EXCEEDED = Counter("brimful_memory_exceeded_total", "Workers ended by BRIMFUL_WORKER_MAX_MEMORY.", "ends")
+
+# the front door
+SERVED = Counter(
+    "brimful_served_requests_total",
+    "HTTP requests that the front door has answered; status is 2xx, 4xx, 5xx, or 499 for a caller that went away.",
+    "requests",
+    ("endpoint", "status"),
+    values=(_ENDPOINTS, ("2xx", "4xx", "5xx", "499")),
+)
+SERVED_SECONDS = Histogram(
+    "brimful_served_seconds",
+    "One HTTP request to the front door, from its headers to the last byte of its answer.",
+    "seconds",
+    ("endpoint",),
+    buckets=_WIRE_S,
+    values=(_ENDPOINTS,),
+)
+SERVING = Gauge("brimful_serving_requests", "HTTP requests under way in the front door.", "requests")
 
 CATALOGUE: tuple[Metric, ...] = tuple(entry for entry in list(globals().values()) if isinstance(entry, Metric))
 """In the order above."""

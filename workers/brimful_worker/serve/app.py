@@ -11,6 +11,7 @@ import uuid
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from brimful_worker.metrics import catalogue as metrics
 from brimful_worker.serve.caller import identify
 from brimful_worker.serve.completions.reading import REQUEST_ID
 from brimful_worker.serve.completions.whole import chat_completions, completions
@@ -22,8 +23,9 @@ log = logging.getLogger(__name__)
 
 MAX_BODY = 64 * 2**20
 """Bytes of a request's body, decompressed."""
-_OPEN = ("/healthz", "/readyz")
-"""Paths that ask for no token."""
+_UNCOUNTED = ("/healthz", "/readyz")
+"""Probes would drown the callers."""
+_ENDPOINTS = {"/v1/completions": "completions", "/v1/chat/completions": "chat"}
 _DISCONNECTED = 499
 """nginx's status for a caller that went away; only in the log."""
 
@@ -64,20 +66,29 @@ async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Gives each request an id, each error OpenAI's form, and the log one line. Neither holds prompts."""
     request[REQUEST_ID] = f"req_{uuid.uuid4().hex}"
     began, status = time.monotonic(), _DISCONNECTED
+    metrics.SERVING.inc()
     try:
         response = await _answer(request, handler)
         status = response.status
     except ConnectionError:  # the caller went away while it was written to
         response = web.Response()
     finally:
-        if request.path not in _OPEN:
-            took = time.monotonic() - began
-            log.info("%s %s %d in %.3f s, %s", request.method, _place(request), status, took, request[REQUEST_ID])
+        _count(request, status, time.monotonic() - began)
     if not response.prepared:
         response.headers["x-request-id"] = request[REQUEST_ID]
         if request.app[FRONT].gate.draining:
             response.force_close()
     return response
+
+
+def _count(http: web.Request, status: int, seconds: float) -> None:
+    metrics.SERVING.dec()
+    if http.path in _UNCOUNTED:
+        return
+    endpoint = _ENDPOINTS.get(http.path, "other")
+    metrics.SERVED.inc(endpoint, str(status) if status == _DISCONNECTED else f"{status // 100}xx")
+    metrics.SERVED_SECONDS.observe(seconds, endpoint)
+    log.info("%s %s %d in %.3f s, %s", http.method, _place(http), status, seconds, http[REQUEST_ID])
 
 
 async def _answer(http: web.Request, handler: Handler) -> web.StreamResponse:

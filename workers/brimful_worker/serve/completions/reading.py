@@ -54,6 +54,8 @@ async def read(http: web.Request, mode: Mode) -> Asked:
         mode=mode,
         workload=_workload(http, settings.serve_workload),
     )
+    if mode is Mode.CHAT and "messages" not in request.fields:
+        raise Refusal(400, "messages: missing; a chat needs them", param="messages")
     try:
         request.check(profile)
     except BadRequest as error:
