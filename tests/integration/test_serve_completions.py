@@ -276,3 +276,42 @@ async def test_without_redis_nothing_is_sent_and_callers_are_told_when_to_come_b
         async with here.http.get(here.url.removesuffix("v1") + "healthz") as healthy:
             assert healthy.status == 200
         assert gateway.request_log.attempts("later") == 0
+
+
+async def test_an_idempotency_key_is_sampled_once_across_front_doors(
+    monkeypatch: pytest.MonkeyPatch, valkey: Valkey
+) -> None:
+    async with (
+        running_gateway(latency_s=0.3) as gateway,
+        door(monkeypatch, valkey.url, gateway.url) as here,
+        door(monkeypatch, valkey.url, gateway.url, clean=False) as there,
+    ):
+        same = {"prompt": "once", "max_tokens": 4}
+        asking = [door.post("completions", same, Idempotency_Key="k1") for door in (here, there, here, there)]
+        found = await asyncio.gather(*asking)
+        assert {status for status, _, _ in found} == {200}
+        assert len({json.dumps(body) for _, _, body in found}) == 1
+        assert sorted("x-brimful-replayed" in headers for _, headers, _ in found) == [False, True, True, True]
+        assert gateway.request_log.attempts("once") == 1
+        other = await there.post("completions", {**same, "max_tokens": 5}, Idempotency_Key="k1")
+        assert (other[0], other[2]["error"]["code"]) == (422, "idempotency_key_reused")
+        assert (await there.post("completions", same, Idempotency_Key="k2"))[2] != found[0][2]
+        assert gateway.request_log.attempts("once") == 2
+
+
+async def test_a_request_without_an_answer_leaves_its_idempotency_key_to_the_next(
+    monkeypatch: pytest.MonkeyPatch, valkey: Valkey
+) -> None:
+    async with running_gateway(faults="404:x1") as gateway, door(monkeypatch, valkey.url, gateway.url) as here:
+        body = {"prompt": "again", "max_tokens": 4}
+        assert (await here.post("completions", body, Idempotency_Key="k"))[0] == 404
+        assert (await here.post("completions", body, Idempotency_Key="k"))[0] == 200
+        gateway.options.latency_s = 60.0
+        slow = {"prompt": "gone", "max_tokens": 4}
+        first = asyncio.create_task(here.post("completions", slow, Idempotency_Key="k3"))
+        await until_active(gateway, 1)
+        second = asyncio.create_task(here.post("completions", slow, Idempotency_Key="k3"))
+        gateway.options.latency_s = 0.0
+        first.cancel()
+        assert (await second)[0] == 200
+        assert gateway.request_log.attempts("gone") == 2

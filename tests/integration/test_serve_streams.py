@@ -1,4 +1,4 @@
-"""Streams of the front door: events as the provider sends them, a slot to their end, and no failure that looks whole."""
+"""Streams of the front door: events as the provider sends them, a slot to their end, no failure that looks whole."""
 
 from __future__ import annotations
 
@@ -171,14 +171,12 @@ async def test_an_empty_stream_is_no_success(monkeypatch: pytest.MonkeyPatch, va
 async def test_an_error_before_the_first_event_has_its_own_status(
     monkeypatch: pytest.MonkeyPatch, valkey: Valkey, faults: str, status: int
 ) -> None:
-    """Not after a comment: see the next test."""
-    faults_now = "400" if faults == "500" else faults
     async with (
-        running_gateway(faults=faults_now) as gateway,
+        running_gateway(faults=faults) as gateway,
         door(monkeypatch, valkey.url, gateway.url, attempts=1) as here,
     ):
         got, headers, body = await stream(here)
-        assert (got, headers["x-should-retry"]) == (400 if faults == "500" else status, "false")
+        assert (got, headers["x-should-retry"]) == (status, "false")
         assert json.loads(body)["error"]["message"]
 
 
@@ -277,3 +275,19 @@ async def test_many_streams_at_once_keep_the_limits(monkeypatch: pytest.MonkeyPa
 def _within(gateway: Gateway, requests: int) -> None:
     assert gateway.slots.peak_active <= 16
     assert gateway.request_log.statuses == {200: requests}
+
+
+async def test_a_stream_is_sampled_once_for_an_idempotency_key(monkeypatch: pytest.MonkeyPatch, valkey: Valkey) -> None:
+    async with running_gateway(faults="errorevent:x1") as gateway, door(monkeypatch, valkey.url, gateway.url) as here:
+        body = {"prompt": "once", "max_tokens": 4, "stream": True}
+
+        async def ask() -> bytes:
+            async with here.http.post(f"{here.url}/completions", json=body, headers={"Idempotency-Key": "k"}) as answer:
+                assert answer.headers["Content-Type"].startswith("text/event-stream")
+                return await answer.read()
+
+        assert b"error" in await ask()
+        found = await asyncio.gather(ask(), ask())
+        assert found[0] == found[1] == await ask()
+        assert events(found[0])[-1] == DONE
+        assert gateway.request_log.attempts("once") == 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -47,22 +46,22 @@ class Door:
 
 @asynccontextmanager
 async def door(
-    monkeypatch: pytest.MonkeyPatch, redis_url: str, provider_url: str, *, joined: bool = True, **settings: Any
+    monkeypatch: pytest.MonkeyPatch, redis_url: str, provider_url: str, *, clean: bool = True, **settings: Any
 ) -> AsyncIterator[Door]:
-    """In this process. ``settings`` are fields of Settings. It has reached its Redis, if it is to be ``joined``."""
+    """In this process. ``settings`` are fields of Settings. It has reached its Redis, which no process has
+    used before if it is ``clean``."""
     monkeypatch.setenv("ACS_API_BASE", provider_url)
     monkeypatch.setenv("ACS_API_KEY", KEY)
     quick = {"backoff_base_s": 0.01, "backoff_cap_s": 0.05, "guardian": False, **settings}
     loaded = Settings.load(redis_url=redis_url, **quick)
-    if joined:
+    if clean:
         with sync_redis_client(redis_url) as client:
             mark_clean(client, loaded.key_tag)  # else nothing is granted for the time of a lease
     listener = listen("127.0.0.1", 0)
     async with opened(loaded, listener) as (front, joining), aiohttp.ClientSession() as http:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
-        if joined:
-            await wait_until_async(lambda: front.gate.reason is None or joining.done(), "the door to open")
-            assert not joining.done(), joining.exception()
+        await wait_until_async(lambda: front.gate.reason is None or joining.done(), "the door to open")
+        assert not joining.done(), joining.exception()
         yield Door(url, front, http)
 
 
@@ -77,7 +76,3 @@ def door_process(redis_url: str, provider_url: str, **env: str) -> Iterator[tupl
 async def until_active(gateway: Any, count: int) -> None:
     """Wait until so many requests are active at an in-process gateway."""
     await wait_until_async(lambda: gateway.slots.active == count, f"{count} active requests")
-
-
-async def gather_all(*calls: Any) -> list[Any]:
-    return list(await asyncio.gather(*calls, return_exceptions=True))

@@ -86,3 +86,11 @@ def claim_key(identity: str, fleet: str = "") -> str:
     ``identity``: the task's id, or a digest of its idempotency key.
     """
     return f"brimful:{{task:{of_fleet(fleet, identity)}}}:claim"
+
+
+def answer_key(identity: str, fleet: str = "") -> str:
+    """STRING: who samples a front door's request with an ``Idempotency-Key`` now, or its answer.
+
+    ``identity``: a digest of the caller and the key.
+    """
+    return f"brimful:{{answer:{of_fleet(fleet, identity)}}}"

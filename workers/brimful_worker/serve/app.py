@@ -13,8 +13,8 @@ from aiohttp.typedefs import Handler
 
 from brimful_worker.metrics import catalogue as metrics
 from brimful_worker.serve.caller import identify
+from brimful_worker.serve.completions.handlers import chat_completions, completions
 from brimful_worker.serve.completions.reading import REQUEST_ID
-from brimful_worker.serve.completions.whole import chat_completions, completions
 from brimful_worker.serve.front import FRONT, Front
 from brimful_worker.serve.models import MODELS, Models, get_model, list_models
 from brimful_worker.serve.refusals import Refusal

@@ -6,6 +6,7 @@ from aiohttp import web
 
 from brimful.config import Settings
 from brimful_worker.fleet_process import FleetProcess
+from brimful_worker.serve.completions.once import Once
 from brimful_worker.serve.gate import Gate
 from brimful_worker.serve.rate_headers import RateHeaders
 
@@ -17,6 +18,7 @@ class Front:
         self.settings = settings
         self.gate = Gate()
         self.process = FleetProcess(settings, name, places=0, stopping=lambda: self.gate.draining)
+        self.once = Once(settings)
         self.rates = RateHeaders(lambda: self.process.key.admission.status())
 
 

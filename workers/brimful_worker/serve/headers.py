@@ -6,10 +6,14 @@ from collections.abc import Mapping
 
 from brimful_worker.serve.front import Front
 
+PROVIDER_ID = "x-brimful-provider-request-id"
+REPLAYED = "x-brimful-replayed"
+"""``true``: the answer of an earlier request with the same ``Idempotency-Key``."""
+
 
 def answer_headers(front: Front, provider: Mapping[str, str], attempts: int, waited_s: float) -> dict[str, str]:
     """``provider``: the headers of its last answer. ``attempts`` at the provider, after ``waited_s`` for slots."""
     headers = {"x-brimful-attempts": str(attempts), "x-brimful-waited-ms": str(round(waited_s * 1000))}
     if (id := provider.get("x-request-id")) is not None and id.isprintable():
-        headers["x-brimful-provider-request-id"] = id
+        headers[PROVIDER_ID] = id
     return headers | front.rates.headers()

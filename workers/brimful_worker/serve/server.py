@@ -99,14 +99,15 @@ async def opened(settings: Settings, listener: socket.socket) -> AsyncIterator[t
         shutdown_timeout=_CUT_S,
     )
     await runner.setup()
-    await web.SockSite(runner, listener, backlog=_BACKLOG).start()
-    joined = asyncio.create_task(_join(front))
-    try:
-        yield front, joined
-    finally:
-        await runner.cleanup()
-        await cancel_and_wait([joined])
-        await front.process.aclose()
+    async with front.once:
+        await web.SockSite(runner, listener, backlog=_BACKLOG).start()
+        joined = asyncio.create_task(_join(front))
+        try:
+            yield front, joined
+        finally:
+            await runner.cleanup()
+            await cancel_and_wait([joined])
+            await front.process.aclose()
 
 
 async def _join(front: Front) -> None:

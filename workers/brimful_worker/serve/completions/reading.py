@@ -20,6 +20,7 @@ from brimful_worker.serve.refusals import Refusal
 REQUEST_ID = web.RequestKey("request_id", str)
 """Our id of a request, which its response bears as ``x-request-id``."""
 
+_MOST_KEY = 255
 _OPTION = re.compile(r"[;,]? \(--[\w-]+\)")
 """Hints for the command line in the messages of :class:`BadRequest`."""
 
@@ -36,6 +37,7 @@ class Asked:
     usage_wanted: bool
     """``stream_options.include_usage``"""
     deadline_s: float | None
+    idempotency_key: str | None
 
 
 async def read(http: web.Request, mode: Mode) -> Asked:
@@ -67,6 +69,7 @@ async def read(http: web.Request, mode: Mode) -> Asked:
         stream=bool(stream),
         usage_wanted=isinstance(options, dict) and bool(options.get("include_usage")),
         deadline_s=_deadline(http),
+        idempotency_key=_idempotency_key(http),
     )
 
 
@@ -117,3 +120,10 @@ def _deadline(http: web.Request) -> float | None:
     if not 0 < seconds < math.inf:
         raise Refusal(400, "X-Brimful-Deadline: must be a number of seconds above 0", "invalid_header")
     return seconds
+
+
+def _idempotency_key(http: web.Request) -> str | None:
+    named = http.headers.get("Idempotency-Key")
+    if named is not None and not 0 < len(named) <= _MOST_KEY:
+        raise Refusal(400, f"Idempotency-Key: must have 1 to {_MOST_KEY} characters", "invalid_header")
+    return named

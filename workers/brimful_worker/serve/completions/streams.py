@@ -87,11 +87,20 @@ _STREAM_HEADERS: Mapping[str, str] = {
 }
 
 
-async def answer_stream(http: web.Request, asked: Asked) -> web.StreamResponse:
-    """Raises Refusal if nothing was sent to the caller yet; later failures are an ``error`` event."""
+async def answer_stream(http: web.Request, asked: Asked, kept: list[bytes]) -> web.StreamResponse:
+    """Raises Refusal if nothing was sent to the caller yet; later failures are an ``error`` event.
+
+    ``kept`` gets the events of a complete answer, if it has an ``Idempotency-Key``.
+    """
     front = http.app[FRONT]
     channel = Channel()
-    exchange = Streamed(asked, channel.put)
+
+    def forward(event: bytes) -> None:
+        channel.put(event)
+        if asked.idempotency_key is not None:
+            kept.append(event)
+
+    exchange = Streamed(asked, forward)
     response = _Response(http, front)
     refusal: Refusal | None = None
     try:
@@ -102,6 +111,7 @@ async def answer_stream(http: web.Request, asked: Asked) -> web.StreamResponse:
     except Refusal as error:
         refusal = error
     if refusal is not None:
+        kept.clear()
         if response.stream is None:
             raise refusal
         await response.write(exchange.error_event or _error_event(refusal), exchange)

@@ -4,27 +4,12 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from brimful.names import Mode
 from brimful.runtime import json_bytes
 from brimful_worker.serve.completions.exchanges import WholeAnswer
 from brimful_worker.serve.completions.failures import failed
-from brimful_worker.serve.completions.reading import Asked, read
-from brimful_worker.serve.completions.streams import answer_stream
+from brimful_worker.serve.completions.reading import Asked
 from brimful_worker.serve.front import FRONT
 from brimful_worker.serve.headers import answer_headers
-
-
-async def completions(http: web.Request) -> web.StreamResponse:
-    return await _answer(http, Mode.COMPLETION)
-
-
-async def chat_completions(http: web.Request) -> web.StreamResponse:
-    return await _answer(http, Mode.CHAT)
-
-
-async def _answer(http: web.Request, mode: Mode) -> web.StreamResponse:
-    asked = await read(http, mode)
-    return await (answer_stream(http, asked) if asked.stream else answer_whole(http, asked))
 
 
 async def answer_whole(http: web.Request, asked: Asked) -> web.Response:

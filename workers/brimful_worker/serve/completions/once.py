@@ -1,0 +1,127 @@
+"""Requests with an ``Idempotency-Key`` are sampled once, across all front doors of a fleet, and get the same answer.
+
+The first to *claim* the key samples; duplicates wait for it. A claim is a value in Redis with a TTL, renewed while the
+request is sampled, so that the duplicates of a front door that dies go on. The answer replaces the claim, for
+``BRIMFUL_RESULT_EXPIRES_S``. A request that ends without an answer gives its claim back, and is sampled by the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import uuid
+from dataclasses import asdict, dataclass
+from importlib import resources
+from typing import Any, Self
+
+from brimful.config import Settings
+from brimful.runtime import json_bytes
+from brimful.runtime.aio import cancel_and_wait
+from brimful.state.keys import answer_key
+from brimful.state.redis_retry import REDIS_ERRORS
+from brimful.state.redis_url import required
+from brimful_worker.serve.refusals import NO_RETRY, Refusal, unavailable
+from brimful_worker.singles.pipeline import SharedPipeline
+
+_RELEASE = resources.files("brimful_worker.singles").joinpath("release.lua").read_text("utf-8")
+_TTL_MS = 12_000
+_LOOK_S = 0.2
+_CLAIMED = b"claimed"
+_ANSWERED = b"answered"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """An answer as it is kept. The body follows it in the value, since it may be large."""
+
+    content_type: str
+    provider_request_id: str | None = None
+
+
+class Claim:
+    """One request's on its key: :meth:`take` it, then :meth:`release` it however the request has ended."""
+
+    def __init__(self, once: Once, key: str, digest: bytes) -> None:
+        self._once = once
+        self.key = key
+        self._digest = digest
+        self._value = b" ".join((_CLAIMED, digest, uuid.uuid4().hex.encode()))
+        self._asked = False
+
+    async def take(self) -> tuple[Kept, bytes] | None:
+        """None: the request is this one's to sample. Otherwise the answer of an earlier one, which is waited for.
+
+        Raises Refusal: 422 if the key was used for another request, 503 without Redis.
+        """
+        ask = self._once.pipeline.ask
+        while True:
+            try:
+                self._asked = True
+                if await ask("SET", self.key, self._value, "NX", "PX", _TTL_MS) is not None:
+                    self._once.held.add(self)
+                    return None
+                value = await ask("GET", self.key)
+            except REDIS_ERRORS:
+                raise unavailable("this server's Redis does not answer", "redis_away", 5) from None
+            if value is not None and (found := self._read(value)) is not None:
+                return found
+            await asyncio.sleep(_LOOK_S)
+
+    async def keep(self, kept: Kept, body: bytes) -> None:
+        """The request has its answer. Without Redis it is not kept, but given to this caller."""
+        value = b" ".join((_ANSWERED, self._digest, json_bytes.encode(asdict(kept)))) + b"\n" + body
+        with contextlib.suppress(*REDIS_ERRORS):
+            await self._once.pipeline.ask("SET", self.key, value, "EX", self._once.expires_s)
+
+    def release(self) -> None:
+        """Without waiting: if it fails, the claim expires. An answer stays."""
+        self._once.held.discard(self)
+        if self._asked:
+            self._once.pipeline.ask("EVAL", _RELEASE, 1, self.key, self._value)
+
+    def _read(self, value: bytes) -> tuple[Kept, bytes] | None:
+        head, _, body = value.partition(b"\n")
+        state, digest, rest = head.split(b" ", 2)
+        if digest != self._digest:
+            message = "this Idempotency-Key was used for another request; use a key for each"
+            raise Refusal(422, message, "idempotency_key_reused", headers=NO_RETRY)
+        return (_kept(rest), body) if state == _ANSWERED else None
+
+
+class Once:
+    """One front door's. An async context manager; everything is used on its loop."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._url = required(settings.redis_url)
+        self._fleet = settings.fleet
+        self.expires_s = settings.result_expires_s
+        self.held: set[Claim] = set()
+
+    async def __aenter__(self) -> Self:
+        self.pipeline = SharedPipeline(self._url, "brimful-serve")
+        self.pipeline.start()
+        self._renewing = asyncio.create_task(self._renew())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await cancel_and_wait([self._renewing])
+        await self.pipeline.aclose()
+
+    def claim(self, caller: str, key: str, request: bytes) -> Claim:
+        """``request``: what must be the same under the same key."""
+        identity = hashlib.sha256(f"{caller}\0{key}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
+        digest = hashlib.sha256(request).hexdigest()[:32].encode()
+        return Claim(self, answer_key(identity, self._fleet), digest)
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(_TTL_MS / 4000)
+            for claim in self.held:
+                self.pipeline.ask("PEXPIRE", claim.key, _TTL_MS)
+
+
+def _kept(raw: bytes) -> Kept:
+    """From a front door of any version."""
+    fields: dict[str, Any] = json_bytes.decode(raw)
+    return Kept(str(fields.get("content_type", "application/json")), fields.get("provider_request_id"))
