@@ -29,6 +29,9 @@ def up(
     flower_port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="Flower's port; 0 takes a free one.")
     ] = None,
+    serve_port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Run a front door, on this port; 0 takes a free one.")
+    ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="The embedded Valkey's port; 0 takes a free one.")] = 0,
     take_over: Annotated[
         bool, typer.Option("--take-over", help="Take the fleet at BRIMFUL_REDIS_URL over from another API key.")
@@ -45,7 +48,13 @@ def up(
     if port and not own_redis:
         raise UsageError("--port is for the embedded Valkey, but BRIMFUL_REDIS_URL is set: use one of the two")
     fleet = local_fleet(
-        settings, workers=settings.workers, flower=True, rehearse=rehearse, valkey_port=port, keep_logs=not rehearse
+        settings,
+        workers=settings.workers,
+        flower=True,
+        rehearse=rehearse,
+        serve_port=serve_port,
+        valkey_port=port,
+        keep_logs=not rehearse,
     )
     fleet.check_settings()
     with _StopSignal() as stop:
@@ -115,6 +124,8 @@ def _describe(fleet: LocalFleet, *, own_redis: bool) -> None:
     if fleet.flower_url and fleet.flower_login:
         user, password = fleet.flower_login
         _say(f"Flower            {fleet.flower_url}   user {user}, password {password}")
+    if fleet.serve_url:
+        _say(f"front door        {fleet.serve_url}   (for any OpenAI client, as OPENAI_BASE_URL)")
     _say(f"logs              {fleet.logs}")
     where = "in a shell where you have typed that line" if own_redis else "where BRIMFUL_REDIS_URL is the same"
     _say(f"enqueue, {where}:")
@@ -150,7 +161,7 @@ def _wait_until_ready(fleet: LocalFleet, workers: int, stop: _StopSignal) -> Non
             said = said or _say_away(fleet.redis_url, error)
             stop.wait(_LOOK_S)
             continue
-        if ready >= workers:
+        if ready >= workers and fleet.door_ready:
             took = time.monotonic() - began
             _say(f"{workers} worker{'s' if workers > 1 else ''} ready after {took:.1f} s; Ctrl-C stops the fleet")
             return

@@ -23,6 +23,7 @@ from brimful.state.embedded import state_dir
 from brimful.state.probes import worker_queues
 from brimful.state.redis_url import sync_redis_client
 from brimful_worker.local.flower.process import FlowerChild, check_port
+from brimful_worker.local.processes import door
 from brimful_worker.local.processes.child_process import Child, stop_all
 from brimful_worker.local.processes.environment import worker_environment
 from brimful_worker.local.processes.logs import KEPT, clear_logs
@@ -47,12 +48,14 @@ class LocalFleet:
         workers: int,
         flower: bool = False,
         rehearse: bool = False,
+        serve_port: int | None = None,
         valkey_port: int = 0,
         keep_logs: bool = False,
         gateway_options: Mapping[str, Any] | None = None,
     ) -> None:
-        """``keep_logs``: for a week, however the fleet ends; else only those of one that failed.
-        ``gateway_options``: fields of GatewayOptions for a rehearsal's mock gateway."""
+        """``keep_logs``: for a week, however the fleet ends; else only those of one that failed. ``serve_port``: of a
+        front door; 0 = a free one, None = no front door. ``gateway_options``: fields of GatewayOptions for a
+        rehearsal's mock gateway."""
         self.settings = settings
         """After ``start`` with the URL of its Redis, and in a rehearsal with the mock gateway's URL and key."""
         self.gateway_url: str | None = None
@@ -65,6 +68,8 @@ class LocalFleet:
         self._workers = workers
         self._want_flower = flower
         self._rehearse = rehearse
+        self._serve_port = serve_port
+        self._door: door.DoorChild | None = None
         self._valkey_port = valkey_port
         self._keep_logs = keep_logs
         self._gateway_options = gateway_options or {}
@@ -98,12 +103,24 @@ class LocalFleet:
         """How often a worker was restarted."""
         return self._supervisor.restarts if self._supervisor else 0
 
+    @property
+    def serve_url(self) -> str | None:
+        """Of the front door; ends in /v1."""
+        return self._door.url if self._door else None
+
+    @property
+    def door_ready(self) -> bool:
+        """Whether the front door lets requests in; True without one."""
+        return self._door is None or self._door.ready
+
     def check_settings(self) -> None:
         """Raises SettingError (no key, no URL, a port taken). Starts nothing; ``start`` calls it too."""
         if not self._rehearse:
             _ = self.settings.api_base, self.settings.api_key
         if self._want_flower:
             check_port(self.settings)
+        if self._serve_port is not None:
+            door.check_port(self._serve_port)
 
     def start(self) -> None:
         """Returns when all processes are started: work can be enqueued, and is taken when the workers are ready.
@@ -144,12 +161,12 @@ class LocalFleet:
             try:
                 if self._supervisor is not None:
                     self._supervisor.stop()
-                stop_all(self._children, self.settings.timeout_s + 5.0 if grace_s is None else grace_s)
+                stop_all(self._senders, self.settings.timeout_s + 5.0 if grace_s is None else grace_s)
             finally:
                 try:
                     stop_all(self._auxiliaries, _AUXILIARY_STOP_S)
                 finally:
-                    self._children, self._auxiliaries = [], []
+                    self._children, self._auxiliaries, self._door = [], [], None
                     self._release()
 
     def kill(self) -> None:
@@ -157,7 +174,7 @@ class LocalFleet:
         self._stopping = True
         if (supervisor := self._supervisor) is not None:
             supervisor.ask_to_stop()
-        for child in self._children:
+        for child in self._senders:
             child.kill()
         self.stop(0.0)
 
@@ -190,6 +207,9 @@ class LocalFleet:
         api_base = self.gateway_url or settings.api_base
         self.settings = settings.placed(redis_url=redis_url, api_base=api_base, api_key=settings.api_key)
         self._start_workers(self._logs, owner_fd)
+        if self._serve_port is not None:
+            self._door = door.DoorChild(self.settings, self._serve_port, self._logs, owner_fd, self._valkey_fds)
+            self._door.child.start()
         flower = None
         if self._want_flower:
             directory.mkdir(mode=0o700, exist_ok=True)
@@ -197,7 +217,7 @@ class LocalFleet:
             self._auxiliaries.append(flower.child)
             flower.child.start()
             self.flower_url, self.flower_login = flower.url, flower.login
-        self._supervisor = Supervisor(self._children, flower, self._valkey)
+        self._supervisor = Supervisor(self._senders, flower, self._valkey)
         self._supervisor.start()
 
     def _open_valkey(self, directory: Path, settings: Settings) -> str:
@@ -226,11 +246,20 @@ class LocalFleet:
                 environment=environment,
                 log=logs / f"worker-{number}.log",
                 owner_fd=owner_fd,
-                # A worker uses the server too: after its owner's death it still stores what it had on the wire.
-                pass_fds=(self._valkey.lock_fd,) if self._valkey else (),
+                pass_fds=self._valkey_fds,
             )
             child.start()
             self._children.append(child)
+
+    @property
+    def _senders(self) -> list[Child]:
+        """The processes that send requests to the provider."""
+        return [*self._children, *([self._door.child] if self._door else [])]
+
+    @property
+    def _valkey_fds(self) -> tuple[int, ...]:
+        """Of the embedded server, which its users keep: after their owner's death they store what was on the wire."""
+        return (self._valkey.lock_fd,) if self._valkey else ()
 
     def _release(self) -> None:
         """Close or delete all that is not a process."""

@@ -1,7 +1,7 @@
 """Entry point of a local fleet's child processes: ``python -m brimful_worker.local.processes.child FD ROLE ARGUMENT…``.
 
 It watches the owner's pipe, then becomes what ROLE says in this same process: ``worker`` (a brimful worker), ``celery``
-(a Celery command) or ``gateway`` (the mock gateway).
+(a Celery command), ``serve`` (the front door) or ``gateway`` (the mock gateway).
 """
 
 from __future__ import annotations
@@ -29,20 +29,28 @@ def main(arguments: list[str]) -> int:
         from brimful_worker.local.processes.mock import serve
 
         return serve(rest[0])
-    return _worker(rest)
+    from brimful.errors import BrimfulError
+
+    try:
+        return _serve(rest[0]) if role == "serve" else _worker(rest)
+    except BrimfulError as error:
+        print(f"brimful {role}: {error}", file=sys.stderr)
+        return int(error.exit_code)
+
+
+def _serve(port: str) -> int:
+    from brimful_worker.local.processes.door import serve
+
+    serve(port)
+    return 0
 
 
 def _worker(arguments: list[str]) -> int:
     """``brimful worker`` without the command line, whose imports would slow its start."""
-    from brimful.errors import BrimfulError
     from brimful_worker.startup import run_worker
 
     options = dict(zip(arguments[::2], arguments[1::2], strict=True))
-    try:
-        return run_worker(concurrency=int(options["--concurrency"]), name=options["--name"])
-    except BrimfulError as error:
-        print(f"brimful worker: {error}", file=sys.stderr)
-        return int(error.exit_code)
+    return run_worker(concurrency=int(options["--concurrency"]), name=options["--name"])
 
 
 def _end_with_owner(fd: int) -> None:
