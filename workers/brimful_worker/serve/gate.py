@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from brimful_worker.serve.refusals import NO_RETRY, Refusal, unavailable
+from brimful_worker.serve.refusals import NO_RETRY, Refusal, redis_away, unavailable
 
 _LOOK_S = 0.2
 _AWAY_S = 1.0
 """Shorter absences of Redis are waited for."""
-_AWAY_RETRY_S = 5
 
 
 class Turn:
@@ -55,8 +55,9 @@ class Turn:
 
     def refuse(self, refusal: Refusal) -> None:
         """End it as soon as the event loop can."""
-        self._refusal = refusal
-        self._clock.reschedule(asyncio.get_running_loop().time())
+        with contextlib.suppress(RuntimeError):  # its deadline has passed in this moment
+            self._clock.reschedule(asyncio.get_running_loop().time())
+            self._refusal = refusal
 
 
 class Gate:
@@ -74,10 +75,6 @@ class Gate:
     def turn(self, deadline_s: float | None = None) -> Turn:
         return Turn(self, deadline_s)
 
-    def open(self) -> None:
-        if not self.draining:
-            self.reason = None
-
     def close(self, reason: Callable[[], Refusal]) -> None:
         """Refuse all that come, and all that are not on the wire."""
         self.reason = reason
@@ -88,26 +85,24 @@ class Gate:
         """Let what is on the wire end within ``grace_s``, and nothing else."""
         self.draining = True
         self.close(lambda: unavailable("this server is shutting down", "shutting_down", 1))
+        if not self.turns:
+            return
         self._empty.clear()
-        if self.turns:
-            try:
-                async with asyncio.timeout(grace_s):
-                    await self._empty.wait()
-            except TimeoutError:
-                pass
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                await self._empty.wait()
 
     async def watch(self, failure: Callable[[], Exception | None]) -> None:
-        """Open while ``failure()``, which says why Redis does not answer, is None. Never returns."""
+        """Open while ``failure()``, which says why Redis does not answer, is None. Returns when the gate drains."""
         loop = asyncio.get_running_loop()
         since: float | None = None
-        while True:
+        while not self.draining:
             if failure() is None:
-                since = None
-                self.open()
+                since, self.reason = None, None
             elif since is None:
                 since = loop.time()
-            elif loop.time() - since >= _AWAY_S and not self.draining:
-                self.close(lambda: unavailable("this server's Redis does not answer", "redis_away", _AWAY_RETRY_S))
+            elif loop.time() - since >= _AWAY_S and self.reason is None:
+                self.close(redis_away)
             await asyncio.sleep(_LOOK_S)
 
     def left(self, turn: Turn) -> None:

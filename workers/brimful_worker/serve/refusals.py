@@ -11,6 +11,7 @@ from brimful.runtime import json_bytes
 
 SHOULD_RETRY = "x-should-retry"
 """OpenAI's clients obey it, whatever the status: ``false`` keeps them from multiplying our own attempts."""
+_AWAY_RETRY_S = 5
 NO_RETRY = {SHOULD_RETRY: "false"}
 
 
@@ -47,3 +48,7 @@ def error_document(status: int, message: str, code: str | None = None, param: st
 def unavailable(message: str, code: str, retry_s: int) -> Refusal:
     """Nothing was sent: the same request may succeed in a while, or at another front door."""
     return Refusal(503, message, code, headers={"Retry-After": str(retry_s)})
+
+
+def redis_away() -> Refusal:
+    return unavailable("this server's Redis does not answer", "redis_away", _AWAY_RETRY_S)

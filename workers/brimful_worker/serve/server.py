@@ -8,10 +8,8 @@ import ipaddress
 import logging
 import signal
 import socket
-import warnings
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
 
 import uvloop
 from aiohttp import web
@@ -29,8 +27,8 @@ log = logging.getLogger(__name__)
 _BACKLOG = 8192
 _KEEPALIVE_S = 75.0
 """As common load balancers have it."""
-_CUT_S = 0.1
-"""After the grace, connections are cut off; aiohttp takes 0 for "wait forever"."""
+_CUT_S = 2.0
+"""For the last bytes of answers, once nothing is under way any more or the grace is over."""
 _FORMAT = "[%(asctime)s: %(levelname)s] %(message)s"
 
 
@@ -44,7 +42,6 @@ def serve(settings: Settings, *, host: str, port: int, ready: Callable[[str], No
     required(settings.redis_url)
     _ = settings.api_base, settings.key_tag  # raise SettingError if they are not set
     logging.basicConfig(level=settings.log_level.upper(), format=_FORMAT)
-    warnings.simplefilter("ignore", DeprecationWarning)
     with listen(host, port) as listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         open_metrics(settings)
         runner.run(_serve(settings, host, listener, ready))
@@ -75,18 +72,19 @@ async def _serve(settings: Settings, host: str, listener: socket.socket, ready: 
     stop = _StopSignals()
     async with opened(settings, listener) as (front, joined):
         ready(f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}/v1")
-        await _first(joined, asyncio.create_task(stop.asked.wait()))
+        await _wait(joined, stop.asked)
         if joined.done():
             joined.result()
         log.info("stopping: %d requests are under way", len(front.gate.turns))
         listener.close()
-        drained = front.gate.drain(settings.timeout_s + settings.serve_keepalive_s)
-        await _first(asyncio.create_task(drained), asyncio.create_task(stop.insisted.wait()))
+        drained = asyncio.create_task(front.gate.drain(settings.timeout_s + settings.serve_keepalive_s))
+        await _wait(drained, stop.insisted)
+        await cancel_and_wait([drained])
 
 
 @asynccontextmanager
 async def opened(settings: Settings, listener: socket.socket) -> AsyncIterator[tuple[Front, asyncio.Task[None]]]:
-    """A front door on a listening socket. The task joins the fleet, keeps the gate, and ends only by an exception.
+    """A front door on a listening socket. The task joins the fleet and keeps the gate until that drains.
 
     Leaving cuts off whatever is under way.
     """
@@ -111,16 +109,21 @@ async def opened(settings: Settings, listener: socket.socket) -> AsyncIterator[t
 
 
 async def _join(front: Front) -> None:
-    """Returns only by an exception."""
+    """Returns when the gate drains."""
     await front.process.start()
     log.info("Redis is reached")
-    await asyncio.gather(front.gate.watch(lambda: front.process.key.admission.failure), front.rates.watch())
+    rates = asyncio.create_task(front.rates.watch())
+    try:
+        await front.gate.watch(lambda: front.process.key.admission.failure)
+    finally:
+        await cancel_and_wait([rates])
 
 
-async def _first(*tasks: asyncio.Task[Any]) -> None:
-    """Wait for one of them. The others are cancelled, but for the first, which its owner ends."""
-    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    await cancel_and_wait(tasks[1:])
+async def _wait(task: asyncio.Task[None], event: asyncio.Event) -> None:
+    """Returns when the task is done or the event is set."""
+    waiting = asyncio.create_task(event.wait())
+    await asyncio.wait((task, waiting), return_when=asyncio.FIRST_COMPLETED)
+    await cancel_and_wait([waiting])
 
 
 class _StopSignals:

@@ -21,7 +21,7 @@ from brimful.runtime.aio import cancel_and_wait
 from brimful.state.keys import answer_key
 from brimful.state.redis_retry import REDIS_ERRORS
 from brimful.state.redis_url import required
-from brimful_worker.serve.refusals import NO_RETRY, Refusal, unavailable
+from brimful_worker.serve.refusals import NO_RETRY, Refusal, redis_away
 from brimful_worker.singles.pipeline import SharedPipeline
 
 _RELEASE = resources.files("brimful_worker.singles").joinpath("release.lua").read_text("utf-8")
@@ -63,7 +63,7 @@ class Claim:
                     return None
                 value = await ask("GET", self.key)
             except REDIS_ERRORS:
-                raise unavailable("this server's Redis does not answer", "redis_away", 5) from None
+                raise redis_away() from None
             if value is not None and (found := self._read(value)) is not None:
                 return found
             await asyncio.sleep(_LOOK_S)

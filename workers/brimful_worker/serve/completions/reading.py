@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from aiohttp import web
@@ -59,7 +59,9 @@ async def read(http: web.Request, mode: Mode) -> Asked:
     if mode is Mode.CHAT and "messages" not in request.fields:
         raise Refusal(400, "messages: missing; a chat needs them", param="messages")
     try:
-        request.check(profile)
+        # 0 asks for the logprobs of the prompt itself, which only some providers grant.
+        lengths = {name: 1 for name in ("max_tokens", "max_completion_tokens") if request.fields.get(name) == 0}
+        (replace(request, fields={**request.fields, **lengths}) if lengths else request).check(profile)
     except BadRequest as error:
         raise _bad_request(str(error)) from None
     options = document.get("stream_options")
