@@ -179,3 +179,19 @@ def test_the_help_needs_no_worker_code() -> None:
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=60)
     assert done.returncode == 0
     assert "--budget-tokens" in done.stdout
+
+
+def test_files_of_people_are_read_by_name_pattern_and_folder(command: Command, tmp_path: Path) -> None:
+    for name in ("a.csv", "b.csv"):
+        (tmp_path / name).write_text(f"question,answer\n{name},1\n")
+    for given in (tmp_path, tmp_path / "*.csv"):
+        done = command("validate", given, "--prompt-column", "question", "--json")
+        found = json.loads(done.stdout)
+        assert (done.returncode, found["requests"], found["first"]["prompt"]) == (0, 2, "a.csv")
+        assert {column["name"] for column in found["columns"]} == {"question", "answer"}
+    (tmp_path / "notes.xlsx").write_bytes(b"PK\x03\x04")
+    assert "left out notes.xlsx" in command("validate", tmp_path, "--prompt-column", "question").stderr
+    wrong = command("validate", tmp_path / "a.csv", "--prompt-column", "answr")
+    assert (wrong.returncode, "did you mean 'answer'?" in wrong.stderr) == (2, True)
+    bare = command("validate", tmp_path / "a.csv", "--prompt-column", "column_2", "--no-header")
+    assert bare.returncode == 0

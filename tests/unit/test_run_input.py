@@ -149,7 +149,7 @@ BAD_LINES = {
     "null": ("null", "is null; each line"),
     "no prompt": ('{"id": "x"}', "has no prompt"),
     "null prompt": ('{"prompt": null}', "has no prompt"),
-    "another name": ('{"question": "why?"}', "rename that to prompt"),
+    "another name": ('{"question": "why?"}', "--prompt-column question"),
     "empty list": ('{"prompt": []}', "prompt: must be"),
     "mixed list": ('{"prompt": ["a", 1]}', "prompt: a list holds only"),
     "number": ('{"prompt": 5}', "prompt: must be"),
@@ -192,16 +192,13 @@ BAD_FILES: dict[str, tuple[str, bytes | None, str]] = {
     "missing": ("in.jsonl", None, "no such file"),
     "empty": ("in.jsonl", b"", "is empty"),
     "blank": ("in.jsonl", b"\n  \n\r\n", "only blank lines"),
-    "JSON array": ("in.json", b'[{"prompt": "a"},\n{"prompt": "b"}]\n', "jq -c"),
-    "JSON array over lines": ("in", b"[\n{}\n]\n", "jq -c"),
     "UTF-16": ("in.txt", "prompt".encode("utf-16"), "UTF-16"),
     "zip": ("in.jsonl", b"PK\x03\x04....", "zip"),
-    "CSV": ("in.csv", b"prompt\nhello\n", "--input-format text"),
-    "Parquet": ("in", b"PAR1....", "Parquet"),
+    "no Parquet": ("in", b"PAR1....", "cannot be read as Parquet"),
     "broken gzip": ("in.gz", gzip.compress(b'{"prompt": "a"}\n' * 99)[:-20], "is truncated"),
     "cut zstd": ("in.zst", zstandard.compress(b'{"prompt": "a"}\n' * 99)[:-5], "is truncated"),
     "broken zstd": ("in.zst", zstandard.compress(b'{"prompt": "a"}\n' * 99)[:-9] + b"garbage!!", "in.zst:"),
-    "all bad": ("in.jsonl", b"{\n{\n", "2 lines cannot be used"),
+    "all bad": ("in.jsonl", b"{x\n{x\n", "2 lines cannot be used"),
     "duplicate ids": (
         "in.jsonl", b'{"id": "x", "prompt": "a"}\n\n{"id": "x", "prompt": "b"}\n', ":3: the id 'x' is already used",
     ),
@@ -239,8 +236,8 @@ def test_a_directory_and_a_file_named_twice_are_refused(tmp_path: Path) -> None:
 
 
 def test_an_overlong_line_is_bad_and_the_next_one_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("sources", "reader"):
-        monkeypatch.setattr(f"brimful.run.input.{module}.MAX_LINE", 1 << 20)
+    for module in ("files.lines", "reader"):
+        monkeypatch.setattr(f"brimful.run.input.{module}.MAX_ROW", 1 << 20)
     path = write_lines(tmp_path / "in.txt", ["x" * (3 << 20), "next"])
     bad, unit = read(path)
     assert isinstance(bad, BadLine)

@@ -29,7 +29,17 @@ Column = Annotated[
 System = Annotated[str | None, typer.Option(help="System prompt, for chat.")]
 Chat = Annotated[bool, typer.Option("--chat", help="Use the chat endpoint.")]
 Job = Annotated[bool, typer.Option("--job", help="Send each request as a Job: submit it, then fetch the result.")]
-InputFormat = Annotated[str, typer.Option(help="auto, jsonl or text (one prompt a line).")]
+InputFormat = Annotated[
+    str, typer.Option(help="auto, jsonl, json, text (one prompt a line), csv, tsv, parquet or arrow.")
+]
+PromptColumn = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="The column that holds the prompt or the messages; it stays a column."),
+]
+IdColumn = Annotated[str | None, typer.Option(metavar="NAME", help="The column that holds the id.")]
+NoHeader = Annotated[
+    bool, typer.Option("--no-header", help="CSV without names in its first row: they are column_1, column_2, …")
+]
 Limit = Annotated[int | None, typer.Option(min=1, help="Read only the first N requests.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Stop at the first bad line.")]
 Pack = Annotated[str, typer.Option(help="Prompts that share a request: auto, off or a number.")]
@@ -42,7 +52,11 @@ Provider = Annotated[
 def run(
     inputs: Annotated[
         list[str],
-        typer.Argument(metavar="INPUT…", help="JSONL, OpenAI Batch or text files, also .gz and .zst; - is stdin."),
+        typer.Argument(
+            metavar="INPUT…",
+            help="JSON lines or arrays, OpenAI Batch lines, text, CSV, Parquet or Arrow, also .gz and .zst; a folder "
+            "of them, or a quoted pattern; - is stdin.",
+        ),
     ],
     output: Annotated[
         str,
@@ -62,6 +76,9 @@ def run(
     chat: Chat = False,
     job: Job = False,
     input_format: InputFormat = "auto",
+    prompt_column: PromptColumn = None,
+    id_column: IdColumn = None,
+    no_header: NoHeader = False,
     limit: Limit = None,
     strict: Strict = False,
     form: Annotated[str, typer.Option("--format", help="rollouts (one a line) or openai-batch.")] = "rollouts",
@@ -140,7 +157,8 @@ def read_options(given: Mapping[str, Any], workload: str = "batch") -> ReadOptio
     """
     from brimful.errors import UsageError
     from brimful.names import Mode, Workload
-    from brimful.run.input.formats import InputFormat
+    from brimful.run.input.files.expand import expand
+    from brimful.run.input.formats import ColumnNames, InputFormat
     from brimful.run.input.reader import ReadOptions
     from brimful.run.input.sources import Source
     from brimful.run.options import parse_choice, parse_parameters
@@ -148,9 +166,13 @@ def read_options(given: Mapping[str, Any], workload: str = "batch") -> ReadOptio
     if given["chat"] and given["job"]:
         raise UsageError("--chat and --job exclude each other: a Job is a completion")
     fields = {name: given[name] for name in _FIELDS if given[name] is not None}
+    files, notes = expand(given["inputs"])
     return ReadOptions(
-        sources=tuple(map(Source, given["inputs"])),
+        sources=tuple(map(Source, files)),
         form=parse_choice(InputFormat, "--input-format", given["input_format"]),
+        header=not given["no_header"],
+        names=ColumnNames(prompt=given["prompt_column"], id=given["id_column"]),
+        notes=tuple(notes),
         defaults={**parse_parameters(given["param"] or []), **fields},
         passed=tuple(given["passed"] or ()),
         columns=tuple(given["column"] or ()),

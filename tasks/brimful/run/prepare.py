@@ -161,6 +161,7 @@ def _survey(prepared: Prepared, files: RunFiles, changes: InputChanges, say: Cal
 def _field_notes(found: Survey, options: RunOptions, profile: Profile) -> list[str]:
     unknown, lacking = found.unknown.notes(3), found.carried.lacks(options.keep.names)
     return [
+        *found.notes,
         *(["; ".join(unknown)] if unknown else []),
         *found.carried.notes(profile),
         *([f"--keep: no line has {' or '.join(map(repr, lacking))}"] if lacking else []),

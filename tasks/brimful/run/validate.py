@@ -72,7 +72,7 @@ class Validation:
     columns: list[dict[str, Any]] = field(default_factory=list)
     """Carried through, not sent: name, lines, likely."""
     notes: list[str] = field(default_factory=list)
-    """The unknown fields and the columns in words."""
+    """The files, the unknown fields and the columns in words."""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -165,7 +165,7 @@ def validate(
     found.unknown_fields = [field.as_json() for field in read.unknown]
     found.sent = sorted(sent, key=lambda name: (name not in ("prompt", "messages"), name))
     found.columns = read.carried.as_json(profile)
-    found.notes = [*read.unknown.notes(_SHOWN), *read.carried.notes(profile)]
+    found.notes = [*read.notes, *read.unknown.notes(_SHOWN), *read.carried.notes(profile)]
     found.shapes = len(slices)
     found.calls_packed = sum(math.ceil(count / limits[key]) for key, count in slices.items())
     found.prompts_per_call = max((min(count, limits[key]) for key, count in slices.items()), default=1)

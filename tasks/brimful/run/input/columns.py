@@ -53,6 +53,8 @@ class FieldRule:
         if not isinstance(extra, dict):
             raise InputError(f"{_EXTRA_BODY}: must be an object with further fields of the request")
         columns = {name: value for name, value in line.fields.items() if name not in listed}
+        if line.columns:
+            columns = {name: value for name, value in line.line.items() if name in columns or name in line.columns}
         return Split({**sent, **extra}, columns)
 
     def _mode_of(self, fields: Mapping[str, Any]) -> Mode:

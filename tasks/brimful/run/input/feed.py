@@ -151,7 +151,7 @@ class Feed:
                     self._observe(entry)
                     self._seen.add(entry, self.options)
                 self.store()
-                for note in self._seen.carried.new_notes(self.profile):
+                for note in (*self._reader.new_notes(), *self._seen.carried.new_notes(self.profile)):
                     self.say(note)
                 for entry in batch:
                     yield entry

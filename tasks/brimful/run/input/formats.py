@@ -1,25 +1,26 @@
 """Parsers of one input line: a JSONL request, an OpenAI Batch line, a bare provider body, or plain text.
 
 Each returns what the line holds, or raises InputError with the fault and its remedy. The reader puts
-``FILE:LINE:`` before it. To add an input format, add a parser and a member of InputFormat.
+``FILE:LINE:`` before it. Which kind of file the line comes from is known in ``input.files``.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple, NoReturn
 
 from brimful.errors import InputError
 from brimful.fields import likely
 from brimful.names import Mode
-from brimful.run.input.sources import Source
+from brimful.run.input.files.columns import listed, no_column
 
+_PROMPTS = ("prompt", "messages")
 _LIKELY_PROMPTS = ("text", "input", "question", "instruction", "query", "content", "user", "message")
 _URLS = {"/completions": Mode.COMPLETION, "/chat/completions": Mode.CHAT, "/completion-jobs": Mode.JOB}
 _BATCH_FIELDS = ("method", "url", "body")
-_TEXT_SUFFIXES = (".txt", ".text", ".md")
 _ID_LENGTH = 512
 _DEEP = 500  # levels; more of them could be read, but not always be written again
 _NAMES_CHECKED = 32  # of a line without a prompt, for misspellings
@@ -34,6 +35,47 @@ class Parsed(NamedTuple):
     """None: it states no id."""
     body: dict[str, Any] | None = None
     """Of an OpenAI Batch line: the fields of its request."""
+    line: Mapping[str, Any] = {}
+    """All of it, where ``columns`` are named."""
+    columns: frozenset[str] = frozenset()
+    """Members of ``line`` that are columns whatever their names are."""
+
+
+@dataclass(frozen=True)
+class ColumnNames:
+    """Which fields of a line hold what a request needs; None: those of the usual names."""
+
+    prompt: str | None = None
+    """``--prompt-column``: a prompt, a list of prompts, or a chat's messages."""
+    id: str | None = None
+    """``--id-column``"""
+    own_id: bool = True
+    """A field ``id`` is the id; False where it is a column."""
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        return tuple(name for name in (self.prompt, self.id) if name is not None)
+
+    def apply(self, line: dict[str, Any]) -> Parsed:
+        """A line whose prompt and id are in these fields. Raises InputError where it lacks one of them."""
+        for name in self.named:
+            if name not in line:
+                raise InputError(no_column(name, list(line)))
+        id_name = self.id or ("id" if self.own_id else None)
+        id = None if id_name is None or line.get(id_name) is None else _id(line[id_name], id_name)
+        if not self.named:
+            return Parsed({name: value for name, value in line.items() if name != id_name}, id)
+        taken = {"id", *(() if self.prompt is None else (*_PROMPTS, self.prompt))}
+        if id_name is not None and id_name not in _PROMPTS:
+            taken.add(id_name)
+        fields = {name: value for name, value in line.items() if name not in taken}
+        if self.prompt is not None:
+            value = line[self.prompt]
+            if value is None:
+                raise InputError(f"{self.prompt}: is empty; a prompt is text, a list of texts or a chat's messages")
+            fields["messages" if _is_chat(value) else "prompt"] = value
+        usual = {name for name in ("id", *_PROMPTS) if name in (id_name, self.prompt)}
+        return Parsed(fields, id, line=line, columns=frozenset(taken - usual))
 
 
 Parser = Callable[[bytes], Parsed]
@@ -45,23 +87,15 @@ class InputFormat(StrEnum):
     AUTO = "auto"
     JSONL = "jsonl"
     """Objects with a prompt or messages, OpenAI Batch lines or provider bodies, detected line by line."""
+    JSON = "json"
+    """The same as elements of an array, or written over several lines each."""
     TEXT = "text"
     """One prompt per line."""
-
-
-def detect(source: Source, first: bytes) -> InputFormat:
-    """From the name and the first line that is not blank. Raises InputError when it is a JSON array, not lines."""
-    text = first.strip()
-    text_file = source.suffix in _TEXT_SUFFIXES
-    whole = _try_json(text) if text_file else None
-    if (text.startswith((b"[{", b'["')) or text == b"[") and (not text_file or isinstance(whole, list)):
-        raise InputError("is a JSON array; write one object per line: jq -c '.[]' FILE > FILE.jsonl")
-    if source.suffix in (".jsonl", ".ndjson", ".json"):
-        return InputFormat.JSONL
-    if text_file:
-        known = isinstance(whole, dict) and whole.keys() & {"prompt", "messages", "body"}
-        return InputFormat.JSONL if known else InputFormat.TEXT
-    return InputFormat.JSONL if text.startswith(b"{") else InputFormat.TEXT
+    CSV = "csv"
+    TSV = "tsv"
+    PARQUET = "parquet"
+    ARROW = "arrow"
+    """Arrow's file format, which Feather is too, and its stream format."""
 
 
 def parse_text(data: bytes) -> Parsed:
@@ -69,7 +103,7 @@ def parse_text(data: bytes) -> Parsed:
     return Parsed({"prompt": _decode(data)})
 
 
-def parse_json(data: bytes) -> Parsed:
+def parse_json(data: bytes, names: ColumnNames = ColumnNames()) -> Parsed:
     """A JSON object. ``body`` holds ``mode`` where a Batch line's url states it."""
     text = _decode(data)
     try:
@@ -87,20 +121,27 @@ def parse_json(data: bytes) -> Parsed:
             type(line), "a number"
         )
         raise InputError(f'is {kind}; each line must be an object: {{"prompt": …}}')
-    batch = _is_batch(line)
-    id_name = "custom_id" if batch and "custom_id" in line else "id"
-    body = _batch_body(line) if batch else None
-    id = _id(line[id_name], id_name) if line.get(id_name) is not None else None
-    beside = {id_name, *(_BATCH_FIELDS if batch else ())}
-    asked = line if body is None else body
-    if asked.get("prompt") is None and asked.get("messages") is None:
+    if _is_batch(line, names):
+        id_name = "custom_id" if "custom_id" in line else "id"
+        body = _batch_body(line)
+        id = _id(line[id_name], id_name) if line.get(id_name) is not None else None
+        beside = {id_name, *_BATCH_FIELDS}
+        parsed = Parsed({name: value for name, value in line.items() if name not in beside}, id, body)
+    else:
+        parsed = names.apply(line)
+    asked = parsed.fields if parsed.body is None else parsed.body
+    if all(asked.get(name) is None for name in _PROMPTS):
         raise InputError(_no_prompt(line))
-    return Parsed({name: value for name, value in line.items() if name not in beside}, id, body)
+    return parsed
 
 
-def _is_batch(line: dict[str, Any]) -> bool:
+def _is_chat(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(each, dict) for each in value)
+
+
+def _is_batch(line: dict[str, Any], names: ColumnNames) -> bool:
     """Whether it is one of OpenAI's Batch API; a table may have a column ``body`` as well."""
-    if "body" not in line or "prompt" in line or "messages" in line:
+    if "body" not in line or any(name in line for name in (*_PROMPTS, *names.named)):
         return False
     return isinstance(line["body"], dict) or not line.keys().isdisjoint(("custom_id", "method", "url"))
 
@@ -141,12 +182,18 @@ def _id(value: Any, name: str) -> str | int | float:
 
 def _no_prompt(line: dict[str, Any]) -> str:
     message = "has no prompt (nor messages)"
-    if found := next((name for name in _LIKELY_PROMPTS if name in line), None):
-        return f"{message}; it has {found!r}: rename that to prompt"
-    for name in list(line)[:_NAMES_CHECKED]:
-        if (meant := likely(name)) in ("prompt", "messages"):
-            return f"{message}; it has {name[:60]!r}: did you mean {meant}?"
-    return message
+    found = next((name for name in line if _is_chat(line[name])), None)
+    if found is not None and not any("role" in each for each in line[found]):
+        return f"{message}; its {found!r} is a list of objects: make each a line: jq -c '.{found}[]' FILE"
+    found = found or next((name for name in _LIKELY_PROMPTS if name in line), None)
+    if found is None:
+        for name in list(line)[:_NAMES_CHECKED]:
+            if (meant := likely(name)) in _PROMPTS:
+                return f"{message}; it has {name[:60]!r}: did you mean {meant}?"
+    if not line.keys() - {"id", *_PROMPTS}:
+        return message
+    name = found or "NAME"
+    return f"{message}; its columns are {listed(list(line))}: say which one holds it, --prompt-column {name}"
 
 
 def _decode(data: bytes) -> str:
@@ -161,7 +208,7 @@ def _not_json(text: str, error: json.JSONDecodeError) -> str:
     stripped = text.strip()
     where = f"column {error.colno}: {error.msg}"
     if stripped in ("{", "[") or (stripped.startswith("{") and stripped.endswith(",")):
-        return "is not JSON on its own; write each object on one line: jq -c . FILE > FILE.jsonl"
+        return "is not JSON on its own; write it on one line (jq -c . FILE > FILE.jsonl), or use --input-format json"
     if error.msg == "Extra data":
         return f"is not JSON ({where}); put each object on its own line"
     if stripped.startswith("{'") or "None" in stripped or "True" in stripped:
@@ -175,10 +222,3 @@ def _no_constant(name: str) -> NoReturn:
 
 _DECODER = json.JSONDecoder(parse_constant=_no_constant)
 """Made once: json.loads would make one for each line."""
-
-
-def _try_json(data: bytes) -> Any:
-    try:
-        return json.loads(data)
-    except (ValueError, RecursionError):
-        return None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Set
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from brimful.errors import BadRequest, BrimfulError, InputError, UsageError
@@ -14,10 +14,14 @@ from brimful.packing.units import Unit
 from brimful.profile import Profile
 from brimful.request import Request
 from brimful.run.input.columns import FieldRule
-from brimful.run.input.formats import InputFormat, Parser, detect, parse_json, parse_text
+from brimful.run.input.files.columns import listed
+from brimful.run.input.files.reading import TableOptions
+from brimful.run.input.files.row import MAX_ROW, Row
+from brimful.run.input.formats import ColumnNames, InputFormat, parse_json, parse_text
 from brimful.run.input.ids import Ids
-from brimful.run.input.sources import MAX_LINE, RawLine, Source
+from brimful.run.input.sources import Source
 
+_PROMPTS = frozenset({"prompt", "messages"})
 MAX_ROLLOUTS = 100_000
 """Of one line: the done index keeps each rollout of a line until all are there."""
 
@@ -28,6 +32,11 @@ class ReadOptions:
 
     sources: tuple[Source, ...]
     form: InputFormat = InputFormat.AUTO
+    header: bool = True
+    """The first row of CSV names the columns."""
+    names: ColumnNames = field(default_factory=ColumnNames)
+    notes: tuple[str, ...] = ()
+    """What was left out when the inputs were listed."""
     defaults: dict[str, Any] = field(default_factory=dict)
     """Request fields of the command line; a line's own fields override them."""
     passed: tuple[str, ...] = ()
@@ -41,15 +50,21 @@ class ReadOptions:
     """Requests at most."""
 
     @property
+    def table(self) -> TableOptions:
+        return TableOptions(self.form, self.header, self.names.named, frozenset(self.columns))
+
+    @property
     def repeatable(self) -> bool:
         """All of it can be read twice, so it is surveyed before anything is sampled."""
         return all(source.regular for source in self.sources)
 
     def at_fault(self, message: str) -> bool:
-        """Whether a bad line's message (``FIELD: …``) is about a field that these options set."""
+        """Whether a bad line's message (``FIELD: …``) is about a field that these options set, or could name."""
         name = message.partition(":")[0]
         if name == "model":
             return "model" in self.defaults or "--model" in message
+        if message.startswith(("has no prompt", "has no column")):
+            return True
         return name in self.defaults or (name == "system" and self.system is not None)
 
     def check(self) -> None:
@@ -60,8 +75,6 @@ class ReadOptions:
             raise UsageError(
                 f"--pass {both[0]} and --column {both[0]} exclude each other: it is sent, or carried through"
             )
-        if "id" in self.columns:
-            raise UsageError("--column id: the id of a line is in every record as it is")
         seen = set()
         for source in self.sources:
             if source.path in seen:
@@ -112,64 +125,74 @@ class Reader:
         # A line too large for one request is split later; only a single rollout must fit.
         self._unbounded = line_profile(profile)
         self._rule = FieldRule(profile, options.mode, (*options.defaults, *options.passed), options.columns)
+        self._names = replace(options.names, own_id="id" not in options.columns)
         self._ids = Ids() if ids else None
         self.at_end = False
         """Whether the input was read to its end, not to the limit."""
+        self._notes = list(options.notes)
+        self._noted: set[str] = set()
+
+    def new_notes(self) -> list[str]:
+        """What the user may want to know about the files, since the last call."""
+        notes, self._notes[:] = self._notes[:], ()
+        return notes
 
     def entries(self, skip: Callable[[int], bool] | None = None) -> Iterator[Entry]:
         """Every line. Lines for which ``skip(line)`` is true are not parsed. Raises InputError for an unusable file."""
         line = taken = 0
         for source in self._options.sources:
-            parse: Parser | None = None
-            for raw in source.lines():
+            for row in source.rows(self._options.table, self._notes.append):
                 if self._options.limit is not None and taken >= self._options.limit:
                     return
                 line += 1
                 item = None
-                if raw.data and not raw.data.isspace():
-                    where = f"{source.name}:{raw.place}"
-                    parse = parse or self._parser(source, raw.data, where)
+                if row.data and not row.data.isspace():
                     taken += 1
                     if skip is None or not skip(line):
-                        item = self._item(line, raw, where, parse)
-                yield Entry(line, zlib.crc32(raw.data) or 1, item, len(raw.data))
+                        item = self._item(line, row, f"{source.name}:{row.place}")
+                yield Entry(line, zlib.crc32(row.data) or 1, item, len(row.data))
         self.at_end = True
 
-    def _parser(self, source: Source, first: bytes, where: str) -> Parser:
-        form = self._options.form
-        try:
-            if form is InputFormat.AUTO:
-                form = detect(source, first)
-        except InputError as error:
-            raise InputError(f"{where}: {error}") from None
-        return parse_text if form is InputFormat.TEXT else parse_json
-
-    def _item(self, line: int, raw: RawLine, where: str, parse: Parser) -> Unit | BadLine:
+    def _item(self, line: int, row: Row, where: str) -> Unit | BadLine:
         id: str | int | float = str(line)
         duplicate = False
         columns: dict[str, Any] = {}
         own: dict[str, Any] = {}
         try:
-            if raw.overlong:
-                raise InputError(f"is longer than {MAX_LINE >> 20} MiB; put each request on its own line")
-            parsed = parse(raw.data)
+            if row.overlong:
+                raise InputError(f"is longer than {MAX_ROW >> 20} MiB; put each request on its own line")
+            if row.fault is not None:
+                raise InputError(row.fault)
+            parsed = parse_text(row.data) if row.text else parse_json(row.data, self._names)
             id = id if parsed.id is None else parsed.id
             sent, columns = self._rule.split(parsed)
             own = parsed.fields if parsed.body is None else {}
+            if row.table:
+                self._note_sent(sent.keys() - _PROMPTS, where.rpartition(":")[0])
             if self._ids is not None:
                 earlier = self._ids.add_default(line) if parsed.id is None else self._ids.add(str(id), line)
                 if earlier is not None:
                     duplicate = True
                     # Several files are numbered as one input, so a bare number could be taken for a line of this file.
-                    before = f"line {earlier}" + (f" of the whole input (this is {line})" if line != raw.place else "")
+                    before = f"line {earlier}" + (f" of the whole input (this is {line})" if line != row.place else "")
                     raise InputError(_duplicate(str(id), before, default=parsed.id is None))
-            request, size = self._request(sent, str(id)), len(raw.data) if columns else 0
+            request, size = self._request(sent, str(id)), len(row.data) if columns else 0
             return Unit(line, str(id), request, columns=columns, columns_bytes=size, given_id=id)
         except BrimfulError as error:
             message = str(error)
-            if (name := message.partition(":")[0]) in own and name not in ("prompt", "messages"):
+            if row.table and duplicate and self._options.names.id is None:
+                message += " (or --column id, if it is no id here)"
+            elif (name := message.partition(":")[0]) in own and name not in _PROMPTS:
                 message += f" (or --column {name}, if it is not meant to be sent)"
-            return BadLine(line, id, where, message, raw.data, duplicate, columns)
+            return BadLine(line, id, where, message, row.data, duplicate, columns)
+
+    def _note_sent(self, names: Set[str], file: str) -> None:
+        """Tell once a file which columns of a table are sent. Most tables were not made for requests."""
+        if file not in self._noted:
+            self._noted.add(file)
+            if names:
+                shown = listed(sorted(names))
+                self._notes.append(f"{file}: {shown} set fields of the requests; --column NAME carries one through")
 
     def _request(self, fields: dict[str, object], id: str) -> Request:
         options = self._options

@@ -37,6 +37,8 @@ class Survey:
     carried: Carried = field(default_factory=Carried)
     """Columns, which are not sent."""
     rollouts: int = 0
+    notes: list[str] = field(default_factory=list)
+    """About the files."""
     at_end: bool = True
     """False when ``--limit`` ended it."""
 
@@ -61,7 +63,8 @@ class Survey:
         if self.good:
             return None
         if len(self.faults) == 1 and (message := self.faults[0].message) in self.option_faults:
-            return InputError(message + (f" (the same for all {self.bad:,} lines)" if self.bad > 1 else ""))
+            text = str(self.faults[0]) if message.startswith("has no") else message
+            return InputError(text + (f" (the same for all {self.bad:,} lines)" if self.bad > 1 else ""))
         return InputError(_listed(self.faults, self.bad))
 
     def add(self, entry: Entry, options: ReadOptions) -> None:
@@ -103,7 +106,7 @@ def survey(
             note(entry)
         if strict and found.bad:
             break
-    found.at_end = reader.at_end
+    found.at_end, found.notes = reader.at_end, reader.new_notes()
     return found
 
 

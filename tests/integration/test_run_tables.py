@@ -1,0 +1,70 @@
+"""Tables as inputs of a real run: killed, resumed, and joined to their columns."""
+
+from __future__ import annotations
+
+import csv
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from support.commands import Running, brimful, records
+from support.strict_gateway import StrictGatewayProcess
+from support.waiting import wait_until
+
+KEY = "sk-canary-91be04"
+COUNT = 120
+
+
+def _row(number: int) -> dict[str, Any]:
+    tags = f'sum, "quoted"\nline {number}'
+    return {"key": number, "question": f"What is {number} plus {number}?", "answer": str(2 * number), "tags": tags}
+
+
+def _csv(folder: Path) -> Path:
+    with (folder / "in.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(_row(0)))
+        writer.writeheader()
+        writer.writerows(map(_row, range(COUNT)))
+    return folder / "in.csv"
+
+
+def _shards(folder: Path) -> Path:
+    """A folder of Parquet files."""
+    (folder / "shards").mkdir()
+    for shard in range(3):
+        rows = [_row(number) for number in range(shard * COUNT // 3, (shard + 1) * COUNT // 3)]
+        pq.write_table(pa.Table.from_pylist(rows), folder / "shards" / f"{shard}-of-3.parquet", row_group_size=11)
+    return folder / "shards"
+
+
+@pytest.mark.parametrize("write", [_csv, _shards], ids=["CSV", "Parquet"])
+def test_a_table_s_run_is_killed_and_typed_again(tmp_path: Path, write: Any) -> None:
+    source = write(tmp_path)
+    out = (source if source.is_dir() else tmp_path) / "out.jsonl"  # beside the shards: it is none of them
+    columns = ("--prompt-column", "question", "--id-column", "key")
+    arguments = ["run", source, "-o", out, *columns, "--max-tokens", "8", "--pack", "off", "--workers", "1"]
+    with StrictGatewayProcess(latency=0.3) as gateway:
+        env = {"ACS_API_BASE": gateway.url, "ACS_API_KEY": KEY}
+        with Running(*arguments, **env) as run:
+            wait_until(lambda: out.exists() and out.stat().st_size > 0, "the first record", timeout=90)
+            os.kill(run.process.pid, signal.SIGKILL)
+            run.process.wait()
+        there = len(records(out))
+        done = brimful(*arguments, **env)
+        ledger = gateway.ledger()
+    assert done.returncode == 0, done.stderr
+    assert there < COUNT
+    kind = str if write is _csv else int  # CSV has no numbers
+    found = {record["line"]: record for record in records(out)}
+    assert len(records(out)) == len(found) == COUNT
+    for line, record in found.items():
+        row = _row(line - 1) | {"key": kind(line - 1)}
+        assert (record["id"], record["input"]) == (row["key"], row)
+        assert record["text"].startswith(f" {row['question']} → ")
+    assert ledger["fields"] == ["max_tokens", "model", "prompt"]
+    assert ledger["peak_active"] <= 16
