@@ -212,6 +212,23 @@ def newcomer_comes_and_goes(world: World) -> None:
     world.remove(new)
 
 
+def test_a_newcomer_that_finds_no_state_asks_the_others_to_speak(server: redis.Redis) -> None:
+    """What they receive names no epoch: there is none."""
+    limits = Limits(slots=4, starts=4, window_s=5, guard_s=1, lease_s=2, slow_start_s=0)
+    world = World(server, "stateless", limits.fields())
+    one = world.add()
+    world.pass_time(2.1)
+    server.delete(world.keys["state"])
+    world.stepped_s += 1
+    new = world.add()
+    new.ask(1)
+    new.turn()
+    world.pass_time(0.1)
+    assert new.held
+    one.subscription.close()
+    new.subscription.close()
+
+
 @pytest.mark.parametrize("unseen", ["by last_seen", "by the new epoch", "by the server"])
 def test_a_newcomer_trusts_no_step_while_others_may_be_alive_that_redis_does_not_name(
     server: redis.Redis, unseen: str

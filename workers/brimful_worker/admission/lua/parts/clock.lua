@@ -32,6 +32,7 @@ end
 -- Asks the process that spoke last for a command at once; all of them if it has not helped.
 local function prompt_others()
   if not state.epoch or forgetful then redis.call('PUBLISH', everyone, '{"epoch":null}') end
+  if not state.epoch then return end
   for _, process in ipairs(redis.call('ZREVRANGE', last_seen_key, 0, -1)) do
     if process ~= me and listeners(channel_prefix .. process) > 0 then
       redis.call('PUBLISH', channel_prefix .. process, cjson.encode({now = now, epoch = state.epoch, at = now}))
