@@ -12,7 +12,7 @@ help:
 	@echo "make demo    a whole fleet against the mock gateway, about two minutes"
 	@echo "make test    all tests, on real parts"
 	@echo "make check   linters and types"
-	@echo "make compat  tests with Debian's Prometheus and Redis, which it installs if they are missing"
+	@echo "make compat  tests with Debian's Prometheus, Redis and Chromium, which it installs if they are missing"
 	@echo "make bench   every figure of the README, and the public peers beside us"
 	@echo "make chaos   long storms of faults; MINUTES=10 SEED=1 [STORM=limits_storm] runs one storm alone"
 	@echo "make clean   removes .venv and what the above made"
@@ -43,9 +43,10 @@ check: $(VENV)/.dev
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 compat: $(VENV)/.dev
-	command -v prometheus > /dev/null && command -v redis-server > /dev/null || { apt-get -qq update && \
-		DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends prometheus redis-server; } || \
-		echo "make compat: cannot install prometheus and redis-server; the tests that need them are skipped"
+	command -v prometheus > /dev/null && command -v redis-server > /dev/null && command -v chromium > /dev/null || \
+		{ apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends \
+		prometheus redis-server chromium; } || \
+		echo "make compat: cannot install prometheus, redis-server and chromium; the tests that need them are skipped"
 	$(BIN)/python -m pytest tests -m compat -rP
 
 bench: $(VENV)/.dev

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from brimful.cli.commands import run_command
-from support.commands import brimful, environment
+from support.commands import Running, brimful, environment
+from support.made_runs import make_run
 from support.runs import write_lines
 
 KEYED = {"ACS_API_BASE": "http://127.0.0.1:9/v1", "ACS_API_KEY": "sk-canary-2d9f"}
@@ -142,6 +144,19 @@ def test_report_refuses_a_file_that_is_not_a_run_s(command: Command, tmp_path: P
         assert done.returncode == 2
         assert str(name) in done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_report_serves_a_run_on_this_machine_until_ctrl_c(command: Command, tmp_path: Path) -> None:
+    out = make_run(tmp_path / "out.jsonl", 3, 2)
+    with Running("report", out, "--serve") as serving:
+        url = serving.line_with("http://127.0.0.1:").strip()
+        with urllib.request.urlopen(f"{url}groups?from=0&to=3", timeout=30) as answer:
+            assert len(json.load(answer)) == 3
+        assert serving.interrupt() == 0
+    assert not out.with_name("out.jsonl.report.html").exists()
+    done = command("report", out, "--serve", "-p", tmp_path / "page.html")
+    assert done.returncode == 2
+    assert "--page names a file" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from brimful.profile import Profile
 from brimful.run.display.stats import Counts
 from brimful.run.display.summary import Summary
 from brimful.run.input.changes import LineDigests
+from brimful.run.input.recorded import as_record
 from brimful.run.input.survey import Survey
 from brimful.run.options import RunOptions
 from brimful.run.output.convert import convert
@@ -35,6 +36,7 @@ class RunFiles:
 
     def __init__(self, options: RunOptions, profile: Profile) -> None:
         """Raises UsageError and InputError naming what is wrong, where, and the way out."""
+        self._read = options.read
         self.paths = paths = RunPaths(Path(options.output), options.form)
         paths.check([source.path for source in options.read.sources])
         if paths.table and options.form is not OutputFormat.ROLLOUTS:
@@ -170,7 +172,7 @@ class RunFiles:
         if survey is not None:
             self.sidecar.bad_lines = survey.bad_lines.ranges
         self.sidecar.limits = {"slots": profile.slots, "starts": profile.starts, "window_s": profile.window_s}
-        self.sidecar.tries.append({"started": round(time.time(), 3)})
+        self.sidecar.tries.append({"started": round(time.time(), 3), "read": as_record(self._read)})
         if self.discard_failures:
             self.errors.discard()
         self.digests.store()

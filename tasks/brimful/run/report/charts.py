@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 
 _HEIGHT = 190
-FULL, HALF = 720, 480
+FULL, HALF = 1000, 480
 """Widths of a chart across the page and of one of two side by side, in SVG units (a font is 11 high)."""
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 12, 14, 26
 _LABEL = 80
@@ -47,7 +47,7 @@ def chart(series: Series, wide: int = HALF) -> str:
     parts = []
     for value in (0.0, top / 2, top):
         parts += [_line("grid", _LEFT, y(value), wide - _RIGHT, y(value))]
-        parts += [_word(_LEFT - 8, y(value) + 4, f"{value:,.4g}", "end")]
+        parts += [_word(_LEFT - 8, y(value) + 4, _plain(value), "end")]
     points = " ".join(
         f"{x(place + side):.1f},{y(value):.1f}" for place, value in enumerate(series.values) for side in (0, 1)
     )
@@ -57,7 +57,7 @@ def chart(series: Series, wide: int = HALF) -> str:
     if series.limit is not None:
         at = y(series.limit)
         parts.append(_line("limit", _LEFT, at, wide - _RIGHT, at))
-        name = f"{series.limit_name} {series.limit:,.4g}"
+        name = f"{series.limit_name} {series.limit:,g}"
         parts.append(_word(wide - _RIGHT - 4, at - 5 if at > _TOP + 12 else at + 13, name, "end", "limit-word"))
     for row, (mark, name) in enumerate(series.marks):
         parts.append(_line("limit", x(mark), _TOP, x(mark), base))
@@ -67,26 +67,20 @@ def chart(series: Series, wide: int = HALF) -> str:
     for place, (value, label) in enumerate(zip(series.values, series.labels, strict=True)):
         parts.append(
             f'<rect class="tip" x="{x(place):.1f}" y="{_TOP}" width="{max(width, 0.5):.1f}" height="{base - _TOP}">'
-            f"<title>{escape(label)}: {value:,.4g} {escape(series.unit)}</title></rect>"
+            f"<title>{escape(label)}: {_number(value)} {escape(series.unit)}</title></rect>"
         )
         if place % step == 0 and x(place) < wide - _LABEL / 2 - _RIGHT:
             parts.append(_word(x(place), _HEIGHT - 8, label, "start"))
-    style = ' class="full"' if wide == FULL else ""
+    style = "full" if wide == FULL else "half"
     return (
-        f'<svg{style} viewBox="0 0 {wide} {_HEIGHT}" role="img" preserveAspectRatio="xMidYMid meet">'
+        f'<svg class="{style}" viewBox="0 0 {wide} {_HEIGHT}" role="img" preserveAspectRatio="xMidYMid meet">'
         f"{''.join(parts)}</svg>"
     )
 
 
-def bar_list(items: Sequence[tuple[str, int]], style: str = "") -> str:
-    """HTML with a horizontal bar for each item, as long as its share of the total, and its count."""
-    whole = sum(count for _, count in items) or 1
-    return "".join(
-        f'<div class="row"><span class="name">{escape(name)}</span><span class="track"><span class="fill {style}" '
-        f'style="width:{100 * count / whole:.1f}%"></span></span><span class="count">{count:,}'
-        f"<small> {100 * count / whole:.1f}&nbsp;%</small></span></div>"
-        for name, count in items
-    )
+def wide_chart(series: Series) -> str:
+    """A chart across the page, and the one of half its width that a phone shows instead."""
+    return chart(series, FULL) + chart(series).replace('class="half"', 'class="half narrow"', 1)
 
 
 def _line(style: str, x1: float, y1: float, x2: float, y2: float) -> str:
@@ -95,6 +89,19 @@ def _line(style: str, x1: float, y1: float, x2: float, y2: float) -> str:
 
 def _word(x: float, y: float, text: str, anchor: str, style: str = "word") -> str:
     return f'<text class="{style}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+
+
+def _number(value: float) -> str:
+    """``12,345``, ``3.1``: never with an exponent."""
+    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:,.1f}"
+
+
+def _plain(value: float) -> str:
+    """Short, for an axis: ``0.5``, ``750``, ``30k``, ``1.5M``."""
+    for size, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.4g}{unit}"
+    return f"{value:.3g}"
 
 
 def _ceiling(value: float) -> float:

@@ -1,23 +1,16 @@
-"""The figures of a run for its report, read from the run's files in constant memory."""
+"""The figures of a run: counts, durations, and what happened in each second."""
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from brimful.errors import InputError, UsageError
 from brimful.run.display.stats import Counts, Histogram, Recent
-from brimful.run.output.paths import OutputFormat, RunPaths
-from brimful.run.output.records import load_line
 from brimful.run.output.sidecar import Sidecar
+from brimful.run.report.columns import Cells
 
-_TOP = 8  # longest and slowest rollouts shown
-_FAILURES = 50  # failures shown
 _KINDS = 30  # finish reasons and causes counted apart
 
 
@@ -57,10 +50,19 @@ class RunFigures:
     packed: int = 0
     finish_reasons: Counter[str] = field(default_factory=Counter)
     causes: Counter[str] = field(default_factory=Counter)
-    failures: list[dict[str, Any]] = field(default_factory=list)
-    longest: list[dict[str, Any]] = field(default_factory=list)
-    slowest: list[dict[str, Any]] = field(default_factory=list)
+    """Failed lines by cause."""
+    sampled_lines: int = 0
+    """Lines with all their rollouts."""
+    partial_lines: int = 0
+    """Lines with some of their rollouts, and no failure."""
+    failed_lines: int = 0
+    """Lines with a record of a failure."""
+    failed: int = 0
+    """Rollouts that are missing because their line failed; a line that made no request counts as one."""
+    asked: int = 0
+    """Rollouts that the lines seen so far ask for."""
     sidecar: Sidecar | None = None
+    _recent: Recent = field(default_factory=lambda: Recent(16_384))
 
     @property
     def cost(self) -> float | None:
@@ -68,85 +70,64 @@ class RunFigures:
         tries = self.sidecar.tries if self.sidecar is not None else []
         return next((one["summary"].get("cost") for one in reversed(tries) if "summary" in one), None)
 
-
-def read_run(output: Path) -> RunFigures:
-    """Raises UsageError if ``output`` is not a run's, InputError naming a line that is not a record of one."""
-    sidecar = Sidecar.load(RunPaths(output).sidecar)
-    form = OutputFormat.ROLLOUTS
-    if sidecar is not None and sidecar.parameters.get("format") == OutputFormat.OPENAI_BATCH:
-        form = OutputFormat.OPENAI_BATCH
-    paths = RunPaths(output, form)
-    if not paths.rollouts.exists() and not paths.failures.exists():
-        missing = paths.rollouts if output.exists() else output
-        raise UsageError(f"{missing}: no such file; name the output of a run, as you gave it with -o")
-    figures = RunFigures(name=output.name, sidecar=sidecar)
-    longest, slowest = _Top(), _Top()
-    requests = Recent(16_384)
-    for number, record in enumerate(_records(paths.rollouts), 1):
-        try:
-            _add(figures, record, requests)
-            longest.add(len(record["text"]), number, record)
-            slowest.add(float(record["provider_s"] or 0), number, record)
-        except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
-            raise InputError(f"{paths.rollouts}:{number}: is not a record of a run; name the output of one") from None
-    for record in _records(paths.failures):
-        _count(figures.causes, str(record.get("cause")))
-        if len(figures.failures) < _FAILURES:
-            figures.failures.append(record)
-    if not figures.counts.rollouts and not figures.failures:
-        raise InputError(f"{paths.rollouts}: holds no rollouts yet; sample some with brimful run")
-    figures.longest, figures.slowest = longest.records, slowest.records
-    return figures
-
-
-class _Top:
-    """The few records with the greatest keys."""
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[float, int, dict[str, Any]]] = []
-
-    def add(self, key: float, number: int, record: dict[str, Any]) -> None:
-        push = heapq.heappush if len(self._heap) < _TOP else heapq.heappushpop
-        push(self._heap, (key, -number, record))
-
     @property
-    def records(self) -> list[dict[str, Any]]:
-        return [record for _, _, record in sorted(self._heap, key=lambda entry: entry[:2], reverse=True)]
+    def lines(self) -> int:
+        """Lines of the input, as the last summary counted them; those that left a record where there is none."""
+        tries = self.sidecar.tries if self.sidecar is not None else []
+        said = next((one["summary"].get("requests") for one in reversed(tries) if "summary" in one), None)
+        return max(self.sampled_lines + self.failed_lines + self.partial_lines, said or 0)
 
+    def add(self, record: dict[str, Any]) -> None:
+        """A rollout. Raises KeyError, TypeError and the like for what is no record of one."""
+        if not isinstance(record["text"], str):
+            raise TypeError("text")
+        self.counts.add(record)
+        _count(self.finish_reasons, str(record["finish_reason"]))
+        if record["ended_at"] is not None:
+            self.timeline.ended[int(record["ended_at"])] += 1
+        if not self._recent.add(str(record["request_id"])):
+            return
+        self.requests += 1
+        self.attempts += record["attempts"]
+        self.rate_limited += record.get("rate_limited", 0)
+        self.packed += record["packed"] > 1
+        self.waiting.add(record["waited_s"])
+        self.provider.add(record["provider_s"])
+        self.retrying.add(record["retrying_s"])
+        if record["started_at"] is not None and math.isfinite(record["provider_s"]):
+            self.timeline.add_request(record["started_at"], record["provider_s"])
 
-def _add(figures: RunFigures, record: dict[str, Any], requests: Recent) -> None:
-    if not isinstance(record["text"], str):
-        raise TypeError("text")
-    figures.counts.add(record)
-    _count(figures.finish_reasons, str(record["finish_reason"]))
-    if record["ended_at"] is not None:
-        figures.timeline.ended[int(record["ended_at"])] += 1
-    if not requests.add(str(record["request_id"])):
-        return
-    figures.requests += 1
-    figures.attempts += record["attempts"]
-    figures.rate_limited += record.get("rate_limited", 0)
-    figures.packed += record["packed"] > 1
-    figures.waiting.add(record["waited_s"])
-    figures.provider.add(record["provider_s"])
-    figures.retrying.add(record["retrying_s"])
-    if record["started_at"] is not None and math.isfinite(record["provider_s"]):
-        figures.timeline.add_request(record["started_at"], record["provider_s"])
+    def add_failure(self, record: dict[str, Any], rollouts: int) -> None:
+        """A failed line, and how many of its rollouts are missing for it."""
+        self.failed_lines += 1
+        self.failed += rollouts
+        _count(self.causes, str(record.get("cause")))
+
+    def add_lines(self, cells: Cells, run: int) -> None:
+        """Count lines by what became of them, and the rollouts that they ask for. The cells are in their order.
+
+        In a sweep, each combination of a line counts as one.
+        """
+        found: dict[tuple[int, int], list[int]] = {}
+        line = 0
+        for place, combination, source, of in zip(cells.line, cells.combination, cells.source, cells.of, strict=True):
+            if source // 2 != run:
+                continue
+            if place != line:
+                self._end_line(found)
+                line, found = place, {}
+            counts = found.setdefault((place, combination), [0, 0, 0])
+            counts[source % 2] += 1
+            counts[2] = max(counts[2], of)
+        self._end_line(found)
+
+    def _end_line(self, found: dict[tuple[int, int], list[int]]) -> None:
+        for got, failed, of in found.values():
+            if got and not failed:
+                self.sampled_lines += got >= of
+                self.partial_lines += got < of
+            self.asked += max(got + failed, of)
 
 
 def _count(counter: Counter[str], word: str) -> None:
     counter[word if word in counter or len(counter) < _KINDS else "other"] += 1
-
-
-def _records(path: Path) -> Iterator[dict[str, Any]]:
-    """All records but an incomplete last line: the run may still write it."""
-    if not path.exists():
-        return
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                yield load_line(line, f"{path}:{number}")
-            except InputError:
-                if not line.endswith(b"\n"):
-                    return
-                raise
