@@ -108,6 +108,29 @@ def run(
     ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Worker processes of a fleet on this machine.")] = None,
     provider: Provider = None,
+    schema: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Accept only JSON texts that fit a JSON Schema's file, or a pydantic module:Model.",
+        ),
+    ] = None,
+    hook: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:FUNCTION", help="Call it with each rollout: it adds columns, or asks for another sample."
+        ),
+    ] = None,
+    tries: Annotated[
+        int | None, typer.Option(min=1, help="Samples of a rollout until --schema and --hook accept one; default 3.")
+    ] = None,
+    hook_workers: Annotated[int | None, typer.Option(min=1, help="Calls of the hook at once; default 8.")] = None,
+    hook_timeout: Annotated[
+        float | None, typer.Option(min=0.001, help="Seconds that one call of the hook may take; default 60.")
+    ] = None,
+    keep_rejected: Annotated[
+        bool, typer.Option("--keep-rejected", help="Keep the texts of rejected rollouts, in OUT.rejected.jsonl.")
+    ] = False,
     rehearse: Annotated[bool, typer.Option("--rehearse", help="Use the mock gateway; needs no key.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
     no_progress: Annotated[bool, typer.Option("--no-progress", help="Show no progress, only messages.")] = False,
@@ -122,6 +145,7 @@ def run(
     given = dict(locals())
     from brimful.config import Settings
     from brimful.packing.units import parse_pack
+    from brimful.run.checks.options import load_checks
     from brimful.run.input.columns import Keep
     from brimful.run.launch import DisplayOptions, run_to_end
     from brimful.run.options import RunOptions, parse_choice
@@ -142,6 +166,9 @@ def run(
         budget=budget,
         workers=workers,
         rehearse=rehearse,
+        checks=load_checks(
+            schema, hook, tries=tries, workers=hook_workers, timeout_s=hook_timeout, keep_rejected=keep_rejected
+        ),
     )
     settings = Settings.load(provider=provider, workers=workers, weight=weight)
     if rehearse:

@@ -17,8 +17,9 @@ from brimful.state.redis_retry import REDIS_ERRORS, reraise_cancellation
 
 SYNC_EVERY_S = 1.0
 
-Sync = Callable[[], Awaitable[None]]
-"""Makes all that the consumer has written survive a power loss. Raises FleetError."""
+Sync = Callable[[], Awaitable[bool | None]]
+"""Makes all that the consumer has taken survive a power loss. False: some of it is not written down yet, and nothing is
+trimmed. Raises FleetError."""
 
 
 @dataclass(eq=False)
@@ -53,9 +54,8 @@ class Acknowledger:
         """Sync and trim. Raises FleetError when the sync fails; nothing is trimmed then."""
         async with self._one:
             entry = self.deliveries.written
-            if self.sync is not None and entry != self._durable:
-                await self.sync()
-            self._durable = entry
+            if self.sync is None or entry == self._durable or await self.sync() is not False:
+                self._durable = entry
             await self.trim()
 
     async def trim(self) -> None:

@@ -140,6 +140,8 @@ class Failed:
     wanted: tuple[tuple[int, int], ...]
     failure: Failure
     outcome: Outcome
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """Further fields of its record."""
 
 
 @dataclass(frozen=True, slots=True)

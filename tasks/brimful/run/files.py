@@ -12,6 +12,7 @@ from typing import Any
 
 from brimful.errors import FleetError, InputError, UsageError
 from brimful.profile import Profile
+from brimful.run.checks.rejections import Rejections
 from brimful.run.display.stats import Counts
 from brimful.run.display.summary import Summary
 from brimful.run.input.changes import LineDigests
@@ -51,6 +52,8 @@ class RunFiles:
             self.notes.append(f"{paths.output} gets one JSON object a line, as a .jsonl file does")
         self.sink = RecordFile(paths.rollouts)
         self.errors = ErrorsFile(paths.failures)
+        keep_texts = options.checks is not None and options.checks.keep_rejected
+        self.rejections = Rejections(paths.rejected, texts=keep_texts)
         self.done, self.counts = DoneIndex(), Counts()
         self.digests = LineDigests(paths.lines)
         """Also the lock."""
@@ -66,7 +69,7 @@ class RunFiles:
             self.digests = LineDigests(paths.lines)
         if moved is not None and moved.exists():
             self.notes.append(f"the old output is kept as {moved}")
-        results = (paths.output, paths.rollouts, paths.kept, paths.errors, paths.failures)
+        results = (paths.output, paths.rollouts, paths.kept, paths.errors, paths.failures, paths.rejected)
         self.continued = any(path.exists() for path in results)
         """Records of an earlier try stay: the lines that they came from must not have changed."""
         self._noted_at = -_NOTE_S
@@ -117,6 +120,7 @@ class RunFiles:
             self._take_kept(self.paths.kept)
         if not self.discard_failures:
             self.errors.load(self.done)
+            self.rejections.load(self.done)
 
     def _check_foreign(self) -> None:
         """An output without a sidecar is a run's that lost it, or somebody else's file."""
@@ -175,6 +179,7 @@ class RunFiles:
         self.sidecar.tries.append({"started": round(time.time(), 3), "read": as_record(self._read)})
         if self.discard_failures:
             self.errors.discard()
+            self.rejections.discard()
         self.digests.store()
         self.sidecar.store(self.paths.sidecar)
 
@@ -183,12 +188,16 @@ class RunFiles:
 
         Cheap enough for each flush. From then on records go to ``OUT.kept``. Raises FleetError if they cannot.
         """
-        return self.sink.check() or self.errors.file.check()
+        return next(filter(None, (file.check() for file in self._files)), None)
 
     @property
     def kept(self) -> str | None:
         """Where records went instead of the output; None while it is in its place."""
-        return ", ".join(str(file.kept) for file in (self.sink, self.errors.file) if file.lost) or None
+        return ", ".join(str(file.kept) for file in self._files if file.lost) or None
+
+    @property
+    def _files(self) -> list[RecordFile]:
+        return [self.sink, self.errors.file, self.rejections.file]
 
     @property
     def unmetered(self) -> int:
@@ -207,8 +216,8 @@ class RunFiles:
 
     def sync(self) -> None:
         """Make the records written so far survive a power loss. Blocks. Raises FleetError."""
-        self.sink.sync()
-        self.errors.sync()
+        for file in self._files:
+            file.sync()
 
     def convert(self, order: Order, say: Callable[[str], None]) -> None:
         """Put output and errors in their final form, if they are in their place. Raises FleetError."""
@@ -235,6 +244,7 @@ class RunFiles:
     def close(self, *, unused: bool = False) -> None:
         """Close the files and release the lock. A run that never began, or was ``unused``, leaves no file."""
         self.errors.close()
+        self.rejections.close()
         if unused and self.digests.created:
             self.paths.sidecar.unlink(missing_ok=True)
         self._unlock()

@@ -230,7 +230,7 @@ def _driver(settings: Settings, local: bool, redis_url: str, prepared: Prepared)
         workload=prepared.options.read.workload,
         timeout_s=settings.timeout_s,
         weight=settings.weight,
-        sync=partial(asyncio.to_thread, prepared.files.sync) if prepared.files is not None else None,
+        sync=prepared.sync if prepared.files is not None else None,
         stop_if_refused=not prepared.options.keep_going,
         starting_places=workers * settings.concurrency if local else None,
     )

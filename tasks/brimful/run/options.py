@@ -11,6 +11,7 @@ from brimful.errors import UsageError
 from brimful.names import Workload
 from brimful.packing.units import PackOption
 from brimful.profile import Profile
+from brimful.run.checks.options import CheckOptions
 from brimful.run.input.columns import KEEP_ALL, Keep
 from brimful.run.input.reader import ReadOptions
 from brimful.run.output.paths import Order, OutputFormat
@@ -36,6 +37,8 @@ class RunOptions:
     """Money, in the currency of the prices."""
     workers: int | None = None
     rehearse: bool = False
+    checks: CheckOptions | None = None
+    """How rollouts are checked before they are accepted; None: they are not."""
 
     @property
     def to_stdout(self) -> bool:
@@ -61,6 +64,7 @@ class RunOptions:
             "pass": sorted(self.read.passed) or None,
             "column": sorted(self.read.columns) or None,
             "keep": None if self.keep == KEEP_ALL else str(self.keep),
+            **(self.checks.parameters() if self.checks else {}),
             **{name: value for name, value in sorted(self.read.defaults.items()) if name != "model"},
         }
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -11,6 +12,7 @@ from brimful.errors import UsageError
 from brimful.packing.request_size import lacks_max_tokens
 from brimful.packing.units import Unit
 from brimful.profile import Profile
+from brimful.run.checks.rejections import Rejections
 from brimful.run.display.stats import Counts
 from brimful.run.files import RunFiles
 from brimful.run.input.budget import Budget, no_price
@@ -46,6 +48,8 @@ class Prepared:
     """Requests to ask in this try, as far as the survey could count them."""
     notes: list[str] = field(default_factory=list)
     """Messages for the user."""
+    settled: Callable[[], Awaitable[bool]] | None = None
+    """Waits until all that was delivered is checked; False: some of it is not. None: nothing is checked."""
     unused: bool = False
     """The input turned out to be empty: nothing is kept of the try."""
 
@@ -61,6 +65,21 @@ class Prepared:
     @property
     def errors(self) -> ErrorsFile | None:
         return self.files.errors if self.files is not None else None
+
+    @cached_property
+    def rejections(self) -> Rejections:
+        """Rollouts that were sampled and not accepted."""
+        return self.files.rejections if self.files is not None else Rejections(None)
+
+    async def sync(self) -> bool:
+        """Make what was written so far survive a power loss. False: some of what was delivered is not written yet.
+
+        Raises FleetError.
+        """
+        settled = await self.settled() if self.settled is not None else True
+        if self.files is not None:
+            await asyncio.to_thread(self.files.sync)
+        return settled
 
     @property
     def complete(self) -> bool:
@@ -86,7 +105,7 @@ class Prepared:
     def _budget(self) -> Budget:
         options = self.options
         budget = Budget(options.budget_tokens, money=options.budget, profile=self.profile, batch=options.batch)
-        budget.count(self.counts.by_model)
+        budget.count(self.counts.models_with(self.rejections.counts))
         return budget
 
     def close(self) -> None:
@@ -111,6 +130,7 @@ def prepare(options: RunOptions, profile: Profile, say: Callable[[str], None] = 
             options = replace(options, retry_errors=False)
         changes = InputChanges(files.digests, Ranges(files.sidecar.bad_lines), files.errors, files.done)
         prepared = Prepared(options, profile, files.sink, files.done, files.counts, files, changes, notes=files.notes)
+        prepared.notes += _check_notes(options)
         if options.read.repeatable:
             _survey(prepared, files, changes, say)
         if options.retry_errors and not len(files.errors.lines):
@@ -168,18 +188,31 @@ def _field_notes(found: Survey, options: RunOptions, profile: Profile) -> list[s
     ]
 
 
+def _check_notes(options: RunOptions) -> list[str]:
+    checks, fields = options.checks, options.read.defaults
+    if checks is None or checks.tries == 1:
+        return []
+    vain = "so asking again for a rejected one may be in vain"
+    if fields.get("temperature") == 0:
+        return [f"--temperature 0 gives the same text again, {vain}"]
+    if options.rehearse and "seed" not in fields:
+        return [f"the mock gateway gives the same text again unless there is a --seed, {vain}"]
+    return []
+
+
 def _to_stdout(options: RunOptions, profile: Profile) -> Prepared:
     for wrong, name in (
         (options.form is not OutputFormat.ROLLOUTS, f"--format {options.form.value}"),
         (options.order is Order.INPUT, "--order input"),
         (options.retry_errors, "--retry-errors"),
         (options.fresh, "--fresh"),
+        (options.checks is not None and options.checks.keep_rejected, "--keep-rejected"),
     ):
         if wrong:
             raise UsageError(f"{name} needs a file, which standard output is not: name one with -o")
     found = survey(options.read, profile, strict=options.strict) if options.read.repeatable else None
-    notes = []
+    notes = _check_notes(options)
     if found is not None:
         found.check(options.strict)
-        notes = _field_notes(found, options, profile)
+        notes += _field_notes(found, options, profile)
     return Prepared(options, profile, StandardOutput(), DoneIndex(), Counts(), survey=found, notes=notes)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from brimful.errors import BrimfulError, FleetError
 from brimful.packing.units import DriveStatus
+from brimful.run.checks.judge import Judge
 from brimful.run.display.display import Display
 from brimful.run.display.summary import Summary
 from brimful.run.output.collect import Collector
@@ -46,8 +47,10 @@ class Session:
             display.say,
             self._provider_stopped,
             prepared.options.keep,
+            prepared.rejections.counts,
         )
         self._feed = prepared.feed(self._collector.take_bad, display.say)
+        self._judge = self._make_judge()
         self._totals = Totals(prepared, self._collector, self._feed, clock)
         self._driver: Driver | None = None
         self._work: asyncio.Task[None] | None = None
@@ -59,6 +62,21 @@ class Session:
         self.interrupts = 0
         self.summary: Summary | None = None
         """Set when :meth:`run` ends, whether it raises or not."""
+
+    def _make_judge(self) -> Judge | None:
+        prepared = self._prepared
+        if (checks := prepared.options.checks) is None:
+            return None
+        judge = Judge(
+            checks,
+            self._collector,
+            self._feed,
+            prepared.rejections,
+            keep_going=prepared.options.keep_going,
+            stop=self._checks_stopped,
+        )
+        prepared.settled = judge.settled
+        return judge
 
     async def run(self, driver: Driver | None) -> Summary:
         """Sample to the end of the input, or until interrupted, refused, or out of budget.
@@ -84,6 +102,8 @@ class Session:
         finally:
             for stop in self._stops:
                 stop.cancel()
+            if self._judge is not None:
+                self._judge.close()
         if error is None:
             error = self._feed.fault or self._feed.nothing_usable()
             self._prepared.unused = self._feed.unused
@@ -134,6 +154,13 @@ class Session:
         self._feed.stop()
         if self._driver is not None:
             self._spawn(self._drain(self._driver, at_most_s=None if ended == "budget" else _KEY_REFUSED_S))
+
+    def _checks_stopped(self, why: str) -> None:
+        """The hook fails on everything."""
+        self._display.say(f"{why}. No new requests are sent")
+        self._feed.stop()
+        if self._driver is not None:
+            self._spawn(self._driver.stop(drain=True))
 
     def _check_output(self) -> None:
         """Stop asking if the output is gone. Raises FleetError if what still comes cannot be kept."""
@@ -213,15 +240,27 @@ class Session:
         lines = {item.line for item in recovered.delivered} | {line for line, _, _ in recovered.outstanding}
         if lines and not await self._feed.look_up(lines):
             return  # interrupted while a stream was read: Redis keeps what was recovered
-        self._collector.take(recovered.delivered, self._feed, earlier=True)
+        if self._judge is None:
+            self._collector.take(recovered.delivered, self._feed, earlier=True)
+            self._feed.expect(recovered.outstanding)
+        else:
+            await self._judge.recover(recovered)
         self._totals.resumed = self._prepared.counts.rollouts
         self._unmetered_before += recovered.unmetered_tokens
-        self._feed.expect(recovered.outstanding)
-        survey = self._prepared.survey
-        async for batch in driver.deliveries(self._feed.units(), total=survey.good if survey else None):
+        survey, units = self._prepared.survey, self._feed.units()
+        units = units if self._judge is None else self._judge.units(units)
+        async for batch in driver.deliveries(units, total=survey.good if survey else None):
             self._count_unmetered()
-            self._collector.take(batch, self._feed)
+            if self._judge is None:
+                self._collector.take(batch, self._feed)
+            else:
+                await self._judge.take(batch)
             self._check_output()
+        if self._judge is not None:
+            await self._judge.settled()
+            self._totals.resumed += self._judge.recovered
+            if self._judge.error is not None:
+                raise self._judge.error
         if self._ended == "done" and self._feed.budget.reached:
             self._ended = "budget"
 
@@ -246,5 +285,6 @@ class Session:
         if files is not None:
             files.convert(self._prepared.options.order, self._display.say)
         self.summary = self._totals.summary(self._snapshot(), self._ended, error)
+        self.summary.checks = self._judge.figures() if self._judge is not None else None
         if files is not None:
             files.end(self.summary, failed=error is not None)

@@ -36,7 +36,8 @@ class Totals:
 
     @property
     def _cost(self) -> float | None:
-        cost = self._prepared.profile.cost(self._prepared.counts.by_model, batch=self._prepared.options.batch)
+        spent = self._prepared.counts.models_with(self._prepared.rejections.counts)
+        cost = self._prepared.profile.cost(spent, batch=self._prepared.options.batch)
         return None if cost is None else round(cost, 6)
 
     @property
@@ -62,7 +63,7 @@ class Totals:
             failed=self._collector.failed,
             rollouts=counts.rollouts,
             new_rollouts=counts.rollouts - self.resumed,
-            tokens=counts.tokens,
+            tokens=counts.tokens + prepared.rejections.counts.tokens,
             budget=prepared.options.budget_tokens,
             cost=self._cost,
             money=prepared.options.budget,

@@ -83,6 +83,18 @@ class Counts:
             names = tuple(str(record[name]) for name in ("asked_model", "model") if record.get(name)) or ("",)
             self.by_model.setdefault(names, Tokens()).add(usage)
 
+    def models_with(self, other: Counts) -> dict[tuple[str, ...], Tokens]:
+        """``by_model`` of both together."""
+        if not other.by_model:
+            return self.by_model
+        sums: dict[tuple[str, ...], Tokens] = {}
+        for names, tokens in (*self.by_model.items(), *other.by_model.items()):
+            total = sums.setdefault(names, Tokens())
+            total.prompt += tokens.prompt
+            total.cached += tokens.cached
+            total.completion += tokens.completion
+        return sums
+
     @property
     def tokens(self) -> int:
         return self.prompt_tokens + self.completion_tokens

@@ -72,6 +72,9 @@ class Summary:
     """starts, slots (mean in use), rollouts_per_minute."""
     allowed: dict[str, float | None] = field(default_factory=dict)
     """starts (the most in that time), starts_per_window, window_s, slots."""
+    checks: dict[str, Any] | None = None
+    """With ``--schema`` or ``--hook``: accepted and rejected rollouts, what rejected them and their tokens, of all
+    tries; rollouts asked for again in this one."""
     output: str = ""
     errors: str | None = None
     """The errors file, if there is one."""
@@ -94,6 +97,8 @@ class Summary:
             ("requests", f"{self.requests:,}: {self.succeeded:,} sampled, {self.failed:,} failed{left}"),
             ("rollouts", f"{self.rollouts:,}{earlier}"),
         ]
+        if self.checks:
+            rows.append(("checks", self._checks(self.checks)))
         if self.failed:
             rows += self._failures()
         odd = [(self.truncated, "truncated"), (self.filtered, "filtered"), (self.empty, "empty")]
@@ -102,6 +107,8 @@ class Summary:
         tokens = f"{self.tokens:,} ({self.prompt_tokens:,} prompt, {self.completion_tokens:,} sampled)"
         if self.unmetered_tokens:
             tokens += f", and up to {self.unmetered_tokens:,} in attempts that the provider reported no usage for"
+        if self.checks and self.checks["rejected_tokens"]:
+            tokens += f", and {self.checks['rejected_tokens']:,} in rejected rollouts"
         rows.append(("tokens", tokens))
         if self.cost is not None:
             without = f", without {', '.join(self.unpriced)}, which have no price" if self.unpriced else ""
@@ -125,6 +132,11 @@ class Summary:
             names = Path(self.errors).name
             rows.append(("to do", f"correct the lines ({names} names them){what}, then type the command again"))
         return rows
+
+    def _checks(self, checks: dict[str, Any]) -> str:
+        by = ", ".join(f"{name} {count:,}" for name, count in checks["rejected_by"].items())
+        rejected = f"{checks['rejected']:,} rejected{f' ({by})' if by else ''}"
+        return f"{checks['accepted']:,} accepted, {rejected}, {checks['asked_again']:,} asked for again"
 
     def _failures(self) -> list[tuple[str, str]]:
         """A row for each cause, with its most frequent message."""

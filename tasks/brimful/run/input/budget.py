@@ -72,9 +72,7 @@ class Budget:
         """
         if not self.limited:
             return True
-        model = str(request.body(self._profile)["model"])
-        asked = -(-request.asked * rollouts // request.choices)
-        hold = _Hold(PromptSize.of(request.prompts), calls, asked, model)
+        hold = self._hold(request, rollouts, calls)
         if self._revision != self._ratio.revision:
             self._revision = self._ratio.revision
             self._sum = (0, 0.0)
@@ -87,6 +85,24 @@ class Budget:
             self._held[line] = hold
             self._add(most)
         return fits
+
+    def take_more(self, line: int, request: Request, rollouts: int, held: tuple[int, int]) -> bool:
+        """Hold ``rollouts`` of a line in a further request, beside those that it has in flight: so many rollouts in so
+        many requests. False when that does not fit; the line then holds only what it has in flight."""
+        if not self.limited:
+            return True
+        self.free(line)
+        if self.take(line, request, held[0] + rollouts, held[1] + 1):
+            return True
+        self.keep(line, request, held)
+        return False
+
+    def keep(self, line: int, request: Request, held: tuple[int, int]) -> None:
+        """Hold of a line only so many rollouts in so many requests: the rest of it is not under way."""
+        self.free(line)
+        if self.limited and held[0]:
+            self._held[line] = hold = self._hold(request, *held)
+            self._add(self._most(hold))
 
     def learn(self, lines: Iterable[int], prompt_tokens: int) -> None:
         """The provider has counted so many tokens in the prompts of a request for these lines."""
@@ -101,6 +117,10 @@ class Budget:
     @property
     def holding(self) -> bool:
         return bool(self._held)
+
+    def _hold(self, request: Request, rollouts: int, calls: int) -> _Hold:
+        asked = -(-request.asked * rollouts // request.choices)
+        return _Hold(PromptSize.of(request.prompts), calls, asked, str(request.body(self._profile)["model"]))
 
     def _fits(self, more: tuple[int, float]) -> bool:
         tokens, money = self._sum[0] + more[0], self._sum[1] + more[1]

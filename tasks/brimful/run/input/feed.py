@@ -61,6 +61,7 @@ class Feed:
         self._reading: asyncio.Task[None] | None = None
         self.at_end = False
         self.stopped = False
+        self.on_stop: Callable[[], None] = lambda: None
         self.fault: InputError | None = None
         """The first bad line under ``--strict``, or what ended the input early."""
 
@@ -87,6 +88,7 @@ class Feed:
         """Give out nothing more."""
         self.stopped = True
         self._freed.set()
+        self.on_stop()
         if self._reading is not None:
             self._reading.cancel()
 
@@ -115,10 +117,39 @@ class Feed:
         """Forget the line if nothing more of it can come. Call it when some of it was delivered or has failed."""
         unit, failed = self.lines.get(line), len(self._failed.get(line, ()))
         if unit is None or self.done.count(line, unit.request) + failed >= unit.request.choices:
-            self.lines.pop(line, None)
-            self._failed.pop(line, None)
-            self.budget.free(line)
-            self._freed.set()
+            self.ended(line)
+
+    def ended(self, line: int) -> None:
+        """Forget the line: nothing more of it will come."""
+        self.lines.pop(line, None)
+        self._failed.pop(line, None)
+        self.budget.free(line)
+        self.freed()
+
+    def freed(self) -> None:
+        """Something may have been freed of the budget."""
+        self._freed.set()
+
+    def asks_again(self, line: int) -> bool:
+        """Whether a line is asked for though it has failed."""
+        return self.retry_errors or self._corrected(line)
+
+    def failed_before(self, line: int) -> bool:
+        return self.errors is not None and line in self.errors.lines
+
+    async def fits_again(self, unit: Unit, held: Callable[[], tuple[int, int]]) -> bool:
+        """Hold what asking for the unit's rollouts once more may use. False when the run or its budget ends.
+
+        ``held``: the rollouts of its line in flight, and in how many requests.
+        """
+        wanted = len(unit.wanted or ())
+        while not self.stopped and not self.budget.take_more(unit.line, unit.request, wanted, held()):
+            if not self.budget.holding:
+                self.budget.reached = True
+                return False
+            self._freed.clear()
+            await self._freed.wait()
+        return not self.stopped
 
     async def units(self) -> AsyncIterator[Unit]:
         """For the driver. Ends early when stopped, when the budget is reached, and at an error (see ``fault``)."""
@@ -203,8 +234,7 @@ class Feed:
         if isinstance(item, BadLine):
             self._bad(item)
             return None
-        recorded = self.errors is not None and item.line in self.errors.lines
-        asked_again = self.retry_errors or self._corrected(item.line)
+        recorded, asked_again = self.failed_before(item.line), self.asks_again(item.line)
         wanted = self.done.missing(item.line, item.request)
         if (in_flight := self._in_flight.pop(item.line, None)) is not None:
             # These are delivered without being asked for; of the others, ask only for what is missing.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from brimful.dispatch.outcomes import attempts_since
 from brimful.outcome import Cause, Outcome
@@ -35,6 +36,8 @@ class Collector:
     on_end: Callable[[str, str], None]
     """Called with cause and message when the provider refuses everything from now on: ``key_refused``, ``budget``."""
     keep: Keep = KEEP_ALL
+    rejected: Counts = field(default_factory=Counts)
+    """Rollouts that were sampled and are not in the output."""
 
     def __post_init__(self) -> None:
         self._outcomes = Recent()
@@ -53,11 +56,19 @@ class Collector:
         """Requests that failed."""
         return len(self.errors.lines) if self.errors is not None else self._unrecorded
 
-    def take(self, batch: Sequence[Delivered | Failed], feed: Feed, *, earlier: bool = False) -> None:
+    def take(
+        self,
+        batch: Sequence[Delivered | Failed],
+        feed: Feed,
+        *,
+        earlier: bool = False,
+        accepted: Mapping[tuple[int, int, int], Mapping[str, Any]] | None = None,
+    ) -> None:
         """Write a batch. Raises FleetError when its rollouts cannot be written, and counts none of them then.
 
         Rollouts that the output holds already are dropped. ``earlier``: outcomes of an earlier try, which are written
-        but not counted as requests of this one.
+        but not counted as requests of this one. ``accepted``: the only rollouts that are written, by line, prompt and
+        choice, with further fields for their records; whoever accepts them tells the feed when a line has ended.
         """
         records = []
         new: dict[tuple[int, int, int], int] = {}
@@ -67,12 +78,12 @@ class Collector:
             if isinstance(item, Delivered):
                 line = feed.lines.get(item.line)
                 of = line.request.choices if line is not None else None
-                if feed.profile.prices and not item.asked_model:  # most probably it was this one
-                    item = replace(
-                        item, asked_model=str(feed.options.defaults.get("model") or feed.profile.model or "")
-                    )
-                for record in rollout_records(item, line, self.keep):
+                for record in rollout_records(self.named(item, feed), line, self.keep):
                     place = (item.line, record["prompt_index"], record["choice_index"])
+                    if accepted is not None:
+                        if place not in accepted:
+                            continue
+                        record |= accepted[place]
                     if place not in new and not self.done.has(*place):
                         new[place] = of or _UNKNOWN
                         records.append(record)
@@ -81,7 +92,7 @@ class Collector:
             self.done.add(*place, of)
         for record in records:
             self.counts.add(record)
-        feed.budget.count(self.counts.by_model)
+        feed.budget.count(self.counts.models_with(self.rejected))
         if feed.budget.limited:
             self._learn(batch, feed)
         if records:
@@ -89,8 +100,16 @@ class Collector:
         for item in batch:
             if isinstance(item, Failed):
                 self._fail(item, feed.lines.get(item.line))
-                feed.failed(item.line, item.wanted)
-            feed.settle(item.line)
+            if accepted is None:
+                if isinstance(item, Failed):
+                    feed.failed(item.line, item.wanted)
+                feed.settle(item.line)
+
+    def named(self, item: Delivered, feed: Feed) -> Delivered:
+        """With the model that was asked for, where models have prices and it is not known."""
+        if not feed.profile.prices or item.asked_model:
+            return item
+        return replace(item, asked_model=str(feed.options.defaults.get("model") or feed.profile.model or ""))
 
     @property
     def undecided(self) -> int:

@@ -104,6 +104,7 @@ class ErrorsFile:
                 "request_id": outcome.id,
                 "at": round(outcome.ended_at or time.time(), 3),
                 **(keep.of_columns(line.columns) if line is not None else {}),
+                **failed.details,
             }
         )
 

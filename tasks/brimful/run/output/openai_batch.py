@@ -1,14 +1,15 @@
 """``--format openai-batch``: the output and error files of OpenAI's Batch API.
 
 One line per request, in the input's order: ``{"id", "custom_id", "response": {"status_code", "request_id", "body"},
-"error"}``, and ``"brimful": {"input"}`` where the line has columns. The body is a Completion or a ChatCompletion. A
-request is left out until all its rollouts are there.
+"error"}``, and ``"brimful"`` where the line has columns (``input``) or a hook has added some (``hook``, a list with one
+object, or null, for each choice). The body is a Completion or a ChatCompletion. A request is left out until all its
+rollouts are there.
 Source: platform.openai.com, Batch API, "Retrieve the results".
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,8 @@ def _response(group: list[dict[str, Any]]) -> dict[str, Any]:
         "choices": [_choice(record, index, chat) for index, record in enumerate(group)],
         "usage": usage,
     }
-    return _line(first, {"status_code": 200, "request_id": first["request_id"], "body": body}, None)
+    hooks = [record.get("hook") for record in group]
+    return _line(first, {"status_code": 200, "request_id": first["request_id"], "body": body}, None, hooks)
 
 
 def _choice(record: dict[str, Any], index: int, chat: bool) -> dict[str, Any]:
@@ -76,12 +78,16 @@ def _error(record: dict[str, Any]) -> dict[str, Any]:
     return _line(record, response, {"code": cause, "message": message})
 
 
-def _line(record: dict[str, Any], response: dict[str, Any] | None, error: dict[str, Any] | None) -> dict[str, Any]:
-    beside = {"brimful": {"input": record["input"]}} if record.get("input") else {}
+def _line(
+    record: dict[str, Any], response: dict[str, Any] | None, error: dict[str, Any] | None, hooks: Sequence[Any] = ()
+) -> dict[str, Any]:
+    beside = {"input": record["input"]} if record.get("input") else {}
+    if any(hooks):
+        beside["hook"] = hooks
     return {
         "id": f"batch_req_{record['line']:012d}",
         "custom_id": record["id"],
         "response": response,
         "error": error,
-        **beside,
+        **({"brimful": beside} if beside else {}),
     }

@@ -76,6 +76,11 @@ class RunPaths:
         return _beside(self.output, ".failures.jsonl") if self.form is OutputFormat.OPENAI_BATCH else self.errors
 
     @property
+    def rejected(self) -> Path:
+        """Rollouts that ``--schema`` or ``--hook`` did not accept."""
+        return _beside(self.output, ".rejected.jsonl")
+
+    @property
     def sidecar(self) -> Path:
         """The run's id and parameters."""
         return _beside(self.output, ".run.json")
@@ -92,8 +97,9 @@ class RunPaths:
     @property
     def all(self) -> list[Path]:
         """Without the report."""
-        results = (self.output, self.rollouts, self.kept, self.errors, self.failures, _beside(self.failures, ".kept"))
-        return list(dict.fromkeys([*results, self.sidecar, self.lines]))
+        results = (self.output, self.rollouts, self.errors, self.failures, self.rejected)
+        kept = (self.kept, _beside(self.failures, ".kept"), _beside(self.rejected, ".kept"))
+        return list(dict.fromkeys([*results, *kept, self.sidecar, self.lines]))
 
     def check(self, inputs: list[str]) -> None:
         """Raises UsageError when OUT cannot be written, or would overwrite an input."""

@@ -1,0 +1,132 @@
+"""What a checked run asks for: rejected rollouts once more, before the input's further lines."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable
+
+from brimful.packing.units import Unit
+from brimful.run.checks.open_lines import OpenLines, Pair, unit_of_try
+from brimful.run.checks.rejections import Place, Rejections
+from brimful.run.input.feed import Feed
+from brimful.run.output.done_index import all_pairs
+
+
+class Asking:
+    """Gives out units and keeps :class:`OpenLines`."""
+
+    def __init__(self, feed: Feed, rejections: Rejections, tries: int) -> None:
+        self.lines = OpenLines()
+        self.began = False
+        """The driver takes units."""
+        self.asked_again = 0
+        """Rollouts."""
+        self.fault: Exception | None = None
+        """Ends the units."""
+        self.on_wait: Callable[[], None] = lambda: None
+        """Called before a unit waits for the budget."""
+        self.on_exhausted: Callable[[Unit, Pair], None] = lambda unit, pair: None
+        """Called with a rollout that an earlier try has given up without recording it."""
+        self.on_end: Callable[[int], None] = lambda line: None
+        """Called with each line of which nothing more is open."""
+        self._feed = feed
+        self._rejections = rejections
+        self._tries = tries
+        self._before: dict[Place, int] = {}
+        self._again: deque[tuple[int, list[Pair]]] = deque()
+        self._changed = asyncio.Event()
+
+    async def units(self, source: AsyncIterator[Unit]) -> AsyncIterator[Unit]:
+        """Ends once every rollout is accepted or given up, or at a stop. Raises :attr:`fault`."""
+        self.began = True
+        ended = False
+        upcoming: asyncio.Future[Unit | None] | None = None
+        try:
+            while not self._feed.stopped:
+                if self.fault is not None:
+                    raise self.fault
+                self._changed.clear()
+                if (again := await self._next_again()) is not None:
+                    yield again
+                    continue
+                if ended and not self.lines:
+                    return
+                if upcoming is None and not ended:
+                    upcoming = asyncio.ensure_future(anext(source, None))
+                await self._either(upcoming)
+                if upcoming is not None and upcoming.done():
+                    unit, upcoming = upcoming.result(), None
+                    if unit is None:
+                        ended = True
+                    for part in self._parts(unit) if unit is not None else ():
+                        yield part
+        finally:
+            if upcoming is not None:
+                upcoming.cancel()
+
+    def changed(self) -> None:
+        """Lines have ended, or are to be asked for again, or there is a fault, or a stop."""
+        self._changed.set()
+
+    def repeat(self, line: int, pairs: Iterable[Pair]) -> None:
+        """Ask for these rollouts of a line again. All were rejected equally often."""
+        self._again.append((line, list(pairs)))
+        self.changed()
+
+    def end_line(self, line: int) -> None:
+        """Where nothing of the line is open, say so to the feed."""
+        if self.lines.close_if_done(line):
+            self.on_end(line)
+            self._feed.ended(line)
+            self.changed()
+
+    def tries(self, place: Place) -> int:
+        """Rejections that count against the tries: those since the choice was given up."""
+        return self._rejections.tries(place) - self._before.get(place, 0)
+
+    async def _either(self, upcoming: asyncio.Future[Unit | None] | None) -> None:
+        """Wait for the source's next unit, or for a change."""
+        changed = asyncio.ensure_future(self._changed.wait())
+        try:
+            await asyncio.wait({changed} | ({upcoming} if upcoming else set()), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            changed.cancel()
+
+    def _parts(self, unit: Unit) -> list[Unit]:
+        """The unit of the source, divided by how often its rollouts were tried before."""
+        line = unit.line
+        by_tries: dict[int, list[Pair]] = {}
+        for pair in all_pairs(unit.request) if unit.wanted is None else unit.wanted:
+            place = (line, *pair)
+            tries = self._rejections.tries(place)
+            if tries and self._feed.asks_again(line):
+                self._before[place] = tries
+            elif self._rejections.given_up(place, self._tries):
+                if not self._feed.failed_before(line):
+                    self.on_exhausted(unit, pair)
+                continue
+            by_tries.setdefault(tries, []).append(pair)
+        parts = []
+        for tries, pairs in by_tries.items():
+            self.lines.ask(line, pairs, unit)
+            parts.append(unit_of_try(unit, pairs, tries) if tries or len(by_tries) > 1 else unit)
+        if not parts:
+            self.end_line(line)
+        return parts
+
+    async def _next_again(self) -> Unit | None:
+        while self._again and not self._feed.stopped:
+            line, pairs = self._again.popleft()
+            unit = self.lines.unit(line)
+            assert unit is not None
+            part = unit_of_try(unit, pairs, self._rejections.tries((line, *pairs[0])))
+            self.on_wait()
+            fits = await self._feed.fits_again(part, lambda: self.lines.held(line))  # noqa: B023
+            self.lines.waited(line, len(pairs))
+            if fits:
+                self.lines.ask(line, pairs)
+                self.asked_again += len(pairs)
+                return part
+            self.end_line(line)
+        return None

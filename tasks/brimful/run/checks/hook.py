@@ -1,0 +1,89 @@
+"""``--hook``: a user's function that sees each completion; and what it returned or raised as a verdict."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic_core import to_jsonable_python
+
+from brimful.errors import UsageError
+from brimful.hooks import Again, Completion, Line
+from brimful.run.checks.load import describe, load_object, place_of
+from brimful.run.checks.verdict import Accepted, Broken, Rejected, Verdict, one_line
+
+FLAG = "--hook"
+
+
+class Hook:
+    """Call :meth:`begin` where the function may block. It returns a verdict, or an awaitable for :meth:`end`."""
+
+    def __init__(self, name: str, function: Any) -> None:
+        self.name = name
+        self._function = function
+        plain = inspect.unwrap(function if inspect.isroutine(function) else type(function).__call__)
+        self._file = getattr(getattr(plain, "__code__", None), "co_filename", None)
+        self.is_async = inspect.iscoroutinefunction(plain)
+
+    def begin(self, line: Line, completion: Completion) -> Any:
+        try:
+            answer = self._function(line, completion)
+        except BaseException as error:
+            return self._raised(error)
+        return answer if inspect.isawaitable(answer) else self._returned(answer)
+
+    async def end(self, answer: Any) -> Verdict:
+        try:
+            return self._returned(await answer)
+        except GeneratorExit:
+            raise
+        except BaseException as error:  # a cancellation too: at its time limit nobody waits for the verdict any more
+            return self._raised(error)
+
+    def _raised(self, error: BaseException) -> Verdict:
+        if isinstance(error, Again):
+            return Rejected("hook", one_line(str(error)) or "no reason given")
+        return Broken(one_line(describe(error, self._file)), f"{type(error).__name__} {place_of(error, self._file)}")
+
+    def _returned(self, answer: Any) -> Verdict:
+        if answer is None:
+            return Accepted()
+        if isinstance(answer, Again) or (isinstance(answer, type) and issubclass(answer, Again)):
+            return _unfit("it returned Again: raise it")
+        if not isinstance(answer, Mapping):
+            return _unfit(f"it returned a {type(answer).__name__}: return a dict of columns, or None")
+        columns: dict[str, Any] = {}
+        for name, value in answer.items():
+            if not isinstance(name, str):
+                return _unfit(f"it returned the column {name!r}: names of columns are strings")
+            try:
+                columns[name] = to_jsonable_python(value, fallback=_plain)
+            except Exception as error:
+                return _unfit(f"it returned a column {name!r} that is no JSON: {error}")
+        return Accepted(columns)
+
+
+def _unfit(reason: str) -> Broken:
+    return Broken(one_line(reason), reason)
+
+
+def _plain(value: Any) -> Any:
+    """Of numpy, torch and the like: scalars and arrays."""
+    if callable(tolist := getattr(value, "tolist", None)):
+        return tolist()
+    raise TypeError(f"a {type(value).__name__} has no form in JSON")
+
+
+def load_hook(text: str) -> Hook:
+    """From ``module:function`` or ``file.py:function``. Raises UsageError."""
+    found = load_object(FLAG, text)
+    if isinstance(found, type) or not callable(found):
+        raise UsageError(f"{FLAG} {text}: is not a function")
+    try:
+        inspect.signature(found).bind(None, None)
+    except TypeError:
+        raise UsageError(f"{FLAG} {text}: must take two arguments: a line and a completion (brimful.hooks)") from None
+    except ValueError:
+        pass  # a builtin that does not say what it takes
+    return Hook(text, found)

@@ -1,0 +1,108 @@
+"""Writes verdicts: rejected rollouts to ``OUT.rejected.jsonl``, accepted ones to the output, failures of choices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from brimful.outcome import Cause, Failure, Outcome, Rollout
+from brimful.packing.units import Delivered, Failed, Unit
+from brimful.run.checks.asking import Asking
+from brimful.run.checks.open_lines import Pair
+from brimful.run.checks.rejections import ERROR, Place, Rejections
+from brimful.run.checks.verdict import Accepted, Broken, Rejected, Verdict
+from brimful.run.input.feed import Feed
+from brimful.run.output.collect import Collector
+from brimful.run.output.records import rollout_records
+
+
+class VerdictWriter:
+    def __init__(self, collector: Collector, feed: Feed, rejections: Rejections, asking: Asking, tries: int) -> None:
+        self._collector = collector
+        self._feed = feed
+        self._rejections = rejections
+        self._asking = asking
+        self._tries = tries
+        self._failures: dict[int, list[Failed]] = {}
+        """Given up, and not recorded while other rollouts of the line are open."""
+
+    def write(
+        self, items: Sequence[Delivered | Failed], verdicts: Mapping[Place, Verdict], *, earlier: bool
+    ) -> set[Place]:
+        """Write what a request has brought; returns the places that are given up. Raises FleetError.
+
+        Rejections first: if the submitter dies after them, they are known when the outcome is judged again.
+        """
+        accepted: dict[Place, dict[str, Any]] = {}
+        rejected: list[tuple[dict[str, Any], str, str]] = []
+        failed: list[tuple[Delivered, Rollout, Rejected | Broken]] = []
+        for item in items:
+            if isinstance(item, Failed):
+                continue
+            item = self._collector.named(item, self._feed)
+            records = rollout_records(item, self._feed.lines.get(item.line))
+            for rollout, record in zip(item.rollouts, records, strict=True):
+                place = (item.line, rollout.prompt_index, rollout.choice_index)
+                verdict = verdicts.get(place)
+                if isinstance(verdict, Accepted):
+                    tries = self._rejections.tries(place) + 1
+                    accepted[place] = ({"tries": tries} if tries > 1 else {}) | (
+                        {"hook": dict(verdict.columns)} if verdict.columns else {}
+                    )
+                elif verdict is not None:
+                    if self._rejections.known(place, item.outcome.id) is None:
+                        by = verdict.by if isinstance(verdict, Rejected) else ERROR
+                        rejected.append((record, by, verdict.reason))
+                    failed.append((item, rollout, verdict))
+        self._rejections.add(rejected)
+        self._collector.take(items, self._feed, earlier=earlier, accepted=accepted)
+        for place in accepted:
+            self._rejections.forget(place)
+        given_up = {}
+        for item, rollout, against in failed:
+            place = (item.line, rollout.prompt_index, rollout.choice_index)
+            if isinstance(against, Broken) or self._asking.tries(place) >= self._tries:
+                given_up[place] = self._failure(place, item.id, against, item.outcome, rollout.text)
+        for place, failure in given_up.items():
+            self._failures.setdefault(place[0], []).append(failure)
+        return set(given_up)
+
+    def give_up(self, unit: Unit, pair: Pair) -> None:
+        """An earlier try has given up this rollout, and did not come to record it."""
+        place = (unit.line, *pair)
+        if (last := self._rejections.last(place)) is not None:
+            outcome = Outcome(last.request)
+            failure = self._failure(place, unit.id, last.verdict, outcome, None, unit)
+            self._failures.setdefault(unit.line, []).append(failure)
+
+    def end(self, line: int) -> None:
+        """Record what was given up of the line: only now, since a recorded line is not asked for when the run resumes.
+
+        Raises FleetError.
+        """
+        if failures := self._failures.pop(line, None):
+            self._collector.take(failures, self._feed, earlier=True, accepted={})
+
+    def _failure(
+        self,
+        place: Place,
+        id: str,
+        verdict: Rejected | Broken,
+        outcome: Outcome,
+        text: str | None,
+        unit: Unit | None = None,
+    ) -> Failed:
+        line, *pair = place
+        unit = unit or self._asking.lines.unit(line)
+        details: dict[str, Any] = {"tries": self._rejections.tries(place)}
+        if isinstance(verdict, Broken):
+            failure = Failure(Cause.HOOK_ERROR, verdict.reason)
+            details |= {"text": text} if text is not None else {}
+        else:
+            times = f"{self._tries} tries" if self._tries > 1 else "1 try"
+            why = f"not accepted in {times}, the last by the {verdict.by}: {verdict.reason}"
+            failure = Failure(Cause.REJECTED, why)
+        request = unit.request if unit is not None else None
+        outcome = replace(outcome, failure=failure)
+        return Failed(line, id, request, ((pair[0], pair[1]),), failure, outcome, details)
