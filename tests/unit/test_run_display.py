@@ -94,7 +94,7 @@ def test_the_end_table_gives_the_commonest_message_of_each_cause(tmp_path: Path)
     place = [label for label, _ in rows].index("failed")
     assert [value.strip() for _, value in rows[place : place + 3]] == [
         "6: bad_request 3 – HTTP 404: The model 'nosuch' does not exist",
-        "bad_input 2 – is not JSON on its own; write each object on one line: jq -c . FILE > FILE.jsonl",
+        "bad_input 2 – is not JSON on its own; write it on one line (jq -c . FILE > NEW), or use --input-format json",
         "server_error 1 – 503: away",
     ]
     assert summary.failed_passing == 1

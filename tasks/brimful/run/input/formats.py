@@ -208,7 +208,7 @@ def _not_json(text: str, error: json.JSONDecodeError) -> str:
     stripped = text.strip()
     where = f"column {error.colno}: {error.msg}"
     if stripped in ("{", "[") or (stripped.startswith("{") and stripped.endswith(",")):
-        return "is not JSON on its own; write it on one line (jq -c . FILE > FILE.jsonl), or use --input-format json"
+        return "is not JSON on its own; write it on one line (jq -c . FILE > NEW), or use --input-format json"
     if error.msg == "Extra data":
         return f"is not JSON ({where}); put each object on its own line"
     if stripped.startswith("{'") or "None" in stripped or "True" in stripped:
