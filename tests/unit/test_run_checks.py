@@ -20,6 +20,7 @@ from brimful.packing.units import Delivered, Unit
 from brimful.run.checks.options import CheckOptions, load_checks
 from brimful.run.display.display import Display
 from brimful.run.display.summary import Summary
+from brimful.run.output.jsonl import RecordFile
 from brimful.run.output.paths import Order, OutputFormat
 from brimful.run.prepare import prepare
 from brimful.run.session import Session
@@ -442,3 +443,48 @@ def test_openai_batch_output_has_one_entry_a_choice(tmp_path: Path) -> None:
     checks = by_hook(tmp_path, body)
     run(options(prompts(tmp_path, 2, n=2), out=out, checks=checks, form=OutputFormat.OPENAI_BATCH), LiveDriver())
     assert [line["brimful"] for line in records(out)] == [{"hook": [None, {"choice": 1}]}] * 2
+
+
+def test_an_output_that_cannot_be_written_ends_the_run_and_keeps_the_outcomes(tmp_path: Path) -> None:
+    out, stored = tmp_path / "out.jsonl", list[Delivered]()
+    asked = options(prompts(tmp_path, 30), out=out, checks=by_schema(tmp_path))
+    sampler = Sampler(lambda line, choice: 1 + line % 2)
+    writes = 0
+
+    def write(self: RecordFile, records: list[dict[str, Any]], known: Any = RecordFile.write) -> None:
+        nonlocal writes
+        writes += bool(records)
+        if writes == 12:
+            raise FleetError("no space left")
+        known(self, records)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RecordFile, "write", write)
+        with pytest.raises(FleetError, match="no space left"):
+            run(asked, LiveDriver(sampler, stored=stored))
+    assert stored
+    assert run(asked, LiveDriver(sampler, stored=stored)) is not None
+    assert sorted(record["line"] for record in records(out)) == list(range(1, 31))
+    assert sampler.seen == {(line, 0): 1 + line % 2 for line in range(1, 31)}
+
+
+@pytest.mark.parametrize("name", ["out.jsonl", "out.jsonl.rejected.jsonl"])
+def test_a_file_that_is_removed_under_a_run_stops_it_and_is_made_whole_by_the_next(tmp_path: Path, name: str) -> None:
+    out, stored = tmp_path / "out.jsonl", list[Delivered]()
+    asked = options(prompts(tmp_path, 400), out=out, checks=by_schema(tmp_path))
+
+    class Removing(Sampler):
+        def __call__(self, unit: Unit, prompt: int, choice: int) -> str:
+            if unit.line == 40 and not self.seen[40, 0]:
+                (tmp_path / name).unlink(missing_ok=True)
+            return super().__call__(unit, prompt, choice)
+
+    sampler = Removing(lambda line, choice: 1 + line % 3)
+    with pytest.raises(FleetError, match=f"{name} was removed while the run was writing it"):
+        run(asked, LiveDriver(sampler, stored=stored))
+    summary = run(asked, LiveDriver(sampler, stored=stored))
+    assert summary is not None
+    assert sorted(record["line"] for record in records(out)) == list(range(1, 401))
+    rejected = records(tmp_path / "out.jsonl.rejected.jsonl")
+    assert len({(r["line"], r["request_id"]) for r in rejected}) == len(rejected)
+    assert sampler.seen == {(line, 0): 1 + line % 3 for line in range(1, 401)}

@@ -88,6 +88,11 @@ def test_reasons_name_the_place_in_the_value(tmp_path: Path) -> None:
         assert len(str(caught.value)) <= 300
 
 
+def test_what_a_module_prints_goes_to_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    load_hook(module(tmp_path, "print('loading')\ndef check(line, completion): ...\n", "talkative") + ":check")
+    assert capsys.readouterr() == ("", "loading\n")
+
+
 def test_a_schema_is_known_by_what_it_says(tmp_path: Path) -> None:
     one = schema(tmp_path, {"type": "object", "title": "x"}).identity
     assert one == schema(tmp_path, '{ "title": "x",\n"type": "object"}').identity

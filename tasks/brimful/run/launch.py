@@ -66,10 +66,15 @@ def run_to_end(
         if local and not options.rehearse and not prepared.complete:
             _ = settings.api_base, settings.api_key  # raises SettingError if one is missing
         launch = _Launch(prepared, settings, display, make_driver or partial(_driver, settings, local))
-        with launch.signals:
+        with launch.signals, _stdout_for_data(options):
             return asyncio.run(launch.run(local))
     finally:
         prepared.close()
+
+
+def _stdout_for_data(options: RunOptions) -> contextlib.AbstractContextManager[object]:
+    """What a hook prints goes to stderr: standard output is for rollouts and ``--json``."""
+    return contextlib.redirect_stdout(sys.stderr) if options.checks is not None else contextlib.nullcontext()
 
 
 class _Launch:
@@ -84,6 +89,7 @@ class _Launch:
         self._make_driver = make_driver
         self._gauges = GaugeReader()
         self._display = _display(options, self._gauges)
+        self._stdout = sys.stdout
         self._session: Session | None = None
         self._fleet: LocalFleet | None = None
         self._fleet_stopping = False
@@ -152,7 +158,7 @@ class _Launch:
         summary.next = self._next_command(summary)
         self._display.end(summary)
         if self._options.json:
-            print(json.dumps(summary.as_json()), flush=True)
+            print(json.dumps(summary.as_json()), file=self._stdout, flush=True)
 
     def _next_command(self, summary: Summary) -> str | None:
         """The command that resumes the run, or retries its failures."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import os
@@ -27,7 +28,8 @@ def load_object(flag: str, text: str) -> Any:
     if not is_object_name(text):
         raise UsageError(f"{flag} {text}: must be module:name, or file.py:name")
     where, _, names = text.rpartition(":")
-    found: Any = _load_file(flag, text, Path(where)) if where.endswith(".py") else _load_module(flag, text, where)
+    with contextlib.redirect_stdout(sys.stderr):  # standard output is for data
+        found: Any = _load_file(flag, text, Path(where)) if where.endswith(".py") else _load_module(flag, text, where)
     for name in names.split("."):
         try:
             found = getattr(found, name)

@@ -40,9 +40,8 @@ class VerdictWriter:
         for item in items:
             if isinstance(item, Failed):
                 continue
-            item = self._collector.named(item, self._feed)
-            records = rollout_records(item, self._feed.lines.get(item.line))
-            for rollout, record in zip(item.rollouts, records, strict=True):
+            records: list[dict[str, Any]] = []
+            for index, rollout in enumerate(item.rollouts):
                 place = (item.line, rollout.prompt_index, rollout.choice_index)
                 verdict = verdicts.get(place)
                 if isinstance(verdict, Accepted):
@@ -52,8 +51,10 @@ class VerdictWriter:
                     )
                 elif verdict is not None:
                     if self._rejections.known(place, item.outcome.id) is None:
+                        named = self._collector.named(item, self._feed)
+                        records = records or rollout_records(named, self._feed.lines.get(item.line))
                         by = verdict.by if isinstance(verdict, Rejected) else ERROR
-                        rejected.append((record, by, verdict.reason))
+                        rejected.append((records[index], by, verdict.reason))
                     failed.append((item, rollout, verdict))
         self._rejections.add(rejected)
         self._collector.take(items, self._feed, earlier=earlier, accepted=accepted)

@@ -171,10 +171,13 @@ class RecordFile:
 class StandardOutput:
     """``-o -``: records as they come. A run cannot resume from it."""
 
+    def __init__(self) -> None:
+        self._file = sys.stdout.buffer  # sys.stdout may be another one while a user's hook runs
+
     def write(self, records: list[dict[str, Any]]) -> None:
         try:
-            sys.stdout.buffer.writelines(map(dump_line, records))
-            sys.stdout.buffer.flush()
+            self._file.writelines(map(dump_line, records))
+            self._file.flush()
         except OSError as error:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter reports the same error at exit
             if isinstance(error, BrokenPipeError):
