@@ -67,6 +67,7 @@ class Storm:
                 finally:
                     watching.cancel()
                     await self._processes.end()
+                self.findings += self._processes.findings + self._processes.tracebacks()
                 self._audit()
         finally:
             await loop.run_in_executor(self._thread, running.__exit__, None, None, None)
@@ -152,7 +153,6 @@ class Storm:
         except AssertionError:
             self.findings.append(f"{_CALM_S:g} s after the storm, these have started nothing: {self._idle(since)}")
         self._processes.look()
-        self.findings += self._processes.findings
 
     def _idle(self, since: float) -> list[str]:
         started = {visit.process for visit in self._ledger.since(since)}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -151,17 +150,23 @@ class Processes:
                 process.holder.thaw()
 
     def look(self) -> None:
-        """Notice processes that have ended by themselves, and what they logged."""
+        """Notice processes that have ended by themselves."""
         for process in self.all:
             code = process.holder.process.poll()
             if code is not None and not process.killed and process.ready:
                 self.findings.append(f"{process.name} ended by itself with exit code {code}: {_end(process.log)}")
+                process.killed = True
+
+    def tracebacks(self) -> list[str]:
+        """What the processes logged that nobody expected."""
+        logs = [(process.name, process.log.read_text("utf-8", "replace")) for process in self.all]
+        return [f"{name} logged: …{text[-1500:]}" for name, text in logs if "Traceback" in text]
 
     async def end(self) -> None:
         for process in self.all:
             if process.holder.process.poll() is None:
-                process.holder.process.send_signal(signal.SIGCONT)
-                process.holder.process.kill()
+                process.holder.thaw()
+                process.kill()
         await asyncio.gather(*self._watching, return_exceptions=True)
         for process in self.all:
             with contextlib.suppress(subprocess.TimeoutExpired, BrokenPipeError):
