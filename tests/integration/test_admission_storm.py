@@ -11,7 +11,7 @@ import pytest
 from support.commands import environment
 
 TESTS = Path(__file__).parents[1]
-SEED, SECONDS = 1, 15
+SEED, SECONDS = 5, 15
 
 
 @pytest.mark.timeout(300)
