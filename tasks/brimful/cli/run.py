@@ -27,6 +27,21 @@ Column = Annotated[
     typer.Option("--column", metavar="FIELD", help="Do not send this field of the lines: carry it through."),
 ]
 System = Annotated[str | None, typer.Option(help="System prompt, for chat.")]
+Template = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TEXT",
+        help="The prompt, made from the line's columns: 'Q: {question}\\nA:', or Jinja2 if it holds {{ or {%.",
+    ),
+]
+TemplateFile = Annotated[str | None, typer.Option(metavar="FILE", help="A file with such a template.")]
+SystemTemplate = Annotated[
+    str | None, typer.Option(metavar="TEXT", help="The system prompt, made in the same way, for chat.")
+]
+MessagesTemplate = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="Chat messages in YAML or JSON, every text of which is a template."),
+]
 Chat = Annotated[bool, typer.Option("--chat", help="Use the chat endpoint.")]
 Job = Annotated[bool, typer.Option("--job", help="Send each request as a Job: submit it, then fetch the result.")]
 InputFormat = Annotated[
@@ -73,6 +88,10 @@ def run(
     passed: Pass = None,
     column: Column = None,
     system: System = None,
+    template: Template = None,
+    template_file: TemplateFile = None,
+    system_template: SystemTemplate = None,
+    messages_template: MessagesTemplate = None,
     chat: Chat = False,
     job: Job = False,
     input_format: InputFormat = "auto",
@@ -188,10 +207,20 @@ def read_options(given: Mapping[str, Any], workload: str = "batch") -> ReadOptio
     from brimful.run.input.formats import ColumnNames, InputFormat
     from brimful.run.input.reader import ReadOptions
     from brimful.run.input.sources import Source
+    from brimful.run.input.templates.template import load_templates
     from brimful.run.options import parse_choice, parse_parameters
 
     if given["chat"] and given["job"]:
         raise UsageError("--chat and --job exclude each other: a Job is a completion")
+    templates = load_templates(
+        given["template"], given["template_file"], given["system_template"], given["messages_template"]
+    )
+    if templates is not None and templates.system is not None and given["system"] is not None:
+        raise UsageError("--system and --system-template exclude each other: give one of them")
+    if templates is not None and templates.asks and given["prompt_column"] is not None:
+        raise UsageError("--prompt-column and a template exclude each other: write {COLUMN} in the template")
+    if templates is not None and templates.messages is not None and given["job"]:
+        raise UsageError("--messages-template and --job exclude each other: a Job is a completion")
     fields = {name: given[name] for name in _FIELDS if given[name] is not None}
     files, notes = expand(given["inputs"])
     return ReadOptions(
@@ -205,6 +234,7 @@ def read_options(given: Mapping[str, Any], workload: str = "batch") -> ReadOptio
         columns=tuple(given["column"] or ()),
         mode=Mode.CHAT if given["chat"] else Mode.JOB if given["job"] else None,
         system=given["system"],
+        templates=templates,
         workload=parse_choice(Workload, "--workload", workload),
         limit=given["limit"],
     )

@@ -61,6 +61,7 @@ class RunOptions:
             "prompt-column": self.read.names.prompt,
             "id-column": self.read.names.id,
             "header": None if self.read.header else False,
+            **(self.read.templates.parameters if self.read.templates is not None else {}),
             "pass": sorted(self.read.passed) or None,
             "column": sorted(self.read.columns) or None,
             "keep": None if self.keep == KEEP_ALL else str(self.keep),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
@@ -85,8 +85,11 @@ class Carried:
         """Lines by column."""
         self._more = False
         self._told: set[str] = set()
+        self._shown = {"prompt", "messages", "system"}  # columns only where a template takes their place
 
-    def add(self, columns: Mapping[str, Any]) -> None:
+    def add(self, columns: Mapping[str, Any], shown: Collection[str] = ()) -> None:
+        """``shown``: columns that a template shows, about which there is nothing to say."""
+        self._shown.update(name for name in columns if name in shown)
         for name in columns:
             if name in self.lines or len(self.lines) < _NAMES:
                 self.lines[name] = self.lines.get(name, 0) + 1
@@ -101,7 +104,7 @@ class Carried:
 
     def notes(self, profile: Profile, names: Iterable[str] | None = None) -> list[str]:
         """One message about all columns, or these, and one about each that may be meant to be sent."""
-        columns = list(self.lines if names is None else names)
+        columns = [name for name in (self.lines if names is None else names) if name not in self._shown]
         if not columns:
             return []
         shown = [f"`{_short(name)}`" for name in columns]

@@ -103,8 +103,29 @@ def parse_text(data: bytes) -> Parsed:
     return Parsed({"prompt": _decode(data)})
 
 
+def parse_row(data: bytes, names: ColumnNames = ColumnNames()) -> Parsed:
+    """A JSON object of columns, from which templates make the request: it needs no prompt, and is no Batch line."""
+    return names.apply(_object(data))
+
+
 def parse_json(data: bytes, names: ColumnNames = ColumnNames()) -> Parsed:
     """A JSON object. ``body`` holds ``mode`` where a Batch line's url states it."""
+    line = _object(data)
+    if _is_batch(line, names):
+        id_name = "custom_id" if "custom_id" in line else "id"
+        body = _batch_body(line)
+        id = _id(line[id_name], id_name) if line.get(id_name) is not None else None
+        beside = {id_name, *_BATCH_FIELDS}
+        parsed = Parsed({name: value for name, value in line.items() if name not in beside}, id, body)
+    else:
+        parsed = names.apply(line)
+    asked = parsed.fields if parsed.body is None else parsed.body
+    if all(asked.get(name) is None for name in _PROMPTS):
+        raise InputError(_no_prompt(line))
+    return parsed
+
+
+def _object(data: bytes) -> dict[str, Any]:
     text = _decode(data)
     try:
         line = _DECODER.decode(text)
@@ -121,18 +142,7 @@ def parse_json(data: bytes, names: ColumnNames = ColumnNames()) -> Parsed:
             type(line), "a number"
         )
         raise InputError(f'is {kind}; each line must be an object: {{"prompt": …}}')
-    if _is_batch(line, names):
-        id_name = "custom_id" if "custom_id" in line else "id"
-        body = _batch_body(line)
-        id = _id(line[id_name], id_name) if line.get(id_name) is not None else None
-        beside = {id_name, *_BATCH_FIELDS}
-        parsed = Parsed({name: value for name, value in line.items() if name not in beside}, id, body)
-    else:
-        parsed = names.apply(line)
-    asked = parsed.fields if parsed.body is None else parsed.body
-    if all(asked.get(name) is None for name in _PROMPTS):
-        raise InputError(_no_prompt(line))
-    return parsed
+    return line
 
 
 def _is_chat(value: Any) -> bool:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Set
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from brimful.errors import BadRequest, BrimfulError, InputError, UsageError
@@ -13,13 +16,15 @@ from brimful.packing.request_size import check_line, line_profile
 from brimful.packing.units import Unit
 from brimful.profile import Profile
 from brimful.request import Request
-from brimful.run.input.columns import FieldRule
+from brimful.run.input.columns import FieldRule, Split
 from brimful.run.input.files.columns import listed
 from brimful.run.input.files.reading import TableOptions
 from brimful.run.input.files.row import MAX_ROW, Row
-from brimful.run.input.formats import ColumnNames, InputFormat, parse_json, parse_text
+from brimful.run.input.formats import ColumnNames, InputFormat, Parsed, parse_json, parse_row, parse_text
 from brimful.run.input.ids import Ids
 from brimful.run.input.sources import Source
+from brimful.run.input.templates.template import Renderer, Templates
+from brimful.run.input.templates.values import shared_fault
 
 _PROMPTS = frozenset({"prompt", "messages"})
 MAX_ROLLOUTS = 100_000
@@ -45,6 +50,7 @@ class ReadOptions:
     """``--column``: fields of lines that are not sent though the profile lists them."""
     mode: Mode | None = None
     system: str | None = None
+    templates: Templates | None = None
     workload: Workload = Workload.BATCH
     limit: int | None = None
     """Requests at most."""
@@ -58,14 +64,29 @@ class ReadOptions:
         """All of it can be read twice, so it is surveyed before anything is sampled."""
         return all(source.regular for source in self.sources)
 
-    def at_fault(self, message: str) -> bool:
-        """Whether a bad line's message (``FIELD: …``) is about a field that these options set, or could name."""
+    def at_fault(self, message: str) -> str | None:
+        """What a bad line's message (``FIELD: …``) says of these options, the same for each line that they spoil.
+
+        None for a message about the line itself.
+        """
+        if self.templates is not None and (fault := shared_fault(message)) is not None:
+            return fault
         name = message.partition(":")[0]
         if name == "model":
-            return "model" in self.defaults or "--model" in message
-        if message.startswith(("has no prompt", "has no column")):
-            return True
-        return name in self.defaults or (name == "system" and self.system is not None)
+            mine = "model" in self.defaults or "--model" in message
+        else:
+            mine = name in self.defaults or (name == "system" and self._sets_system)
+        # Options could name the column.
+        return message if mine or message.startswith(("has no prompt", "has no column")) else None
+
+    @property
+    def _sets_system(self) -> bool:
+        return self.system is not None or (self.templates is not None and self.templates.system is not None)
+
+    @cached_property
+    def shown(self) -> frozenset[str]:
+        """The columns that the templates show."""
+        return self.templates.names if self.templates is not None else frozenset()
 
     def check(self) -> None:
         """Raises UsageError for sources that cannot be read."""
@@ -124,7 +145,11 @@ class Reader:
         self._profile = profile
         # A line too large for one request is split later; only a single rollout must fit.
         self._unbounded = line_profile(profile)
-        self._rule = FieldRule(profile, options.mode, (*options.defaults, *options.passed), options.columns)
+        templates = options.templates
+        mode = Mode.CHAT if options.mode is None and templates is not None and templates.messages else options.mode
+        self._rule = FieldRule(profile, mode, (*options.defaults, *options.passed), options.columns)
+        self._parse = parse_row if templates is not None and templates.asks else parse_json
+        self._renderer: Renderer | None = None
         self._names = replace(options.names, own_id="id" not in options.columns)
         self._ids = Ids() if ids else None
         self.at_end = False
@@ -139,8 +164,14 @@ class Reader:
 
     def entries(self, skip: Callable[[int], bool] | None = None) -> Iterator[Entry]:
         """Every line. Lines for which ``skip(line)`` is true are not parsed. Raises InputError for an unusable file."""
+        templates = self._options.templates
+        with nullcontext() if templates is None else closing(Renderer(templates)) as self._renderer:
+            yield from self._entries(skip)
+
+    def _entries(self, skip: Callable[[int], bool] | None) -> Iterator[Entry]:
         line = taken = 0
         for source in self._options.sources:
+            folder = source.folder
             for row in source.rows(self._options.table, self._notes.append):
                 if self._options.limit is not None and taken >= self._options.limit:
                     return
@@ -149,11 +180,11 @@ class Reader:
                 if row.data and not row.data.isspace():
                     taken += 1
                     if skip is None or not skip(line):
-                        item = self._item(line, row, f"{source.name}:{row.place}")
+                        item = self._item(line, row, f"{source.name}:{row.place}", folder)
                 yield Entry(line, zlib.crc32(row.data) or 1, item, len(row.data))
         self.at_end = True
 
-    def _item(self, line: int, row: Row, where: str) -> Unit | BadLine:
+    def _item(self, line: int, row: Row, where: str, folder: Path | None) -> Unit | BadLine:
         id: str | int | float = str(line)
         duplicate = False
         columns: dict[str, Any] = {}
@@ -163,7 +194,7 @@ class Reader:
                 raise InputError(f"is longer than {MAX_ROW >> 20} MiB; put each request on its own line")
             if row.fault is not None:
                 raise InputError(row.fault)
-            parsed = parse_text(row.data) if row.text else parse_json(row.data, self._names)
+            parsed = parse_text(row.data) if row.text else self._parse(row.data, self._names)
             id = id if parsed.id is None else parsed.id
             sent, columns = self._rule.split(parsed)
             own = parsed.fields if parsed.body is None else {}
@@ -176,6 +207,8 @@ class Reader:
                     # Several files are numbered as one input, so a bare number could be taken for a line of this file.
                     before = f"line {earlier}" + (f" of the whole input (this is {line})" if line != row.place else "")
                     raise InputError(_duplicate(str(id), before, default=parsed.id is None))
+            if self._renderer is not None:
+                sent, columns = self._rendered(self._renderer, parsed, Split(sent, columns), folder)
             request, size = self._request(sent, str(id)), len(row.data) if columns else 0
             return Unit(line, str(id), request, columns=columns, columns_bytes=size, given_id=id)
         except BrimfulError as error:
@@ -193,6 +226,17 @@ class Reader:
             if names:
                 shown = listed(sorted(names))
                 self._notes.append(f"{file}: {shown} set fields of the requests; --column NAME carries one through")
+
+    def _rendered(self, renderer: Renderer, line: Parsed, split: Split, folder: Path | None) -> Split:
+        """With what the templates make of the line in place of its own prompt, which becomes a column."""
+        own = line.line or line.fields
+        made = renderer.fields(own if line.line or line.id is None else {**own, "id": line.id}, folder)
+        if "system" in made and _has_system({**split.sent, **made}):
+            del made["system"]
+        replaced = ({"prompt", "messages"} if made.keys() - {"system"} else set()) | made.keys()
+        sent = {name: value for name, value in split.sent.items() if name not in replaced}
+        columns = {name: value for name, value in own.items() if name in split.columns or name in replaced}
+        return Split({**sent, **made}, columns)
 
     def _request(self, fields: dict[str, object], id: str) -> Request:
         options = self._options

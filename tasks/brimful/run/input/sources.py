@@ -27,6 +27,11 @@ class Source:
         return "<stdin>" if self.path == STDIN else self.path
 
     @property
+    def folder(self) -> Path | None:
+        """Where files are that a line names; None for standard input."""
+        return None if self.path == STDIN else Path(self.path).parent
+
+    @property
     def suffix(self) -> str:
         """The lower-case suffix that names the format, without ``.gz`` or ``.zst``."""
         return suffix_of(self.path)

@@ -30,8 +30,8 @@ class Survey:
     """The first bad lines. A fault of the command's own options, which spoils line after line, is listed once."""
     duplicates: list[BadLine] = field(default_factory=list)
     """The first lines whose id was taken."""
-    option_faults: set[str] = field(default_factory=set)
-    """Messages of ``faults`` that the command's options are to blame for."""
+    option_faults: dict[str, str] = field(default_factory=dict)
+    """Messages of ``faults`` that the command's options are to blame for, by what other lines' messages share."""
     unknown: UnknownFields = field(default_factory=UnknownFields)
     """Fields that are sent."""
     carried: Carried = field(default_factory=Carried)
@@ -62,7 +62,7 @@ class Survey:
             return InputError("the input is empty, or holds only blank lines; write a request or a prompt on each line")
         if self.good:
             return None
-        if len(self.faults) == 1 and (message := self.faults[0].message) in self.option_faults:
+        if len(self.faults) == 1 and (message := self.faults[0].message) in self.option_faults.values():
             text = str(self.faults[0]) if message.startswith("has no") else message
             return InputError(text + (f" (the same for all {self.bad:,} lines)" if self.bad > 1 else ""))
         return InputError(_listed(self.faults, self.bad))
@@ -77,15 +77,15 @@ class Survey:
             self.rollouts += item.request.choices
             self.unknown.add(item.request.fields)
             self.carried.named = options.columns
-            self.carried.add(item.columns)
+            self.carried.add(item.columns, options.shown)
             return
         self.bad += 1
         self.bad_lines.add(item.line)
-        if not options.at_fault(item.message):
+        if (fault := options.at_fault(item.message)) is None:
             if len(self.faults) < _KEPT:
                 self.faults.append(item)
-        elif item.message not in self.option_faults and len(self.option_faults) < _KEPT:
-            self.option_faults.add(item.message)
+        elif fault not in self.option_faults and len(self.option_faults) < _KEPT:
+            self.option_faults[fault] = item.message
             self.faults.append(item)
         if item.duplicate and len(self.duplicates) < _KEPT:
             self.duplicates.append(item)
