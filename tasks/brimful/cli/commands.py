@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from collections import Counter
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from brimful import __version__
@@ -30,6 +32,45 @@ COMMANDS = {
 """Command → what it does. Its module ``brimful.cli.<command>`` has a function, or a Typer app, of the same name."""
 
 
+_LISTS = ("model", "temperature", "seed", "max_tokens")
+"""Parameters of options that take several values, separated by commas (:mod:`brimful.run.input.sweep.grid`)."""
+
+
+class _OnceEach(TyperCommand):
+    """A command that refuses an option with one value that is given twice, of which Click silently keeps the last.
+
+    A flag may be repeated, and so may an option that collects its values.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        from brimful.errors import UsageError
+
+        _, _, order = self.make_parser(ctx).parse_args(args=list(args))
+        for parameter, count in Counter(order).items():
+            if count > 1 and parameter.param_type_name == "option" and _takes_one(parameter):
+                name = max(parameter.opts, key=len)
+                ways = f"; to sample with each value, write {name} A,B" if parameter.name in _LISTS else ""
+                raise UsageError(f"{name}: is given {count} times, and takes effect once; give it once{ways}")
+        return super().parse_args(ctx, args)
+
+
+def _check_once(app: typer.Typer) -> None:
+    """Make all commands of an app :class:`_OnceEach`."""
+    for command in _commands(app):
+        command.cls = command.cls if command.cls not in (None, TyperCommand) else _OnceEach
+
+
+def _commands(app: typer.Typer) -> Iterable[Any]:
+    yield from app.registered_commands
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            yield from _commands(group.typer_instance)
+
+
+def _takes_one(parameter: Any) -> bool:
+    return not (parameter.multiple or parameter.is_flag or parameter.count or parameter.nargs == -1)
+
+
 class _LazyGroup(TyperGroup):
     """Imports a command's module when it is used: ``brimful run`` does not wait for the other commands' imports."""
 
@@ -47,6 +88,7 @@ class _LazyGroup(TyperGroup):
         if not isinstance(found, typer.Typer):
             function, found = found, typer.Typer(**_STYLE)
             found.command()(function)
+        _check_once(found)
         command = get_command(found)
         command.name = cmd_name
         return command
