@@ -171,12 +171,12 @@ def test_plain_text_is_the_column_prompt(tmp_path: Path) -> None:
 
 def test_tables_are_rows_too(tmp_path: Path) -> None:
     path = tmp_path / "in.csv"
-    path.write_text('key,Full name,n\nk1,"Ada, ""the first""",4\nk2,Bob,5\n')
-    one, two = read(path, templates("{Full name}: {n} {key}"), names=ColumnNames(id="key"))
+    path.write_text('key,Full name,age\nk1,"Ada, ""the first""",4\nk2,Bob,5\n')
+    one, two = read(path, templates("{Full name}: {age} {key}"), names=ColumnNames(id="key"))
     assert isinstance(one, Unit)
     assert isinstance(two, Unit)
     assert (one.id, one.request.prompts) == ("k1", ['Ada, "the first": 4 k1'])
-    assert dict(two.columns) == {"Full name": "Bob", "n": "5"}
+    assert dict(two.columns) == {"key": "k2", "Full name": "Bob", "age": "5"}
 
 
 def test_a_system_template_needs_chat_and_a_prompt_of_the_line_s(tmp_path: Path) -> None:

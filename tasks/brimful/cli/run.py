@@ -11,12 +11,29 @@ import typer
 if TYPE_CHECKING:
     from brimful.run.input.reader import ReadOptions
 
-_FIELDS = ("model", "n", "max_tokens", "temperature", "seed")
-Model = Annotated[str | None, typer.Option(help="The model, for lines that name none.")]
+_NUMBERS: dict[str, type[int] | type[float]] = {"max_tokens": int, "temperature": float, "seed": int}
+Model = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="The model, for lines that name none; a,b: each line with each of them."),
+]
 N = Annotated[int | None, typer.Option(help="Rollouts of each prompt.")]
-MaxTokens = Annotated[int | None, typer.Option(help="Tokens of one rollout at most.")]
-Temperature = Annotated[float | None, typer.Option(help="0 is greedy; default: the provider's own.")]
-Seed = Annotated[int | None, typer.Option(help="Seed of the sampling, to get the same texts again.")]
+MaxTokens = Annotated[
+    str | None, typer.Option(metavar="INTEGER", help="Tokens of one rollout at most; 16,64: each line with each.")
+]
+Temperature = Annotated[
+    str | None,
+    typer.Option(metavar="FLOAT", help="0 is greedy; 0,0.7,1: each line with each; default: the provider's own."),
+]
+Seed = Annotated[
+    str | None,
+    typer.Option(
+        metavar="INTEGER", help="Seed of the sampling, to get the same texts again; 1..8: each line with each."
+    ),
+]
+SweepFile = Annotated[
+    str | None,
+    typer.Option("--sweep", metavar="FILE", help="YAML or JSON with lists of values by field: each line with each."),
+]
 Param = Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Any other field, such as top_p=0.9.")]
 Pass = Annotated[
     list[str] | None,
@@ -84,6 +101,7 @@ def run(
     max_tokens: MaxTokens = None,
     temperature: Temperature = None,
     seed: Seed = None,
+    sweep: SweepFile = None,
     param: Param = None,
     passed: Pass = None,
     column: Column = None,
@@ -207,6 +225,7 @@ def read_options(given: Mapping[str, Any], workload: str = "batch") -> ReadOptio
     from brimful.run.input.formats import ColumnNames, InputFormat
     from brimful.run.input.reader import ReadOptions
     from brimful.run.input.sources import Source
+    from brimful.run.input.sweep.grid import make_sweep, parse_models, parse_numbers
     from brimful.run.input.templates.template import load_templates
     from brimful.run.options import parse_choice, parse_parameters
 
@@ -221,15 +240,23 @@ def read_options(given: Mapping[str, Any], workload: str = "batch") -> ReadOptio
         raise UsageError("--prompt-column and a template exclude each other: write {COLUMN} in the template")
     if templates is not None and templates.messages is not None and given["job"]:
         raise UsageError("--messages-template and --job exclude each other: a Job is a completion")
-    fields = {name: given[name] for name in _FIELDS if given[name] is not None}
     files, notes = expand(given["inputs"])
+    fields = {**parse_parameters(given["param"] or []), **({} if given["n"] is None else {"n": given["n"]})}
+    lists: dict[str, list[Any]] = {"model": parse_models(given["model"])}
+    for name, kind in _NUMBERS.items():
+        lists[name] = parse_numbers(f"--{name.replace('_', '-')}", given[name], kind)
+    fields |= {name: values[0] for name, values in lists.items() if len(values) == 1}
+    sweep = make_sweep({name: values for name, values in lists.items() if len(values) > 1}, fields, given["sweep"])
+    if "system" in sweep.fields and (given["system"] is not None or given["system_template"] is not None):
+        raise UsageError("--system and --system-template exclude a sweep of system: give one of them")
     return ReadOptions(
         sources=tuple(map(Source, files)),
         form=parse_choice(InputFormat, "--input-format", given["input_format"]),
         header=not given["no_header"],
         names=ColumnNames(prompt=given["prompt_column"], id=given["id_column"]),
         notes=tuple(notes),
-        defaults={**parse_parameters(given["param"] or []), **fields},
+        defaults=fields,
+        sweep=sweep,
         passed=tuple(given["passed"] or ()),
         columns=tuple(given["column"] or ()),
         mode=Mode.CHAT if given["chat"] else Mode.JOB if given["job"] else None,

@@ -20,6 +20,7 @@ def validate(
     max_tokens: shared.MaxTokens = None,
     temperature: shared.Temperature = None,
     seed: shared.Seed = None,
+    sweep: shared.SweepFile = None,
     param: shared.Param = None,
     passed: shared.Pass = None,
     column: shared.Column = None,

@@ -51,9 +51,10 @@ class RunFiles:
         if paths.suffix in (".json", ".txt"):
             self.notes.append(f"{paths.output} gets one JSON object a line, as a .jsonl file does")
         self.sink = RecordFile(paths.rollouts)
-        self.errors = ErrorsFile(paths.failures)
+        self._sweep = options.read.sweep
+        self.errors = ErrorsFile(paths.failures, self._sweep)
         keep_texts = options.checks is not None and options.checks.keep_rejected
-        self.rejections = Rejections(paths.rejected, texts=keep_texts)
+        self.rejections = Rejections(paths.rejected, texts=keep_texts, sweep=self._sweep)
         self.done, self.counts = DoneIndex(), Counts()
         self.digests = LineDigests(paths.lines)
         """Also the lock."""
@@ -157,7 +158,8 @@ class RunFiles:
         """Every record, counted, and whether it was new. A repeated record is counted if the file is the output."""
         for number, (record, _) in enumerate(scan(rollouts), 1):
             try:
-                place = int(record["line"]), int(record["prompt_index"]), int(record["choice_index"])
+                line = self._sweep.place_of(record, f"{rollouts}:{number}")
+                place = line, int(record["prompt_index"]), int(record["choice_index"])
                 new = self.done.add(*place, record["of"] or 1 << 60)
                 if new or rollouts == self.paths.rollouts:
                     self.counts.add(record)

@@ -21,6 +21,7 @@ from brimful.run.input.feed import Feed
 from brimful.run.input.line_sets import Ranges
 from brimful.run.input.reader import BadLine, Entry
 from brimful.run.input.survey import Survey, survey
+from brimful.run.input.sweep.sweep import overridden_notes
 from brimful.run.options import RunOptions
 from brimful.run.output.done_index import DoneIndex
 from brimful.run.output.errors_file import ErrorsFile
@@ -69,7 +70,7 @@ class Prepared:
     @cached_property
     def rejections(self) -> Rejections:
         """Rollouts that were sampled and not accepted."""
-        return self.files.rejections if self.files is not None else Rejections(None)
+        return self.files.rejections if self.files is not None else Rejections(None, sweep=self.options.read.sweep)
 
     async def sync(self) -> bool:
         """Make what was written so far survive a power loss. False: some of what was delivered is not written yet.
@@ -119,16 +120,20 @@ def prepare(options: RunOptions, profile: Profile, say: Callable[[str], None] = 
     Raises UsageError and InputError, each naming what is wrong, where, and the way out.
     """
     options.read.check()
-    model = options.read.defaults.get("model", profile.model)
-    if options.budget is not None and model is not None and profile.price(str(model)) is None:
-        raise no_price(str(model))
+    if options.budget is not None:
+        for each in options.read.sweep.combinations:
+            model = each.get("model") or options.read.defaults.get("model", profile.model)
+            if model is not None and profile.price(str(model)) is None:
+                raise no_price(str(model))
     if options.to_stdout:
         return _to_stdout(options, profile)
     files = RunFiles(options, profile)
     try:
         if files.discard_failures:
             options = replace(options, retry_errors=False)
-        changes = InputChanges(files.digests, Ranges(files.sidecar.bad_lines), files.errors, files.done)
+        changes = InputChanges(
+            files.digests, Ranges(files.sidecar.bad_lines), files.errors, files.done, options.read.sweep
+        )
         prepared = Prepared(options, profile, files.sink, files.done, files.counts, files, changes, notes=files.notes)
         prepared.notes += _check_notes(options)
         if options.read.repeatable:
@@ -170,7 +175,7 @@ def _survey(prepared: Prepared, files: RunFiles, changes: InputChanges, say: Cal
         notes.extend(f"{fault} (recorded in {files.paths.errors})" for fault in shown)
     if found.bad > len(shown):
         notes.append(f"and {found.bad - len(shown):,} more bad lines: see {files.paths.errors}")
-    notes += _field_notes(found, options, profile)
+    notes += _field_notes(found, options, profile) + overridden_notes(found.overridden)
     if unpackable > 1 and options.pack != "off":
         notes.append(
             f"{unpackable:,} lines set no max_tokens, and {profile.name} takes such prompts one a request: they are "

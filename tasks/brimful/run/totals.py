@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from brimful.errors import BrimfulError
 from brimful.packing.units import DriveStatus
+from brimful.profile import Tokens
+from brimful.run.display.combinations import compare
 from brimful.run.display.progress import Progress
 from brimful.run.display.summary import Summary, exit_code_of
 from brimful.run.input.feed import Feed
@@ -36,8 +39,7 @@ class Totals:
 
     @property
     def _cost(self) -> float | None:
-        spent = self._prepared.counts.models_with(self._prepared.rejections.counts)
-        cost = self._prepared.profile.cost(spent, batch=self._prepared.options.batch)
+        cost = self._cost_of(self._prepared.counts.models_with(self._prepared.rejections.counts))
         return None if cost is None else round(cost, 6)
 
     @property
@@ -47,6 +49,18 @@ class Totals:
             return []
         price = self._prepared.profile.price
         return list({models[-1]: None for models in self._prepared.counts.by_model if price(*models) is None})
+
+    def _sweep(self) -> list[dict[str, Any]]:
+        """The figures of each combination; none without a sweep."""
+        sweep, errors = self._prepared.options.read.sweep, self._prepared.errors
+        if not sweep:
+            return []
+        failed = errors.by_combination if errors is not None else {}
+        combinations = [dict(each) for each in sweep.combinations]
+        return compare(combinations, self._prepared.counts.combinations, failed, self._cost_of)
+
+    def _cost_of(self, used: Mapping[tuple[str, ...], Tokens]) -> float | None:
+        return self._prepared.profile.cost(used, batch=self._prepared.options.batch)
 
     def _retries(self, drive: DriveStatus) -> dict[str, int]:
         collected = self._collector.retries
@@ -125,6 +139,7 @@ class Totals:
                 "window_s": profile.window_s,
                 "slots": profile.slots,
             },
+            sweep=self._sweep(),
             output=str(paths.output) if paths else "-",
             errors=str(paths.errors) if paths and paths.errors.exists() else None,
             kept=prepared.files.kept if prepared.files else None,

@@ -18,6 +18,7 @@ from brimful.profile import Profile, Tokens
 from brimful.run.display.summary import duration, money
 from brimful.run.input.reader import Entry, ReadOptions
 from brimful.run.input.survey import survey
+from brimful.run.input.sweep.sweep import overridden_notes
 
 _ASSUMED_S = 1.0
 _SHOWN = 10
@@ -32,6 +33,8 @@ class Validation:
 
     lines: int = 0
     requests: int = 0
+    combinations: int = 1
+    """With which each line is sampled (``--sweep``)."""
     bad: int = 0
     rollouts: int = 0
     tokens_at_most: int | None = 0
@@ -96,6 +99,8 @@ class Validation:
             ("packed", f"{packed}, {duration(self.seconds_packed)} at best"),
             ("limits", self._limits()),
         ]
+        if self.combinations > 1:
+            rows.insert(1, ("sweep", f"{self.combinations:,} combinations of each line"))
         if self.split:
             rows.insert(4, ("split", f"{self.split:,} lines, too large for one request each"))
         return rows
@@ -160,12 +165,18 @@ def validate(
 
     read = survey(options, profile, strict=strict, note=note)
     read.check(strict)
+    found.combinations = len(options.sweep)
     found.lines, found.requests, found.bad, found.rollouts = read.lines, read.requests, read.bad, read.rollouts
     found.faults = [str(fault) for fault in read.faults[:_SHOWN]]
     found.unknown_fields = [field.as_json() for field in read.unknown]
     found.sent = sorted(sent, key=lambda name: (name not in ("prompt", "messages"), name))
     found.columns = read.carried.as_json(profile)
-    found.notes = [*read.notes, *read.unknown.notes(_SHOWN), *read.carried.notes(profile)]
+    found.notes = [
+        *read.notes,
+        *read.unknown.notes(_SHOWN),
+        *read.carried.notes(profile),
+        *overridden_notes(read.overridden),
+    ]
     found.shapes = len(slices)
     found.calls_packed = sum(math.ceil(count / limits[key]) for key, count in slices.items())
     found.prompts_per_call = max((min(count, limits[key]) for key, count in slices.items()), default=1)

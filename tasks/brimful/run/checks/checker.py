@@ -14,6 +14,7 @@ from brimful.run.checks.bounded import BoundedCalls, OutOfTime
 from brimful.run.checks.options import CheckOptions
 from brimful.run.checks.schema import Invalid
 from brimful.run.checks.verdict import Accepted, Broken, Rejected, Verdict
+from brimful.run.input.sweep.sweep import NO_SWEEP, Sweep
 from brimful.run.output.records import given_id
 
 OUT_OF_TIME = "out of time"
@@ -23,7 +24,8 @@ OUT_OF_TIME = "out of time"
 class Checker:
     """Use on one loop."""
 
-    def __init__(self, options: CheckOptions) -> None:
+    def __init__(self, options: CheckOptions, sweep: Sweep = NO_SWEEP) -> None:
+        self._sweep = sweep
         self._schema, self._hook = options.schema, options.hook
         self._calls = BoundedCalls(options.workers, options.timeout_s)
 
@@ -35,7 +37,7 @@ class Checker:
     async def check(self, unit: Unit, rollout: Rollout, *, tries: int, model: str) -> Verdict:
         """``unit``: the rollout's line. Raises Abandoned."""
         line = Line(
-            number=unit.line,
+            number=self._sweep.line(unit.line),
             id=given_id(unit),
             prompt=unit.request.prompts[rollout.prompt_index],
             columns=copy.deepcopy(dict(unit.columns)),

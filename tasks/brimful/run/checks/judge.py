@@ -52,7 +52,7 @@ class Judge:
         self._feed = feed
         self._rejections = rejections
         self._stop = stop
-        self._checker = Checker(options)
+        self._checker = Checker(options, feed.options.sweep)
         self._streak = Streak(None if keep_going else MOST)
         self._asking = asking = Asking(feed, rejections, options.tries)
         self._lines = asking.lines

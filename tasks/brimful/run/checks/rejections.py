@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from brimful.errors import InputError
 from brimful.run.checks.verdict import Broken, Rejected
 from brimful.run.display.stats import Counts
+from brimful.run.input.sweep.sweep import NO_SWEEP, Sweep
 from brimful.run.output.done_index import DoneIndex
 from brimful.run.output.jsonl import RecordFile, mend, scan
 
@@ -24,8 +25,8 @@ Place = tuple[int, int, int]
 ERROR = "error"
 """In place of what rejected it: the hook failed."""
 _KEPT = (
-    "id", "line", "prompt_index", "choice_index", "of", "finish_reason", "usage", "model", "asked_model", "attempts",
-    "request_id",
+    "id", "line", "sweep", "sweep_index", "prompt_index", "choice_index", "of", "finish_reason", "usage", "model",
+    "asked_model", "attempts", "request_id",
 )  # fmt: skip
 
 
@@ -43,11 +44,12 @@ class Rejection(NamedTuple):
 class Rejections:
     """:meth:`load` what earlier tries recorded, then :meth:`add` more."""
 
-    def __init__(self, path: Path | None, *, texts: bool = False) -> None:
+    def __init__(self, path: Path | None, *, texts: bool = False, sweep: Sweep = NO_SWEEP) -> None:
         """``path`` None: nothing is written. ``texts``: keep the rejected texts, not only those of failed hooks."""
         self.file = RecordFile(path or Path(os.devnull))
         self._written = path is not None
         self._texts = texts
+        self._sweep = sweep
         self.counts = Counts()
         """Of the rejected rollouts, over all tries of the run."""
         self.by: Counter[str] = Counter()
@@ -66,8 +68,9 @@ class Rejections:
             return
         for number, (record, _) in enumerate(scan(self.file.path), 1):
             try:
-                self._count(record)
-                if done.has(*(place := _place(record))):
+                place = self._place(record, f"{self.file.path}:{number}")
+                self._count(record, place)
+                if done.has(*place):
                     self.forget(place)
             except (KeyError, TypeError, ValueError):
                 raise InputError(
@@ -79,12 +82,13 @@ class Rejections:
         written = []
         for record, by, reason in records:
             kept = {name: record[name] for name in _KEPT if name in record}
-            kept |= {"try": self.tries(_place(record)) + 1, "by": by, "reason": reason, "at": round(time.time(), 3)}
+            tries = self.tries(self._place(record)) + 1
+            kept |= {"try": tries, "by": by, "reason": reason, "at": round(time.time(), 3)}
             written.append(kept | ({"text": record["text"]} if self._texts or by == ERROR else {}))
         if self._written:
             self.file.write(written)
         for kept in written:
-            self._count(kept)
+            self._count(kept, self._place(kept))
 
     def tries(self, place: Place) -> int:
         """How many samples of this choice were not accepted so far."""
@@ -116,12 +120,11 @@ class Rejections:
     def close(self) -> None:
         self.file.close()
 
-    def _count(self, record: dict[str, Any]) -> None:
+    def _place(self, record: dict[str, Any], where: str = "") -> Place:
+        return self._sweep.place_of(record, where), int(record["prompt_index"]), int(record["choice_index"])
+
+    def _count(self, record: dict[str, Any], place: Place) -> None:
         rejection = Rejection(str(record["request_id"]), str(record["by"]), str(record["reason"]))
-        self._places.setdefault(_place(record), []).append(rejection)
+        self._places.setdefault(place, []).append(rejection)
         self.counts.add(record)
         self.by[rejection.by] += 1
-
-
-def _place(record: dict[str, Any]) -> Place:
-    return int(record["line"]), int(record["prompt_index"]), int(record["choice_index"])

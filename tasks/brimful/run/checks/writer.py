@@ -52,7 +52,9 @@ class VerdictWriter:
                 elif verdict is not None:
                     if self._rejections.known(place, item.outcome.id) is None:
                         named = self._collector.named(item, self._feed)
-                        records = records or rollout_records(named, self._feed.lines.get(item.line))
+                        records = records or rollout_records(
+                            named, self._feed.lines.get(item.line), sweep=self._feed.options.sweep
+                        )
                         by = verdict.by if isinstance(verdict, Rejected) else ERROR
                         rejected.append((records[index], by, verdict.reason))
                     failed.append((item, rollout, verdict))

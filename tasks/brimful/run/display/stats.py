@@ -8,6 +8,7 @@ from typing import Any
 
 from brimful.packing.usage import ESTIMATED
 from brimful.profile import Tokens
+from brimful.run.display.combinations import CombinationCounts
 
 _RATIO = math.log(1.02)
 _FLOOR = 0.001
@@ -68,6 +69,8 @@ class Counts:
         self.completion_tokens = 0
         self.by_model: dict[tuple[str, ...], Tokens] = {}
         """By the names of the model: the one asked for, if the provider's is another, and the provider's."""
+        self.combinations: dict[int, CombinationCounts] = {}
+        """Of a sweep, by their index."""
 
     def add(self, record: Mapping[str, Any]) -> None:
         self.rollouts += 1
@@ -79,8 +82,10 @@ class Counts:
         self.estimated += bool(usage.get(ESTIMATED))
         self.prompt_tokens += usage.get("prompt_tokens") or 0
         self.completion_tokens += usage.get("completion_tokens") or 0
+        names = tuple(str(record[name]) for name in ("asked_model", "model") if record.get(name)) or ("",)
+        if (index := record.get("sweep_index")) is not None:
+            self.combinations.setdefault(index, CombinationCounts(record["sweep"])).add(record, names)
         if usage:
-            names = tuple(str(record[name]) for name in ("asked_model", "model") if record.get(name)) or ("",)
             self.by_model.setdefault(names, Tokens()).add(usage)
 
     def models_with(self, other: Counts) -> dict[tuple[str, ...], Tokens]:

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from brimful.errors import ExitCode
+from brimful.run.display.combinations import ROWS, described
+from brimful.run.input.sweep.sweep import label
 
 
 @dataclass
@@ -75,6 +77,8 @@ class Summary:
     checks: dict[str, Any] | None = None
     """With ``--schema`` or ``--hook``: accepted and rejected rollouts, what rejected them and their tokens, of all
     tries; rollouts asked for again in this one."""
+    sweep: list[dict[str, Any]] = field(default_factory=list)
+    """The figures of each combination of a sweep (:mod:`brimful.run.display.combinations`)."""
     output: str = ""
     errors: str | None = None
     """The errors file, if there is one."""
@@ -116,6 +120,7 @@ class Summary:
         if self.estimated:
             text = f"the tokens of {self.estimated:,} rollouts: the provider's usage is missing or cannot be right"
             rows.append(("estimated", text))
+        rows += self._sweep()
         rows.append(("attempts", self._attempts()))
         if self.attempts:
             rows += [("p50 / p95", self._percentiles()), ("achieved", self._achieved())]
@@ -146,6 +151,13 @@ class Summary:
             rows.append((label, f"{total} {cause} {count:,}{f' – {message}' if message else ''}"))
             label, total = "", " " * len(total)
         return rows or [("failed", f"{self.failed:,}")]
+
+    def _sweep(self) -> list[tuple[str, str]]:
+        """A row for each combination."""
+        lines = [f"{label(row['sweep'])}: {described(row)}" for row in self.sweep[:ROWS]]
+        if (more := len(self.sweep) - ROWS) > 0:
+            lines.append(f"and {more:,} more combinations: see --json, or brimful report")
+        return [("" if place else "sweep", line) for place, line in enumerate(lines)]
 
     def _attempts(self) -> str:
         words = [f"{self.attempts:,} requests on the wire" if self.attempts != 1 else "1 request on the wire"]

@@ -16,6 +16,7 @@ from pathlib import Path
 from brimful.errors import FleetError, InputError, UsageError
 from brimful.run.input.line_sets import LineSet, Ranges
 from brimful.run.input.reader import Entry
+from brimful.run.input.sweep.sweep import NO_SWEEP, Sweep
 from brimful.run.output.done_index import DoneIndex
 from brimful.run.output.errors_file import ErrorsFile
 
@@ -98,21 +99,27 @@ class InputChanges:
     bad_before: Ranges
     errors: ErrorsFile
     done: DoneIndex
+    sweep: Sweep = NO_SWEEP
 
     def __post_init__(self) -> None:
         self._known = len(self.digests.known)
         self._changed = array("Q")
         self._seen = 0
         self.corrected = LineSet()
-        """Lines that were changed and may be: they are asked again."""
+        """Places of lines that were changed and may be: they are asked again."""
 
     def observe(self, entry: Entry) -> None:
         """Compare a line with the last try, and remember it for the next."""
-        line, digest = entry.line, entry.digest
+        if self.sweep.index(entry.line):
+            return  # the line of the entry before
+        line, digest = self.sweep.line(entry.line), entry.digest
         self._seen = line
         if self.digests.differs(line, digest):
-            if not self.done.started(line) and (line in self.bad_before or line in self.errors.lines):
-                self.corrected.add(line)
+            places = range(entry.line, entry.line + len(self.sweep))
+            failed = any(place in self.bad_before or place in self.errors.lines for place in places)
+            if failed and not any(map(self.done.started, places)):
+                for place in places:
+                    self.corrected.add(place)
             else:
                 self._changed.append(line)
         self.digests.note(line, digest)
@@ -130,8 +137,9 @@ class InputChanges:
 
     def check_unchanged(self, entry: Entry) -> None:
         """Raises InputError when a line is not what it was in the first pass of this try."""
-        if self.digests.differs(entry.line, entry.digest):
-            raise InputError(f"line {entry.line} of the input changed while it was being read: run the command again")
+        line = self.sweep.line(entry.line)
+        if self.digests.differs(line, entry.digest):
+            raise InputError(f"line {line} of the input changed while it was being read: run the command again")
 
     @property
     def added(self) -> int:

@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from brimful.errors import BadRequest, BrimfulError, InputError, UsageError
+from brimful.errors import BrimfulError, InputError, UsageError
 from brimful.names import Mode, Workload
-from brimful.packing.request_size import check_line, line_profile
 from brimful.packing.units import Unit
 from brimful.profile import Profile
-from brimful.request import Request
 from brimful.run.input.columns import FieldRule, Split
 from brimful.run.input.files.columns import listed
 from brimful.run.input.files.reading import TableOptions
 from brimful.run.input.files.row import MAX_ROW, Row
-from brimful.run.input.formats import ColumnNames, InputFormat, Parsed, parse_json, parse_row, parse_text
+from brimful.run.input.formats import ColumnNames, InputFormat, parse_json, parse_row, parse_text
 from brimful.run.input.ids import Ids
+from brimful.run.input.line_request import LineRequests, render_line
 from brimful.run.input.sources import Source
+from brimful.run.input.sweep.sweep import NO_SWEEP, Sweep
 from brimful.run.input.templates.template import Renderer, Templates
 from brimful.run.input.templates.values import shared_fault
 
 _PROMPTS = frozenset({"prompt", "messages"})
-MAX_ROLLOUTS = 100_000
-"""Of one line: the done index keeps each rollout of a line until all are there."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +50,11 @@ class ReadOptions:
     mode: Mode | None = None
     system: str | None = None
     templates: Templates | None = None
+    sweep: Sweep = NO_SWEEP
+    """Fields with which each line is sampled, in place of its own."""
     workload: Workload = Workload.BATCH
     limit: int | None = None
-    """Requests at most."""
+    """Lines at most that are not blank."""
 
     @property
     def table(self) -> TableOptions:
@@ -73,9 +74,9 @@ class ReadOptions:
             return fault
         name = message.partition(":")[0]
         if name == "model":
-            mine = "model" in self.defaults or "--model" in message
+            mine = name in self.defaults or name in self.sweep.fields or "--model" in message
         else:
-            mine = name in self.defaults or (name == "system" and self._sets_system)
+            mine = name in self.defaults or name in self.sweep.fields or (name == "system" and self._sets_system)
         # Options could name the column.
         return message if mine or message.startswith(("has no prompt", "has no column")) else None
 
@@ -109,6 +110,7 @@ class BadLine:
     """A line that makes no request."""
 
     line: int
+    """Its place. In a sweep, a line that is bad whatever the combination has one BadLine, at its first place."""
     id: str | int | float
     """As the line gives it; its number if it has none."""
     where: str
@@ -120,6 +122,8 @@ class BadLine:
     """The fault is an id that an earlier line has."""
     columns: Mapping[str, Any] = field(default_factory=dict)
     """As of a :class:`Unit`, if they are known."""
+    combination: bool = False
+    """Only this combination of a sweep is bad."""
 
     def __str__(self) -> str:
         return f"{self.where}: {self.message}"
@@ -129,6 +133,7 @@ class Entry(NamedTuple):
     """One line of the input."""
 
     line: int
+    """Its place (:mod:`brimful.run.input.sweep.sweep`): in a sweep, a line has an entry for each combination."""
     digest: int
     """CRC-32 of the line's bytes; 1 in place of 0."""
     item: Unit | BadLine | None
@@ -143,15 +148,17 @@ class Reader:
     def __init__(self, options: ReadOptions, profile: Profile, *, ids: bool = True) -> None:
         self._options = options
         self._profile = profile
-        # A line too large for one request is split later; only a single rollout must fit.
-        self._unbounded = line_profile(profile)
+        self._requests = LineRequests(profile, options.defaults, options.mode, options.workload, options.system)
         templates = options.templates
         mode = Mode.CHAT if options.mode is None and templates is not None and templates.messages else options.mode
-        self._rule = FieldRule(profile, mode, (*options.defaults, *options.passed), options.columns)
+        named = (*options.defaults, *options.sweep.fields, *options.passed)
+        self._rule = FieldRule(profile, mode, named, options.columns)
         self._parse = parse_row if templates is not None and templates.asks else parse_json
         self._renderer: Renderer | None = None
         self._names = replace(options.names, own_id="id" not in options.columns)
         self._ids = Ids() if ids else None
+        self.overridden: Counter[str] = Counter()
+        """Lines, by field, that set a field which the sweep sets too."""
         self.at_end = False
         """Whether the input was read to its end, not to the limit."""
         self._notes = list(options.notes)
@@ -163,28 +170,35 @@ class Reader:
         return notes
 
     def entries(self, skip: Callable[[int], bool] | None = None) -> Iterator[Entry]:
-        """Every line. Lines for which ``skip(line)`` is true are not parsed. Raises InputError for an unusable file."""
+        """Every line. Where ``skip(place)`` is true it is not parsed. Raises InputError for an unusable file."""
         templates = self._options.templates
         with nullcontext() if templates is None else closing(Renderer(templates)) as self._renderer:
             yield from self._entries(skip)
 
     def _entries(self, skip: Callable[[int], bool] | None) -> Iterator[Entry]:
         line = taken = 0
+        sweep, count = self._options.sweep, len(self._options.sweep)
         for source in self._options.sources:
             folder = source.folder
             for row in source.rows(self._options.table, self._notes.append):
                 if self._options.limit is not None and taken >= self._options.limit:
                     return
                 line += 1
-                item = None
+                places = [sweep.place(line, index) for index in range(count)]
+                items: list[Unit | BadLine | None] = [None] * count
                 if row.data and not row.data.isspace():
                     taken += 1
-                    if skip is None or not skip(line):
-                        item = self._item(line, row, f"{source.name}:{row.place}", folder)
-                yield Entry(line, zlib.crc32(row.data) or 1, item, len(row.data))
+                    if skip is None or not all(map(skip, places)):
+                        items = self._items(line, row, f"{source.name}:{row.place}", folder)
+                digest = zlib.crc32(row.data) or 1
+                for place, item in zip(places, items, strict=True):
+                    skipped = skip is not None and skip(place)
+                    yield Entry(place, digest, None if skipped else item, len(row.data) // count)
         self.at_end = True
 
-    def _item(self, line: int, row: Row, where: str, folder: Path | None) -> Unit | BadLine:
+    def _items(self, line: int, row: Row, where: str, folder: Path | None) -> list[Unit | BadLine | None]:
+        """For each combination."""
+        sweep = self._options.sweep
         id: str | int | float = str(line)
         duplicate = False
         columns: dict[str, Any] = {}
@@ -208,16 +222,38 @@ class Reader:
                     before = f"line {earlier}" + (f" of the whole input (this is {line})" if line != row.place else "")
                     raise InputError(_duplicate(str(id), before, default=parsed.id is None))
             if self._renderer is not None:
-                sent, columns = self._rendered(self._renderer, parsed, Split(sent, columns), folder)
-            request, size = self._request(sent, str(id)), len(row.data) if columns else 0
-            return Unit(line, str(id), request, columns=columns, columns_bytes=size, given_id=id)
+                sent, columns = render_line(self._renderer, parsed, Split(sent, columns), folder)
         except BrimfulError as error:
-            message = str(error)
-            if row.table and duplicate and self._options.names.id is None:
-                message += " (or --column id, if it is no id here)"
-            elif (name := message.partition(":")[0]) in own and name not in _PROMPTS:
-                message += f" (or --column {name}, if it is not meant to be sent)"
-            return BadLine(line, id, where, message, row.data, duplicate, columns)
+            message = self._told(error, row, own, duplicate)
+            bad = BadLine(sweep.place(line), id, where, message, row.data, duplicate, columns)
+            return [bad, *[None] * (len(sweep) - 1)]
+        if sweep:
+            self.overridden.update(sent.keys() & sweep.fields)
+        size = len(row.data) // len(sweep) if columns else 0
+        items: list[Unit | BadLine | None] = []
+        for index, combination in enumerate(sweep.combinations):
+            place, mine = sweep.place(line, index), sweep.id(id, index)
+            try:
+                request = self._requests.make(sent, combination, str(mine))
+                items.append(Unit(place, str(mine), request, columns=columns, columns_bytes=size, given_id=mine))
+            except BrimfulError as error:
+                message = self._told(error, row, own.keys() - combination.keys())
+                items.append(BadLine(place, mine, where, message, row.data, duplicate, columns, bool(sweep)))
+        first = items[0]
+        if len(items) == 1 or not isinstance(first, BadLine):
+            return items
+        if any(not isinstance(item, BadLine) or item.message != first.message for item in items):
+            return items
+        return [replace(first, id=id, combination=False), *[None] * (len(items) - 1)]
+
+    def _told(self, error: BrimfulError, row: Row, own: Collection[str], duplicate: bool = False) -> str:
+        """``own``: the fields that the line itself sets."""
+        message = str(error)
+        if row.table and duplicate and self._options.names.id is None:
+            return message + " (or --column id, if it is no id here)"
+        if (name := message.partition(":")[0]) in own and name not in _PROMPTS:
+            return message + f" (or --column {name}, if it is not meant to be sent)"
+        return message
 
     def _note_sent(self, names: Set[str], file: str) -> None:
         """Tell once a file which columns of a table are sent. Most tables were not made for requests."""
@@ -226,47 +262,6 @@ class Reader:
             if names:
                 shown = listed(sorted(names))
                 self._notes.append(f"{file}: {shown} set fields of the requests; --column NAME carries one through")
-
-    def _rendered(self, renderer: Renderer, line: Parsed, split: Split, folder: Path | None) -> Split:
-        """With what the templates make of the line in place of its own prompt, which becomes a column."""
-        own = line.line or line.fields
-        made = renderer.fields(own if line.line or line.id is None else {**own, "id": line.id}, folder)
-        if "system" in made and _has_system({**split.sent, **made}):
-            del made["system"]
-        replaced = ({"prompt", "messages"} if made.keys() - {"system"} else set()) | made.keys()
-        sent = {name: value for name, value in split.sent.items() if name not in replaced}
-        columns = {name: value for name, value in own.items() if name in split.columns or name in replaced}
-        return Split({**sent, **made}, columns)
-
-    def _request(self, fields: dict[str, object], id: str) -> Request:
-        options = self._options
-        merged = {**options.defaults, **fields, "id": id}
-        # The two names mean the same: a line's own one overrides the command's other one.
-        if "max_completion_tokens" in fields and "max_tokens" not in fields:
-            merged.pop("max_tokens", None)
-        if "max_tokens" in fields and "max_completion_tokens" not in fields:
-            merged.pop("max_completion_tokens", None)
-        if options.mode is not None:
-            merged.setdefault("mode", options.mode.value)
-        merged.setdefault("workload", options.workload.value)
-        if options.system is not None and not _has_system(merged):
-            merged.setdefault("system", options.system)
-        request = Request.parse(merged, self._unbounded)
-        if "messages" in request.fields and request.mode is Mode.COMPLETION:
-            raise BadRequest("messages: need the chat endpoint; leave the mode out, or use --chat")
-        if request.choices > MAX_ROLLOUTS:
-            raise BadRequest(
-                f"n: {request.choices:,} rollouts in one line, at most {MAX_ROLLOUTS:,}; spread them over lines"
-            )
-        check_line(request, self._profile)
-        return request
-
-
-def _has_system(fields: dict[str, object]) -> bool:
-    messages = fields.get("messages")
-    return isinstance(messages, list) and any(
-        isinstance(message, dict) and message.get("role") in ("system", "developer") for message in messages
-    )
 
 
 def _duplicate(id: str, before: str, *, default: bool) -> str:

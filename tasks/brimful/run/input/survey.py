@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -23,7 +24,7 @@ class Survey:
     lines: int = 0
     """All lines, blank ones too."""
     requests: int = 0
-    """Lines that are not blank, bad ones too."""
+    """Lines that are not blank, bad ones too; in a sweep, each with each combination."""
     bad: int = 0
     bad_lines: Ranges = field(default_factory=Ranges)
     faults: list[BadLine] = field(default_factory=list)
@@ -36,6 +37,8 @@ class Survey:
     """Fields that are sent."""
     carried: Carried = field(default_factory=Carried)
     """Columns, which are not sent."""
+    overridden: Counter[str] = field(default_factory=Counter)
+    """Lines, by field, whose own value a sweep replaces."""
     rollouts: int = 0
     notes: list[str] = field(default_factory=list)
     """About the files."""
@@ -68,16 +71,17 @@ class Survey:
         return InputError(_listed(self.faults, self.bad))
 
     def add(self, entry: Entry, options: ReadOptions) -> None:
-        self.lines = entry.line
+        self.lines = options.sweep.line(entry.line)
         item = entry.item
         if item is None:
             return
         self.requests += 1
         if isinstance(item, Unit):
             self.rollouts += item.request.choices
-            self.unknown.add(item.request.fields)
-            self.carried.named = options.columns
-            self.carried.add(item.columns, options.shown)
+            if not options.sweep.index(entry.line):  # once for each line
+                self.unknown.add(item.request.fields)
+                self.carried.named = options.columns
+                self.carried.add(item.columns, options.shown)
             return
         self.bad += 1
         self.bad_lines.add(item.line)
@@ -106,7 +110,7 @@ def survey(
             note(entry)
         if strict and found.bad:
             break
-    found.at_end, found.notes = reader.at_end, reader.new_notes()
+    found.at_end, found.notes, found.overridden = reader.at_end, reader.new_notes(), reader.overridden
     return found
 
 

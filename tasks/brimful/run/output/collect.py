@@ -78,7 +78,7 @@ class Collector:
             if isinstance(item, Delivered):
                 line = feed.lines.get(item.line)
                 of = line.request.choices if line is not None else None
-                for record in rollout_records(self.named(item, feed), line, self.keep):
+                for record in rollout_records(self.named(item, feed), line, self.keep, feed.options.sweep):
                     place = (item.line, record["prompt_index"], record["choice_index"])
                     if accepted is not None:
                         if place not in accepted:
@@ -109,7 +109,9 @@ class Collector:
         """With the model that was asked for, where models have prices and it is not known."""
         if not feed.profile.prices or item.asked_model:
             return item
-        return replace(item, asked_model=str(feed.options.defaults.get("model") or feed.profile.model or ""))
+        sweep = feed.options.sweep
+        asked = sweep.combinations[sweep.index(item.line)].get("model") or feed.options.defaults.get("model")
+        return replace(item, asked_model=str(asked or feed.profile.model or ""))
 
     @property
     def undecided(self) -> int:

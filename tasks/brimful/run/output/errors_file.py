@@ -15,6 +15,7 @@ from brimful.packing.units import Failed, Unit
 from brimful.run.input.columns import KEEP_ALL, Keep
 from brimful.run.input.line_sets import LineSet
 from brimful.run.input.reader import BadLine
+from brimful.run.input.sweep.sweep import NO_SWEEP, Sweep
 from brimful.run.output.done_index import DoneIndex, all_pairs
 from brimful.run.output.jsonl import RecordFile, mend, scan
 from brimful.run.output.records import given_id, load_line
@@ -31,14 +32,17 @@ _PLACE = re.compile(r"^.*?:\d+: ")
 class ErrorsFile:
     """Failures by line: :meth:`load` what earlier tries recorded, then write new ones."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, sweep: Sweep = NO_SWEEP) -> None:
         self.path = path
+        self._sweep = sweep
         self.file = RecordFile(path)
         self._reset()
 
     def _reset(self) -> None:
         self.lines = LineSet()
-        """Lines that have a record."""
+        """Places of lines that have a record."""
+        self.by_combination: Counter[int] = Counter()
+        """Failed requests of a sweep."""
         self.bad = LineSet()
         """Those of them that were bad input."""
         self.causes: dict[str, int] = {}
@@ -59,11 +63,12 @@ class ErrorsFile:
         if self.path.exists():
             self._compact(done)
         if self.path.exists():
-            for record, _ in scan(self.path):
-                self._count(record)
+            for number, (record, _) in enumerate(scan(self.path), 1):
+                self._count(record, self._place(record, f"{self.path}:{number}"))
 
     def write_bad(self, bad: BadLine, keep: Keep = KEEP_ALL) -> None:
         """Record a bad line with the kept ones of its columns, as far as they are known. Raises FleetError."""
+        where = self._sweep.describe(bad.line)
         text = bad.data[:_BAD_LINE_KEPT].decode("utf-8", "replace")
         try:
             request: Any = json.loads(text)
@@ -72,7 +77,7 @@ class ErrorsFile:
         self._write(
             {
                 "id": bad.id,
-                "line": bad.line,
+                **(where if bad.combination else {"line": where["line"]}),
                 "cause": BAD_INPUT,
                 "message": str(bad),
                 "attempts": 0,
@@ -91,7 +96,7 @@ class ErrorsFile:
         self._write(
             {
                 "id": failed.id if line is None else given_id(line),
-                "line": failed.line,
+                **self._sweep.describe(failed.line),
                 "cause": failure.cause.value,
                 "message": failure.message,
                 "attempts": outcome.attempts,
@@ -126,14 +131,20 @@ class ErrorsFile:
 
     def _write(self, record: dict[str, Any]) -> None:
         self.file.write([record])
-        self._count(record)
+        self._count(record, self._place(record, str(self.path)))
 
-    def _count(self, record: dict[str, Any]) -> None:
-        line, cause = int(record.get("line") or 0), str(record.get("cause"))
+    def _place(self, record: dict[str, Any], where: str) -> int:
+        """Raises InputError for a record of another sweep, and TypeError or ValueError for none."""
+        return self._sweep.place_of({"line": 0, **record}, where)
+
+    def _count(self, record: dict[str, Any], line: int) -> None:
+        cause = str(record.get("cause"))
         if cause == BAD_INPUT:
             self.bad.add(line)
         if not self.lines.add(line):
             return
+        if "sweep_index" in record:
+            self.by_combination[record["sweep_index"]] += 1
         self.causes[cause] = self.causes.get(cause, 0) + 1
         self.transient += cause != BAD_INPUT and not record.get("permanent")
         message = " ".join(str(record.get("message") or "").split())
@@ -166,7 +177,7 @@ class ErrorsFile:
                 where = f"{self.path}:{place + 1}"
                 record = load_line(file.readline(), where)
                 try:
-                    keep[place] = _stays(record, done, newer, whole)
+                    keep[place] = _stays(record, self._place(record, where), done, newer, whole)
                 except (TypeError, ValueError):
                     raise InputError(f"{where}: is not a record of a failure; fix or remove that line") from None
             if all(keep):
@@ -181,9 +192,8 @@ class ErrorsFile:
                         out.write(file.readline())
 
 
-def _stays(record: dict[str, Any], done: DoneIndex, newer: DoneIndex, whole: LineSet) -> bool:
+def _stays(record: dict[str, Any], line: int, done: DoneIndex, newer: DoneIndex, whole: LineSet) -> bool:
     """``newer``: rollouts that newer records name. ``whole``: lines of which a newer record names all."""
-    line = int(record.get("line") or 0)
     if done.complete(line) or line in whole:
         return False
     of, wanted = record.get("of"), record.get("wanted")

@@ -21,9 +21,9 @@ from brimful.runtime.atomic import atomic_write
 
 
 def write_openai_batch(records: Iterable[dict[str, Any]], path: Path) -> None:
-    """``records`` come by line, prompt and choice. Raises FleetError."""
+    """``records`` come by line, combination, prompt and choice. Raises FleetError."""
     with atomic_write(path) as file:
-        for _, of_line in groupby(records, key=lambda record: record["line"]):
+        for _, of_line in groupby(records, key=lambda record: (record["line"], record.get("sweep_index"))):
             first, *rest = of_line
             group = [first, *({**record, "input": None} for record in rest)]  # its columns are held once
             of = group[0].get("of")
@@ -81,11 +81,12 @@ def _error(record: dict[str, Any]) -> dict[str, Any]:
 def _line(
     record: dict[str, Any], response: dict[str, Any] | None, error: dict[str, Any] | None, hooks: Sequence[Any] = ()
 ) -> dict[str, Any]:
-    beside = {"input": record["input"]} if record.get("input") else {}
+    beside = {name: record[name] for name in ("input", "sweep") if record.get(name)}
+    index = record.get("sweep_index")
     if any(hooks):
         beside["hook"] = hooks
     return {
-        "id": f"batch_req_{record['line']:012d}",
+        "id": f"batch_req_{record['line']:012d}" + (f"_{index:04d}" if index is not None else ""),
         "custom_id": record["id"],
         "response": response,
         "error": error,

@@ -19,17 +19,18 @@ _FAN_IN = 64  # files merged at once
 
 class _Keyed(NamedTuple):
     line: int
+    combination: int
     prompt: int
     choice: int
     data: bytes
 
 
 def is_ordered(path: Path) -> bool:
-    return all(one[:3] <= other[:3] for one, other in pairwise(_keyed(path)))
+    return all(one[:4] <= other[:4] for one, other in pairwise(_keyed(path)))
 
 
 def ordered(path: Path) -> Iterator[dict[str, Any]]:
-    """Every record, by (line, prompt_index, choice_index)."""
+    """Every record, by (line, sweep_index, prompt_index, choice_index)."""
     return (load_line(data, str(path)) for data in _sorted_lines(path, CHUNK_BYTES))
 
 
@@ -71,4 +72,6 @@ def _keyed(path: Path) -> Iterator[_Keyed]:
     with path.open("rb") as file:
         for number, data in enumerate(file, 1):
             record = load_line(data, f"{path}:{number}")
-            yield _Keyed(record["line"], record["prompt_index"], record["choice_index"], data)
+            yield _Keyed(
+                record["line"], record.get("sweep_index") or 0, record["prompt_index"], record["choice_index"], data
+            )

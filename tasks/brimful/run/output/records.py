@@ -9,6 +9,7 @@ from typing import Any
 from brimful.errors import InputError
 from brimful.packing.units import Delivered, Unit
 from brimful.run.input.columns import KEEP_ALL, Keep
+from brimful.run.input.sweep.sweep import NO_SWEEP, Sweep
 from brimful.runtime.json_bytes import encode
 
 _BREAKS = {"\x85".encode(): b"\\u0085", "\u2028".encode(): b"\\u2028", "\u2029".encode(): b"\\u2029"}
@@ -34,20 +35,23 @@ def load_line(data: bytes, where: str) -> dict[str, Any]:
     return record
 
 
-def rollout_records(delivered: Delivered, line: Unit | None, keep: Keep = KEEP_ALL) -> list[dict[str, Any]]:
+def rollout_records(
+    delivered: Delivered, line: Unit | None, keep: Keep = KEEP_ALL, sweep: Sweep = NO_SWEEP
+) -> list[dict[str, Any]]:
     """The records of a delivery.
 
     ``line``: the line, of which ``keep`` says what is repeated; None when it was not read. ``of`` is how many rollouts
     it has, which tells a resumed run when it is complete. ``usage`` is the rollout's share of its request's usage: the
     shares add up to what the provider counted. ``asked_model`` is there where the provider's name for the model is
-    another. Durations are seconds. ``started_at`` and ``ended_at`` are Unix times of the request (``request_id``).
+    another, ``sweep`` and ``sweep_index`` in a sweep. Durations are seconds. ``started_at`` and ``ended_at`` are Unix
+    times of the request (``request_id``).
     """
     outcome = delivered.outcome
     records = []
     for rollout, usage in zip(delivered.rollouts, delivered.rollout_usages(), strict=True):
         record: dict[str, Any] = {
             "id": delivered.id if line is None else given_id(line),
-            "line": delivered.line,
+            **sweep.describe(delivered.line),
             "prompt_index": rollout.prompt_index,
             "choice_index": rollout.choice_index,
             "of": line.request.choices if line is not None else None,

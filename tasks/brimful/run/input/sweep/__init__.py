@@ -1,0 +1,1 @@
+"""Sweeps: every line is sampled with each of several combinations of fields. Imported by `run` and the command line."""
