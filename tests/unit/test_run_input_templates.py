@@ -129,7 +129,7 @@ def test_an_endless_template_is_ended_and_after_three_lines_given_up() -> None:
         with pytest.raises(InputError, match="--template: takes too much time or memory for this line"):
             renderer.fields({"n": 99999}, None)
         assert renderer.fields({"n": 3}, None) == {"prompt": "3"}
-        for n in (99999, 99999, 3):
+        for n in (99999, 99999, 99999, 3):
             with pytest.raises(InputError, match="does it loop without end"):
                 renderer.fields({"n": n}, None)
     finally:
@@ -224,6 +224,7 @@ def test_messages_in_yaml_or_json(tmp_path: Path) -> None:
         ("- role: user\n  content: {{q}}", "quote texts that hold"),
         ("- role: user\n  content: [3]", "a part of message 1 must be"),
         ("- content: a", "message 1 must have a role"),
+        ("- role: user\n  content:\n  - text: yes", "text of message 1 must be a text; quote it"),
         ("- &a {role: user, content: b}\n- *a", "has an alias"),
         ("- {role: user, content: a, when: 2020-01-01}", "is a date; quote it"),
         ("- !!python/object:os.system {}", "could not determine a constructor"),

@@ -7,6 +7,7 @@ where a column is not there, ``{"template": PLACE, "missing": NAME}``.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import resource
@@ -25,7 +26,8 @@ _UNDEFINED = re.compile(r"^'(.*)' is undefined$", re.DOTALL)
 
 
 def main(requests: IO[bytes], answers: IO[bytes]) -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    with contextlib.suppress(ValueError, OSError):  # not on every system
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
@@ -38,7 +40,10 @@ def main(requests: IO[bytes], answers: IO[bytes]) -> None:
             templates, answer = _compiled(first["templates"])
             cpu_s = first["cpu_s"]
         else:
-            answer = _rendered(templates, json.loads(line))
+            try:
+                answer = _rendered(templates, json.loads(line))
+            except MemoryError as error:
+                answer = {"template": 0, "error": _words(error)}
         signal.setitimer(signal.ITIMER_PROF, 0)
         answers.write(json.dumps(answer).encode() + b"\n")
         answers.flush()

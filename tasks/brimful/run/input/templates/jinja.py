@@ -15,8 +15,8 @@ from brimful.errors import InputError, UsageError
 from brimful.run.input.templates.values import missing_column
 
 _DEATHS = 3
-"""Rows that may end the process. All further ones are refused at once."""
-_ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "VIRTUAL_ENV", "TMPDIR")
+"""Rows in a row that may end the process. All further ones are refused at once."""
+_ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE")
 """Variables that the process gets: not the API key."""
 
 
@@ -54,6 +54,7 @@ class JinjaTexts:
         if answer is None:
             self._deaths += 1
             raise InputError(self._killed())
+        self._deaths = 0
         if "texts" in answer:
             return [str(text) for text in answer["texts"]]
         label = self._texts[answer["template"]].label
@@ -70,7 +71,7 @@ class JinjaTexts:
     def _start(self) -> None:
         environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "brimful.run.input.templates.child"],
+            [sys.executable, "-P", "-m", "brimful.run.input.templates.child"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -29,10 +29,13 @@ def load_messages(path: Path) -> list[dict[str, Any]]:
                 "list of parts"
             )
         for part in content if isinstance(content, list) else ():
-            if not isinstance(part, dict) or not (set(part) in ({"image"}, {"text"}) or "type" in part):
+            ours = isinstance(part, dict) and set(part) in ({"image"}, {"text"})
+            if not isinstance(part, dict) or not (ours or "type" in part):
                 raise UsageError(
                     f"{label}: a part of message {place} must be {{text: …}}, {{image: …}} or an object with a type"
                 )
+            if ours and not all(isinstance(text, str) for text in part.values()):
+                raise UsageError(f"{label}: {', '.join(part)} of message {place} must be a text; quote it")
     return raw
 
 
