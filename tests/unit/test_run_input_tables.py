@@ -159,12 +159,16 @@ COLUMNS: dict[str, tuple[pa.Array, Any]] = {
     "duration": (pa.array([1500], pa.duration("ms")), 1.5),
     "bytes": (pa.array([b"\xff"]), "/w=="),
     "category": (pa.array(["a"]).dictionary_encode(), "a"),
+    "category of dates": (pa.array([datetime.date(2024, 1, 2)]).dictionary_encode(), "2024-01-02"),
+    "text and category inside": (
+        pa.StructArray.from_arrays([pa.array(["a"]).dictionary_encode()], names=["b"]), {"b": "a"},
+    ),
     "map": (pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int8())), {"a": 1}),
     "map of numbers": (pa.array([[(2, 1)]], pa.map_(pa.int8(), pa.int8())), [[2, 1]]),
     "nested": (pa.array([[{"a": datetime.date(2024, 1, 2), "b": None}]]), [{"a": "2024-01-02", "b": None}]),
     "large": (pa.array(["a"], pa.large_string()), "a"),
     "fixed list": (pa.array([[1, 2]], pa.list_(pa.int8(), 2)), [1, 2]),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", COLUMNS)
@@ -181,6 +185,14 @@ def test_types_are_kept_or_have_a_form_in_json(tmp_path: Path, kind: str, name: 
     else:
         pq.write_table(table, path)
     assert rows(path) == [("1", "a", {"value": expected})]
+
+
+def test_views_as_polars_writes_them(tmp_path: Path) -> None:
+    views = pa.array(["a"], pa.string_view())
+    table = pa.table({"prompt": views, "value": pa.DictionaryArray.from_arrays(pa.array([0], pa.uint32()), views)})
+    with pa.ipc.new_file(tmp_path / "in.arrow", table.schema) as writer:
+        writer.write_table(table)
+    assert rows(tmp_path / "in.arrow") == [("1", "a", {"value": "a"})]
 
 
 def test_prompts_ids_and_messages_of_columns(tmp_path: Path) -> None:
@@ -230,6 +242,9 @@ REFUSED: dict[str, tuple[str, bytes, dict[str, Any], str]] = {
     "no comma": ("a.json", b'[{"prompt": "a"}\n{"prompt": "b"}]', {}, "a.json:2: must be separated"),
     "brackets": ("a.json", b'[{"prompt": ["a"}]', {}, "a.json:1: has a } that closes no bracket"),
     "two arrays": ("a.json", b'["a"]\n["b"]', {}, "a.json:2: more follows after the array's end"),
+    "a web page": ("a.csv", b"<!DOCTYPE html>\n<html>\n", {}, "a.csv:1: is a web page, not CSV; download"),
+    "columns of pandas": ("a.json", b'{"q": {"0": "a"}, "x": {"0": 1}}', {"prompt": "q"}, "with orient='records'"),
+    "an object of lists, named": ("a.json", b'{"data": [{"q": "a"}]}', {"prompt": "q"}, "; its 'data' is a list of"),
     "an object of lists": ("a.json", b'{"data": [{"prompt": "a"}]}', {}, "jq -c '.data[]' FILE"),
 }  # fmt: skip
 
@@ -260,6 +275,33 @@ def test_several_inputs_of_different_kinds_are_one(tmp_path: Path) -> None:
     ]
     assert [row[:2] for row in rows(*paths)] == [(str(place), text) for place, text in enumerate("abcdef", 1)]
     assert len(read(*paths, limit=3)) == 3
+
+
+def test_an_arrow_stream_that_was_not_finished_is_told(tmp_path: Path) -> None:
+    table = pa.table({"prompt": ["a", "b"]})
+    path = tmp_path / "in.arrow"
+    with pa.ipc.new_stream(path, table.schema) as writer:
+        writer.write_table(table, max_chunksize=1)
+    whole = path.read_bytes()
+    assert survey(options(path), PROFILE).notes == []
+    path.write_bytes(whole[:-8])
+    assert "has no mark of its end" in survey(options(path), PROFILE).notes[0]
+    path.write_bytes(whole[:-20])
+    with pytest.raises(InputError, match=r"in.arrow: cannot be read as Arrow: .*; create the file again"):
+        survey(options(path), PROFILE)
+
+
+def test_two_readers_of_csv_do_not_disturb_each_other(tmp_path: Path) -> None:
+    long = "x" * 200_000  # more than the csv module takes by default
+    path = write(tmp_path / "in.csv", f"prompt\na\n{long}\n")
+    slow = Reader(options(path), PROFILE).entries()
+    next(slow)
+    assert len(read(path)) == 2
+    assert isinstance(next(slow).item, Unit)
+
+
+def test_the_separator_may_be_stated_as_for_excel(tmp_path: Path) -> None:
+    assert rows(write(tmp_path / "in.csv", "sep=;\nprompt;a\nx, y;1\n")) == [("1", "x, y", {"a": "1"})]
 
 
 def test_a_second_row_of_an_id_is_named(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ class ColumnNames:
         """A line whose prompt and id are in these fields. Raises InputError where it lacks one of them."""
         for name in self.named:
             if name not in line:
-                raise InputError(no_column(name, list(line)))
+                raise InputError(no_column(name, list(line)) + (f"; {way}" if (way := _not_rows(line)) else ""))
         id_name = self.id or ("id" if self.own_id else None)
         id = None if id_name is None or line.get(id_name) is None else _id(line[id_name], id_name)
         if not self.named:
@@ -73,6 +73,10 @@ class ColumnNames:
             value = line[self.prompt]
             if value is None:
                 raise InputError(f"{self.prompt}: is empty; a prompt is text, a list of texts or a chat's messages")
+            if isinstance(value, dict):
+                raise InputError(
+                    _not_rows(line) or f"{self.prompt}: is an object; a prompt is text, or a chat's messages"
+                )
             fields["messages" if _is_chat(value) else "prompt"] = value
         usual = {name for name in ("id", *_PROMPTS) if name in (id_name, self.prompt)}
         return Parsed(fields, id, line=line, columns=frozenset(taken - usual))
@@ -192,9 +196,9 @@ def _id(value: Any, name: str) -> str | int | float:
 
 def _no_prompt(line: dict[str, Any]) -> str:
     message = "has no prompt (nor messages)"
+    if way := _not_rows(line):
+        return f"{message}; {way}"
     found = next((name for name in line if _is_chat(line[name])), None)
-    if found is not None and not any("role" in each for each in line[found]):
-        return f"{message}; its {found!r} is a list of objects: make each a line: jq -c '.{found}[]' FILE"
     found = found or next((name for name in _LIKELY_PROMPTS if name in line), None)
     if found is None:
         for name in list(line)[:_NAMES_CHECKED]:
@@ -204,6 +208,16 @@ def _no_prompt(line: dict[str, Any]) -> str:
         return message
     name = found or "NAME"
     return f"{message}; its columns are {listed(list(line))}: say which one holds it, --prompt-column {name}"
+
+
+def _not_rows(line: dict[str, Any]) -> str | None:
+    """What to do with an object that holds the rows instead of being one; None if it does not look so."""
+    for name, value in line.items():
+        if _is_chat(value) and not any("role" in each for each in value):
+            return f"its {name!r} is a list of objects: make each a line: jq -c '.{name}[]' FILE > NEW"
+    if line and all(isinstance(value, dict) and "0" in value for value in line.values()):
+        return "it holds columns, as DataFrame.to_json does: write rows, with orient='records', lines=True"
+    return None
 
 
 def _decode(data: bytes) -> str:
@@ -223,7 +237,7 @@ def _not_json(text: str, error: json.JSONDecodeError) -> str:
         return f"is not JSON ({where}); put each object on its own line"
     if stripped.startswith("{'") or "None" in stripped or "True" in stripped:
         return f"is not JSON ({where}); it looks like Python: write it with json.dumps"
-    return f"is not JSON ({where}); correct the line, or use --input-format text if each line is a prompt"
+    return f"is not JSON ({where}); correct the line, or name the kind of file: --input-format text, csv, …"
 
 
 def _no_constant(name: str) -> NoReturn:

@@ -26,7 +26,8 @@ def text_form(kind: Any) -> Any:
     if isinstance(kind, pa.BaseExtensionType):
         return text_form(kind.storage_type)
     if types.is_dictionary(kind):
-        return text_form(kind.value_type)
+        inner = text_form(kind.value_type)
+        return kind if inner == kind.value_type else inner
     if types.is_timestamp(kind) or types.is_date(kind) or types.is_time(kind) or types.is_decimal(kind):
         return pa.string()
     if types.is_duration(kind):

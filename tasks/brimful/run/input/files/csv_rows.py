@@ -34,23 +34,20 @@ def csv_rows(
     A row of the wrong length, or with bytes that are not UTF-8, has a fault. Raises InputError for a file that is not
     CSV.
     """
-    before = csv.field_size_limit(MAX_ROW)
-    try:
-        rows = split_rows(stream, name, tabs=tabs)
-        place, cells, fault = next((row for row in rows if row.cells or row.fault), Cells(1, []))
-        if fault is not None:
-            raise InputError(f"{name}:{place}: {fault}")
-        names = [(header and cell.strip()) or unnamed(number) for number, cell in enumerate(cells, 1)]
-        if not _is_utf8("".join(names)):
-            raise InputError(f"{name}:{place}: a column's name is not UTF-8; {_TO_UTF8}")
-        forms = _forms(names, wanted, carried)
-        check_columns(name, names, wanted, " (if the first row is data: --no-header)" if header else "")
-        if not header and cells:
-            yield _row(place, cells, names, forms)
-        for place, cells, fault in rows:
-            yield _row(place, cells, names, forms, fault)
-    finally:
-        csv.field_size_limit(before)
+    csv.field_size_limit(MAX_ROW)  # of the process: a reader that ends must not lower it for another
+    rows = split_rows(stream, name, tabs=tabs)
+    place, cells, fault = next((row for row in rows if row.cells or row.fault), Cells(1, []))
+    if fault is not None:
+        raise InputError(f"{name}:{place}: {fault}")
+    names = [(header and cell.strip()) or unnamed(number) for number, cell in enumerate(cells, 1)]
+    if not _is_utf8("".join(names)):
+        raise InputError(f"{name}:{place}: a column's name is not UTF-8; {_TO_UTF8}")
+    forms = _forms(names, wanted, carried)
+    check_columns(name, names, wanted, " (if the first row is data: --no-header)" if header else "")
+    if not header and cells:
+        yield _row(place, cells, names, forms)
+    for place, cells, fault in rows:
+        yield _row(place, cells, names, forms, fault)
 
 
 def _row(place: int, cells: list[str], names: list[str], forms: list[Form], fault: str | None = None) -> Row:

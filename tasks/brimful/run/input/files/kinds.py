@@ -93,6 +93,8 @@ def kind(name: str, suffix: str, head: bytes, asked: InputFormat) -> InputFormat
     if found is None and (what := next((what for magic, what in _FOREIGN.items() if head.startswith(magic)), None)):
         raise InputError(f"{name}:1: is {what}")
     named = BY_SUFFIX.get(suffix) if asked is InputFormat.AUTO else asked
+    if named not in (None, InputFormat.TEXT) and head.lower().startswith((b"<!doctype html", b"<html")):
+        raise InputError(f"{name}:1: is a web page, not {_WORDS[named]}; download the file itself")
     if found is None:
         if named in (InputFormat.PARQUET, InputFormat.ARROW):
             begins = f"it begins with {head[:16]!r}" if head else "it is empty"

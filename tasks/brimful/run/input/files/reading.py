@@ -12,8 +12,10 @@ from brimful.run.input.files.csv_rows import csv_rows
 from brimful.run.input.files.json_values import json_values
 from brimful.run.input.files.lines import read_head, text_lines
 from brimful.run.input.files.row import Row
-from brimful.run.input.files.unpack import Unpacked, named_errors, unpacked
+from brimful.run.input.files.unpack import STDIN, Unpacked, named_errors, unpacked
 from brimful.run.input.formats import InputFormat
+
+_END_MARK = b"\xff\xff\xff\xff\0\0\0\0"
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ def _rows(
             carried=options.carried,
         )
     if form in (InputFormat.PARQUET, InputFormat.ARROW):
-        return _columnar(opened, path, name, form, options.columns)
+        return _columnar(opened, path, name, form, options.columns, note)
     head = read_head(stream)
     form = options.form if options.form is not InputFormat.AUTO else kinds.line_kind(suffix, head)
     if form is InputFormat.JSON:
@@ -71,10 +73,23 @@ def _rows(
     return text_lines(stream, head, text=form is InputFormat.TEXT)
 
 
-def _columnar(opened: Unpacked, path: str, name: str, form: InputFormat, columns: tuple[str, ...]) -> Iterator[Row]:
+def _has_end_mark(path: Path) -> bool:
+    """Whether a file in Arrow's stream format ends as writers end it. A pipe is not looked at."""
+    if not path.is_file():
+        return True
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - len(_END_MARK)))
+        return file.read() == _END_MARK
+
+
+def _columnar(
+    opened: Unpacked, path: str, name: str, form: InputFormat, columns: tuple[str, ...], note: Callable[[str], None]
+) -> Iterator[Row]:
     from brimful.run.input.files.arrow_rows import arrow_rows, arrow_stream_rows, parquet_rows
 
     if form is InputFormat.ARROW and not opened.stream.peek(6).startswith(b"ARROW1"):
+        if not (opened.packed or path == STDIN) and not _has_end_mark(Path(path)):
+            note(f"{name}: has no mark of its end, so it may have been cut off where one batch of rows ends")
         return arrow_stream_rows(opened.stream, name, columns)
     if opened.packed or not Path(path).is_file():
         way = "unpack it first (such files are compressed inside)" if opened.packed else "name a file, not a pipe"
