@@ -20,6 +20,7 @@ from brimful.packing.units import Delivered, Unit
 from brimful.run.checks.options import CheckOptions, load_checks
 from brimful.run.display.display import Display
 from brimful.run.display.summary import Summary
+from brimful.run.input.sweep.grid import make_sweep
 from brimful.run.output.jsonl import RecordFile
 from brimful.run.output.paths import Order, OutputFormat
 from brimful.run.prepare import prepare
@@ -488,3 +489,33 @@ def test_a_file_that_is_removed_under_a_run_stops_it_and_is_made_whole_by_the_ne
     rejected = records(tmp_path / "out.jsonl.rejected.jsonl")
     assert len({(r["line"], r["request_id"]) for r in rejected}) == len(rejected)
     assert sampler.seen == {(line, 0): 1 + line % 3 for line in range(1, 401)}
+
+
+def test_a_sweep_is_checked_by_combination_and_resumed(tmp_path: Path) -> None:
+    sweep = make_sweep({"temperature": [0.0, 0.5, 1.0]}, {}, None)
+    path, out = prompts(tmp_path, 4, n=2, answer="x"), tmp_path / "out.jsonl"
+    body = """
+        def check(line, completion):
+            if completion.text == "no JSON":
+                raise Again("no")
+            return {"line": line.number, "warmth": line.request["temperature"], "answer": line.columns["answer"]}
+    """
+    asked = options(path, out=out, read={"sweep": sweep}, checks=by_hook(tmp_path, body, tries=3))
+    sampler, stored = Sampler(lambda line, choice: 0 if line == 5 else 1 + (line + choice) % 2), []
+    for deaths in (3, 4, 5):
+        assert run(asked, LiveDriver(sampler, stored=stored, die_after=deaths)) is None
+    summary = run(asked, LiveDriver(sampler, stored=stored))
+    assert summary is not None
+    assert (summary.succeeded, summary.failed, summary.left) == (11, 1, 0)
+    failed = records(tmp_path / "out.jsonl.errors.jsonl")
+    assert {(each["line"], each["sweep_index"], each["id"]) for each in failed} == {(2, 1, "p1#temperature=0.5")}
+    for record in records(out):
+        place = sweep.place(record["line"], record["sweep_index"])
+        assert record.get("tries", 1) == 1 + (place + record["choice_index"]) % 2
+        assert record["hook"] == {"line": record["line"], "warmth": record["sweep"]["temperature"], "answer": "x"}
+    rejected = records(tmp_path / "out.jsonl.rejected.jsonl")
+    assert {record["sweep_index"] for record in rejected} <= {0, 1, 2}
+    again = {(record["line"], record["sweep_index"], record["choice_index"], record["try"]) for record in rejected}
+    assert len(again) == len(rejected)  # each try once
+    assert summary.checks is not None
+    assert summary.checks["rejected"] == len(rejected)

@@ -216,8 +216,14 @@ def test_another_sweep_is_refused(tmp_path: Path) -> None:
     assert run(asked_of(path, out)) is not None
     other = make_sweep({"model": ["a", "c"], "temperature": [0.0, 0.7]}, {}, None)
     for sweep in (other, NO_SWEEP):
-        with pytest.raises(UsageError, match=r"sampled with other parameters: .*sweep was "):
+        with pytest.raises(UsageError, match=r'with other parameters: .*sweep of model was \["a", "b"\] and is '):
             prepare(asked_of(path, out, sweep), PROFILE)
+    turned = make_sweep({"temperature": [0.0, 0.7], "model": ["a", "b"]}, {}, None)
+    with pytest.raises(UsageError, match=r'sweep was \["model", "temperature"\] and is \["temperature", "model"\]'):
+        prepare(asked_of(path, out, turned), PROFILE)
+    some = Sweep(TWO_BY_TWO.combinations[:3])
+    with pytest.raises(UsageError, match=r'and is "3 combinations of model, temperature \(sha256 '):
+        prepare(asked_of(path, out, some), PROFILE)
     out.with_name("out.jsonl.run.json").unlink()
     for sweep in (other, NO_SWEEP):
         with pytest.raises(InputError, match=r"out.jsonl:\d+: was sampled in another sweep"):

@@ -62,7 +62,7 @@ class RunOptions:
             "id-column": self.read.names.id,
             "header": None if self.read.header else False,
             **(self.read.templates.parameters if self.read.templates is not None else {}),
-            **({"sweep": [dict(each) for each in self.read.sweep.combinations]} if self.read.sweep else {}),
+            **self.read.sweep.parameters,
             "pass": sorted(self.read.passed) or None,
             "column": sorted(self.read.columns) or None,
             "keep": None if self.keep == KEEP_ALL else str(self.keep),

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from typing import Any
 
 from brimful.errors import InputError
@@ -47,6 +48,20 @@ class Sweep:
         """The names of all fields that it sets."""
         return frozenset(name for combination in self.combinations for name in combination)
 
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """For the run's sidecar: the same for equal sweeps only, and readable where two of them differ."""
+        if not self:
+            return {}
+        names = list(self.combinations[0])
+        texts = [json.dumps(each, sort_keys=True) for each in self.combinations]
+        values = {name: _distinct(each.get(name) for each in self.combinations) for name in names}
+        every = [dict(zip(names, each, strict=True)) for each in product(*values.values())]
+        if [json.dumps(each, sort_keys=True) for each in every] == texts:
+            return {"sweep": names, **{f"sweep of {name}": listed for name, listed in values.items()}}
+        digest = hashlib.sha256("\n".join(texts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        return {"sweep": f"{len(self):,} combinations of {', '.join(names)} (sha256 {digest})"}
+
     def place(self, line: int, index: int = 0) -> int:
         """Of a line (from 1) with a combination (from 0)."""
         return (line - 1) * len(self) + index + 1
@@ -81,6 +96,11 @@ class Sweep:
 
 
 NO_SWEEP = Sweep()
+
+
+def _distinct(values: Iterable[Any]) -> list[Any]:
+    """In order, by what they are in JSON: 1 is not true."""
+    return list({json.dumps(value, sort_keys=True): value for value in values}.values())
 
 
 def with_combination(fields: Mapping[str, Any], combination: Mapping[str, Any]) -> Mapping[str, Any]:
