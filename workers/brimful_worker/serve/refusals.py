@@ -31,6 +31,7 @@ class Refusal(Exception):
         """``param``: the field that is wrong. ``body``: the provider's own error document, passed on as it came."""
         super().__init__(message)
         self.status = status
+        self.code = code
         self.headers = dict(headers or {})
         self.body = json_bytes.encode(error_document(status, message, code, param)) if body is None else body
 

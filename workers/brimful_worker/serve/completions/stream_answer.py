@@ -24,21 +24,22 @@ class EventSplitter:
     """Cuts a byte stream into server-sent events, each with the empty line that ends it."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest = bytearray()
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        searched = max(0, len(self._rest) - 3)
-        rest = self._rest + chunk
+        rest, searched = self._rest, max(0, len(self._rest) - 3)
+        rest += chunk
         events, begin = [], 0
         while (end := _END.search(rest, max(begin, searched))) is not None:
-            events.append(rest[begin : end.end()])
+            events.append(bytes(rest[begin : end.end()]))
             begin = end.end()
-        self._rest = rest[begin:]
+        del rest[:begin]
         return events
 
     def finish(self) -> list[bytes]:
         """What is left at the end of the body, as an event: some servers leave out the last empty line."""
-        rest, self._rest = self._rest.strip(b"\r\n"), b""
+        rest = bytes(self._rest).strip(b"\r\n")
+        self._rest.clear()
         return [rest + b"\n\n"] if rest else []
 
 

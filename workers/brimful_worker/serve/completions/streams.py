@@ -7,6 +7,7 @@ all, holds no slot for longer than the provider generates.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 
 from aiohttp import web
@@ -20,6 +21,8 @@ from brimful_worker.serve.completions.reading import REQUEST_ID, Asked
 from brimful_worker.serve.front import FRONT, Front
 from brimful_worker.serve.headers import answer_headers
 from brimful_worker.serve.refusals import Refusal
+
+log = logging.getLogger(__name__)
 
 _WAITING = b": waiting\n\n"
 _STALLED_S = 60.0
@@ -114,6 +117,7 @@ async def answer_stream(http: web.Request, asked: Asked, kept: list[bytes]) -> w
         kept.clear()
         if response.stream is None:
             raise refusal
+        log.info("the stream of %s ended with an error: %s", http[REQUEST_ID], refusal.code)
         await response.write(exchange.error_event or _error_event(refusal), exchange)
     assert response.stream is not None
     await response.stream.write_eof()
