@@ -145,13 +145,13 @@ class Request:
         for name in ("n", "max_tokens", "max_completion_tokens"):
             value = self.fields.get(name, 1)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise BadRequest(f"{name}: must be a whole number of at least 1, not {value!r}")
+                raise BadRequest(f"{name}: must be a whole number of at least 1, not {shown(value)}")
         if self.fields.get("stream"):
             raise BadRequest("stream: streaming is not supported; leave it out")
         if "model" in self.fields:
             model = self.fields["model"]
             if not isinstance(model, str):
-                raise BadRequest("model: must be a string")
+                raise BadRequest(f"model: must be a string, not {shown(model)}")
             if not model.strip():
                 raise BadRequest("model: is empty; name one, or leave it out (--model)")
         elif profile.model is None:
@@ -192,7 +192,7 @@ class SampleArguments(NamedTuple):
         keys = [given.pop(IDEMPOTENCY_KEY, None) for given in (fields, raw) if isinstance(given, dict)]
         key = next((key for key in keys if key is not None), None)
         if key is not None and not (isinstance(key, str) and key):
-            raise BadRequest(f"{IDEMPOTENCY_KEY}: must be a string that is not empty, not {key!r}")
+            raise BadRequest(f"{IDEMPOTENCY_KEY}: must be a string that is not empty, not {shown(key)}")
         return cls(Request.parse(raw, profile, **fields), key)
 
 
@@ -206,29 +206,45 @@ def _choice(kind: type[_Kind], name: str, value: Any) -> _Kind:
     try:
         return kind(value)
     except ValueError:
-        raise BadRequest(f"{name}: {value!r} is not one of {', '.join(kind)}") from None
+        raise BadRequest(f"{name}: {shown(value)} is not one of {', '.join(kind)}") from None
+
+
+def shown(value: Any) -> str:
+    """A wrong value for a message: ``null``, ``true``, ``7``, ``'guess'``, ``a list``, ``an object``."""
+    if isinstance(value, list):
+        return "a list" if value else "an empty list"
+    if isinstance(value, Mapping):
+        return "an object"
+    literals = {None: "null", True: "true", False: "false"}
+    return literals[value] if value is None or isinstance(value, bool) else repr(value)
+
+
+def kind_of(value: Any) -> str:
+    """As :func:`shown`, for a field whose text may be a prompt, which no message repeats."""
+    return "a string" if isinstance(value, str) else shown(value)
 
 
 def _make_chat(fields: dict[str, Any], system: Any) -> None:
     if "messages" not in fields:
         prompt = fields.get("prompt")
         if not isinstance(prompt, str):
-            raise BadRequest("prompt: the chat endpoint takes one string, or messages")
+            _check_prompt(prompt)
+            raise BadRequest(f"prompt: the chat endpoint takes one string, or messages, not {kind_of(prompt)}")
         del fields["prompt"]
         fields["messages"] = [{"role": "user", "content": prompt}]
     if system is not None:
         if not isinstance(system, str):
-            raise BadRequest("system: must be a string")
+            raise BadRequest(f"system: must be a string, not {kind_of(system)}")
         if isinstance(fields["messages"], list):
             fields["messages"] = [{"role": "system", "content": system}, *fields["messages"]]
 
 
 def _check_messages(messages: Any) -> None:
     if not isinstance(messages, list) or not messages:
-        raise BadRequest("messages: must be a list of at least one message")
+        raise BadRequest(f"messages: must be a list of at least one message, not {kind_of(messages)}")
     for place, message in enumerate(messages):
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-            raise BadRequest(f"messages[{place}]: must be an object with a role")
+            raise BadRequest(f"messages[{place}]: must be an object with a role, not {kind_of(message)}")
 
 
 def _check_prompt(prompt: Any) -> None:
@@ -237,16 +253,25 @@ def _check_prompt(prompt: Any) -> None:
     if isinstance(prompt, str):
         return
     if not isinstance(prompt, list) or not prompt:
-        raise BadRequest("prompt: must be a string, a list of strings, a list[int] or a list of those, and not empty")
+        raise BadRequest(
+            f"prompt: must be a string, a list of strings, a list[int] or a list of those, not {kind_of(prompt)}"
+        )
     first = prompt[0]
     if isinstance(first, str):
-        ok = all(isinstance(item, str) for item in prompt)
+        wrong = next((place for place, item in enumerate(prompt) if not isinstance(item, str)), None)
     elif isinstance(first, list):
-        ok = all(isinstance(item, list) and item and all(map(_is_token, item)) for item in prompt)
+        wrong = next((place for place, item in enumerate(prompt) if not _is_tokens(item)), None)
     else:
-        ok = all(map(_is_token, prompt))
-    if not ok:
-        raise BadRequest("prompt: a list holds only strings, only token ids, or only non-empty lists of token ids")
+        wrong = next((place for place, item in enumerate(prompt) if not _is_token(item)), None)
+    if wrong is not None:
+        raise BadRequest(
+            "prompt: a list holds only strings, only token ids, or only non-empty lists of token ids; "
+            f"item {wrong + 1} is {kind_of(prompt[wrong])}"
+        )
+
+
+def _is_tokens(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(map(_is_token, value))
 
 
 def _is_token(value: Any) -> bool:

@@ -52,7 +52,6 @@ def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
         ([], "is empty"),
         (["", " "], "only blank lines"),
         (["{x", "{"], ":1: is not JSON"),
-        ([{**GOOD, "id": "x"}, {**GOOD, "id": "x"}], ":2: the id 'x' is already used by line 1"),
         ([{**GOOD, "n": 0}], ":1: n: must be a whole number of at least 1"),
         ([{**GOOD, "max_tokens": 32_001}], "32,000"),
         ([{"id": 1}], ":1: has no prompt"),

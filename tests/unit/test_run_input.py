@@ -148,7 +148,7 @@ BAD_LINES = {
     "a string": ('"hello"', "is a string; each line"),
     "null": ("null", "is null; each line"),
     "no prompt": ('{"id": "x"}', "has no prompt"),
-    "null prompt": ('{"prompt": null}', "has no prompt"),
+    "null prompt": ('{"prompt": null}', "prompt: is null"),
     "another name": ('{"question": "why?"}', "--prompt-column question"),
     "empty list": ('{"prompt": []}', "prompt: must be"),
     "mixed list": ('{"prompt": ["a", 1]}', "prompt: a list holds only"),
@@ -199,12 +199,6 @@ BAD_FILES: dict[str, tuple[str, bytes | None, str]] = {
     "cut zstd": ("in.zst", zstandard.compress(b'{"prompt": "a"}\n' * 99)[:-5], "is truncated"),
     "broken zstd": ("in.zst", zstandard.compress(b'{"prompt": "a"}\n' * 99)[:-9] + b"garbage!!", "in.zst:"),
     "all bad": ("in.jsonl", b"{x\n{x\n", "2 lines cannot be used"),
-    "duplicate ids": (
-        "in.jsonl", b'{"id": "x", "prompt": "a"}\n\n{"id": "x", "prompt": "b"}\n', ":3: the id 'x' is already used",
-    ),
-    "number and string": ("in.jsonl", b'{"id": 5, "prompt": "a"}\n{"id": "5", "prompt": "b"}\n', "line 1"),
-    "default id taken before": ("in.jsonl", b'{"id": "2", "prompt": "a"}\n{"prompt": "b"}\n', "in.jsonl:2: has no id"),
-    "default id taken later": ("in.jsonl", b'{"prompt": "a"}\n{"id": 1, "prompt": "b"}\n', "in.jsonl:2: the id '1'"),
 }  # fmt: skip
 
 
@@ -225,6 +219,67 @@ def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path, case: str) -> Non
     assert words in str(caught.value)
     assert caught.value.exit_code == 2
     assert name in str(caught.value) or case == "blank"
+
+
+SAME_IDS = {
+    "stated": (['{"id": "x", "prompt": "a"}', "", '{"id": "x", "prompt": "b"}'], 3, ":3: the id 'x' is already used"),
+    "number and string": (['{"id": 5, "prompt": "a"}', '{"id": "5", "prompt": "b"}'], 2, "already used by line 1"),
+    "default taken before": (['{"id": "2", "prompt": "a"}', '{"prompt": "b"}'], 2, ":2: has no id"),
+    "default taken later": (['{"prompt": "a"}', '{"id": 1, "prompt": "b"}'], 2, ":2: the id '1'"),
+    "of a line that is refused": (['{"id": "x", "prompt": 5}', '{"id": "x", "prompt": "b"}', "{}"], 2, "line 1"),
+}
+
+
+@pytest.mark.parametrize("case", SAME_IDS)
+def test_a_line_whose_id_is_taken_is_named_and_every_pass_finds_it(tmp_path: Path, case: str) -> None:
+    lines, line, words = SAME_IDS[case]
+    path = write_lines(tmp_path / "in.jsonl", lines)
+    options = ReadOptions((Source(str(path)),), defaults={"max_tokens": 8})
+    found = survey(options, PROFILE)
+    for duplicates in (None, found.duplicates):
+        entries = Reader(options, PROFILE, duplicates=duplicates).entries()
+        (bad,) = [entry.item for entry in entries if isinstance(entry.item, BadLine) and entry.item.duplicate_of]
+        assert (bad.line, bad.duplicate_of) == (line, 1)
+        assert words in str(bad)
+    with pytest.raises(InputError):
+        survey(options, PROFILE, strict=True).check(strict=True)
+
+
+BATCH = {"custom_id": "c", "method": "POST", "url": "/v1/completions", "body": {"prompt": "x", "max_tokens": 2}}
+REFUSED = {
+    "url": ({**BATCH, "url": "/v1/embeddings"}, "url: must be one of"),
+    "method": ({**BATCH, "method": "GET"}, "method: must be POST, not 'GET'"),
+    "no method": ({**BATCH, "method": None}, "method: must be POST, not null"),
+    "body": ({**BATCH, "body": "x"}, "body: must be an object with the endpoint's request fields, not a string"),
+    "null body": ({**BATCH, "body": None}, "not null"),
+    "no body": ({"custom_id": "c", "method": "POST", "url": "/v1/completions"}, "body: missing"),
+    "no prompt": ({**BATCH, "body": {"model": "m"}}, "has no prompt"),
+    "stream": ({**BATCH, "body": {"prompt": "x", "stream": True}}, "stream: "),
+    "max_tokens": ({**BATCH, "body": {"prompt": "x", "max_tokens": 0}}, "max_tokens: must be"),
+    "own id": ({"id": "c", "n": 2}, "has no prompt"),
+    "null prompt": ({"id": "c", "prompt": None}, "prompt: is null; a request needs a prompt"),
+    "null prompt in a body": ({**BATCH, "body": {"prompt": None}}, "prompt: is null"),
+    "null messages": ({"id": "c", "messages": None}, "messages: is null"),
+    "number": ({"id": "c", "prompt": 5}, "a list[int] or a list of those, not 5"),
+    "object": ({"id": "c", "prompt": {"text": "x"}}, "not an object"),
+    "empty": ({"id": "c", "prompt": []}, "not an empty list"),
+    "item": ({"id": "c", "prompt": ["a", None]}, "item 2 is null"),
+    "text beside tokens": ({"id": "c", "prompt": [1, "secret"]}, "item 2 is a string"),
+    "text for messages": ({"id": "c", "messages": "secret"}, "must be a list of at least one message, not a string"),
+    "message": ({"id": "c", "messages": ["secret"]}, "messages[0]: must be an object with a role, not a string"),
+    "truth": ({"id": "c", "prompt": "x", "n": True}, "n: must be a whole number of at least 1, not true"),
+    "model": ({"id": "c", "prompt": "x", "model": 5}, "model: must be a string, not 5"),
+    "chat": ({"id": "c", "prompt": [1], "mode": "chat"}, "the chat endpoint takes one string, or messages, not a list"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_refused_line_keeps_its_id_and_says_what_was_found(tmp_path: Path, case: str) -> None:
+    line, words = REFUSED[case]
+    bad = one(tmp_path, line)
+    assert isinstance(bad, BadLine)
+    assert (bad.id, words in bad.message) == ("c", True), bad.message
+    assert "secret" not in bad.message
 
 
 def test_a_directory_and_a_file_named_twice_are_refused(tmp_path: Path) -> None:

@@ -299,3 +299,23 @@ def test_any_sequence_of_deaths_failures_and_retries_ends_exactly(tmp_path: Path
 def _identities_whole(path: Path) -> list[tuple[str, int, int]]:
     found = [json.loads(line) for line in records_whole(path)] if path.exists() else []
     return [(record["id"], record["prompt_index"], record["choice_index"]) for record in found]
+
+
+def test_a_line_whose_id_is_taken_fails_and_the_others_are_sampled(tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    lines = [{"id": "a", "prompt": "x"}, {"id": "b", "prompt": "x"}, {"id": "a", "prompt": "y"}]
+    source = write_lines(tmp_path / "in.jsonl", lines)
+    with pytest.raises(UsageError, match=r"in.jsonl:3: the id 'a' is already used by line 1"):
+        run(options(source, out=out, strict=True))
+    for _ in range(2):  # a second try changes nothing
+        summary = run(options(source, out=out))
+        assert summary is not None
+        assert (summary.succeeded, summary.failed, summary.exit_code) == (2, 1, 3)
+        assert sorted(identities(out)) == [("a", 0, 0), ("b", 0, 0)]
+        (record,) = records(tmp_path / "out.jsonl.errors.jsonl")
+        assert (record["id"], record["line"], record["cause"]) == ("a", 3, "bad_input")
+        assert "already used by line 1" in record["message"]
+    write_lines(source, [*lines[:2], {"id": "c", "prompt": "y"}])
+    summary = run(options(source, out=out))
+    assert summary is not None
+    assert (summary.succeeded, summary.failed, summary.exit_code) == (3, 0, 0)

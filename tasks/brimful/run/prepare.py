@@ -96,7 +96,7 @@ class Prepared:
             done=self.done,
             errors=self.errors,
             changes=self.changes,
-            surveyed=self.survey is not None,
+            duplicates=self.survey.duplicates if self.survey is not None else None,
             budget=self._budget(),
             on_bad=on_bad,
             say=say,

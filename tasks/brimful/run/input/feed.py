@@ -17,6 +17,7 @@ from brimful.packing.units import Unit
 from brimful.profile import Profile
 from brimful.run.input.budget import Budget
 from brimful.run.input.changes import InputChanges
+from brimful.run.input.ids import Duplicates
 from brimful.run.input.reader import BadLine, Entry, Reader, ReadOptions
 from brimful.run.input.survey import Survey
 from brimful.run.output.done_index import DoneIndex, all_pairs
@@ -37,8 +38,8 @@ class Feed:
     done: DoneIndex
     errors: ErrorsFile | None
     changes: InputChanges | None
-    surveyed: bool
-    """A first pass has checked the input, which can be read twice."""
+    duplicates: Duplicates | None
+    """Of a first pass, which has checked the input; None: the input can be read only once."""
     budget: Budget
     on_bad: Callable[[BadLine], None]
     say: Callable[[str], None]
@@ -47,7 +48,7 @@ class Feed:
     """Writes the digests of the lines read so far. Called before any of them is given out."""
 
     def __post_init__(self) -> None:
-        self._reader = Reader(self.options, self.profile, ids=not self.surveyed)
+        self._reader = Reader(self.options, self.profile, duplicates=self.duplicates)
         self._in_flight: dict[int, set[tuple[int, int]]] = {}
         self._freed = asyncio.Event()
         self.lines: dict[int, Unit] = {}
@@ -91,6 +92,11 @@ class Feed:
         self.on_stop()
         if self._reading is not None:
             self._reading.cancel()
+
+    @property
+    def surveyed(self) -> bool:
+        """Whether a first pass has checked the input."""
+        return self.duplicates is not None
 
     @property
     def requests(self) -> int:
@@ -198,7 +204,7 @@ class Feed:
 
     async def _look_up(self, lines: set[int]) -> None:
         if self.options.repeatable:
-            reader = Reader(self.options, self.profile, ids=False)
+            reader = Reader(self.options, self.profile, duplicates=self.duplicates)
             for place, entry in enumerate(reader.entries(lambda line: line not in lines)):
                 if place % _LINES_PER_YIELD == 0:
                     await asyncio.sleep(0)

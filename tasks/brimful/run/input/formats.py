@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, NoReturn
 from brimful.errors import InputError
 from brimful.fields import likely
 from brimful.names import Mode
+from brimful.request import kind_of, shown
 from brimful.run.input.files.columns import listed, no_column
 
 _PROMPTS = ("prompt", "messages")
@@ -149,14 +150,29 @@ def _object(data: bytes) -> dict[str, Any]:
     return line
 
 
+def stated_id(data: bytes, names: ColumnNames = ColumnNames()) -> str | int | float | None:
+    """The id that a line of JSON states, though it makes no request; None without one that can be used."""
+    try:
+        line = _DECODER.decode(_decode(data))
+        own = ("id",) if names.own_id else ()
+        usual = ("custom_id", *own) if _is_batch(line, names) else (*own, "custom_id")
+        wanted = usual if names.id is None else (names.id,)
+        return next((_id(line[name], name) for name in wanted if line.get(name) is not None), None)
+    except (ValueError, RecursionError, AttributeError, TypeError, InputError):
+        return None
+
+
 def _is_chat(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(each, dict) for each in value)
 
 
 def _is_batch(line: dict[str, Any], names: ColumnNames) -> bool:
-    """Whether it is one of OpenAI's Batch API; a table may have a column ``body`` as well."""
-    if "body" not in line or any(name in line for name in (*_PROMPTS, *names.named)):
+    """Whether it is one of OpenAI's Batch API, though perhaps without the body that it needs; a table may have a column
+    ``body`` as well."""
+    if any(name in line for name in (*_PROMPTS, *names.named)):
         return False
+    if "body" not in line:
+        return "custom_id" in line and "url" in line
     return isinstance(line["body"], dict) or not line.keys().isdisjoint(("custom_id", "method", "url"))
 
 
@@ -172,22 +188,24 @@ def _deeper_than(value: Any, most: int) -> bool:
 
 def _batch_body(line: dict[str, Any]) -> dict[str, Any]:
     """The request of ``{"custom_id", "method", "url", "body"}``, a line of OpenAI's Batch API."""
+    if "body" not in line:
+        raise InputError("body: missing; a line of OpenAI's Batch API needs one, with the endpoint's request fields")
     body = line["body"]
     if not isinstance(body, dict):
-        raise InputError("body: must be an object with the endpoint's request fields")
+        raise InputError(f"body: must be an object with the endpoint's request fields, not {kind_of(body)}")
     if (method := line.get("method", "POST")) != "POST":
-        raise InputError(f"method: must be POST, not {method!r}")
+        raise InputError(f"method: must be POST, not {shown(method)}")
     if (url := line.get("url")) is None:
         return body
     known = [mode for end, mode in _URLS.items() if isinstance(url, str) and url.rstrip("/") in (end, "/v1" + end)]
     if not known:
-        raise InputError(f"url: must be one of {', '.join('/v1' + end for end in _URLS)}, not {url!r}")
+        raise InputError(f"url: must be one of {', '.join('/v1' + end for end in _URLS)}, not {shown(url)}")
     return {**body, "mode": known[0].value}
 
 
 def _id(value: Any, name: str) -> str | int | float:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise InputError(f"{name}: must be a string or a number")
+        raise InputError(f"{name}: must be a string or a number, not {shown(value)}")
     text = str(value)
     if not text or len(text) > _ID_LENGTH:
         raise InputError(f"{name}: must have 1 to {_ID_LENGTH} characters, not {len(text):,}")
@@ -195,6 +213,9 @@ def _id(value: Any, name: str) -> str | int | float:
 
 
 def _no_prompt(line: dict[str, Any]) -> str:
+    fields = line["body"] if isinstance(line.get("body"), dict) else line
+    if (null := next((name for name in _PROMPTS if name in fields), None)) is not None:
+        return f"{null}: is null; a request needs a prompt (or messages)"
     message = "has no prompt (nor messages)"
     if way := _not_rows(line):
         return f"{message}; {way}"

@@ -1,5 +1,7 @@
 """Ids of input lines: finds every id that two lines share. Rollout identity is (line, prompt, choice).
 
+An id belongs to the first line that states it. Lines come in rising order.
+
 A line without an id gets its line number as a string. Memory per line is one bit for a default id, and about 32 bytes
 for a stated one: eight bytes of its hash and its line number, in flat arrays that are at most 70 % full.
 """
@@ -7,6 +9,7 @@ for a stated one: eight bytes of its hash and its line number, in flat arrays th
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from hashlib import blake2b
 
 from brimful.run.input.line_sets import LineSet
@@ -15,7 +18,7 @@ _FULL = 0.7  # of the table, before it doubles
 
 
 class Ids:
-    """A hash table from id to line. Lines come in rising order."""
+    """A hash table from id to line, for the first pass over an input."""
 
     def __init__(self) -> None:
         self._size = 1 << 10
@@ -64,6 +67,29 @@ class Ids:
             if value:
                 slot = self._slot(value)
                 self._hashes[slot], self._lines[slot] = value, line
+
+
+class Duplicates:
+    """The lines whose id an earlier line has, as the first pass found them; a later pass asks it in place of Ids.
+
+    Takes 16 bytes a duplicate.
+    """
+
+    def __init__(self) -> None:
+        self._lines, self._earlier = array("Q"), array("Q")
+
+    def note(self, line: int, earlier: int) -> None:
+        self._lines.append(line)
+        self._earlier.append(earlier)
+
+    def add(self, id: str, line: int) -> int | None:
+        """As :meth:`Ids.add`."""
+        return self.add_default(line)
+
+    def add_default(self, line: int) -> int | None:
+        """As :meth:`Ids.add_default`."""
+        place = bisect_left(self._lines, line)
+        return self._earlier[place] if place < len(self._lines) and self._lines[place] == line else None
 
 
 def _hash(id: str) -> int:

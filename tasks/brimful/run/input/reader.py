@@ -19,8 +19,8 @@ from brimful.run.input.columns import FieldRule, Split
 from brimful.run.input.files.columns import listed
 from brimful.run.input.files.reading import TableOptions
 from brimful.run.input.files.row import MAX_ROW, Row
-from brimful.run.input.formats import ColumnNames, InputFormat, parse_json, parse_row, parse_text
-from brimful.run.input.ids import Ids
+from brimful.run.input.formats import ColumnNames, InputFormat, parse_json, parse_row, parse_text, stated_id
+from brimful.run.input.ids import Duplicates, Ids
 from brimful.run.input.line_request import LineRequests, render_line
 from brimful.run.input.sources import Source
 from brimful.run.input.sweep.sweep import NO_SWEEP, Sweep
@@ -118,8 +118,8 @@ class BadLine:
     message: str
     """The fault and its remedy."""
     data: bytes
-    duplicate: bool
-    """The fault is an id that an earlier line has."""
+    duplicate_of: int | None = None
+    """The earlier line that has its id, if that is the fault."""
     columns: Mapping[str, Any] = field(default_factory=dict)
     """As of a :class:`Unit`, if they are known."""
     combination: bool = False
@@ -143,9 +143,10 @@ class Entry(NamedTuple):
 
 
 class Reader:
-    """Iterate over :meth:`entries`. ``ids`` False: they were checked in an earlier pass."""
+    """Iterate over :meth:`entries`."""
 
-    def __init__(self, options: ReadOptions, profile: Profile, *, ids: bool = True) -> None:
+    def __init__(self, options: ReadOptions, profile: Profile, *, duplicates: Duplicates | None = None) -> None:
+        """``duplicates``: those that an earlier pass found; None: find them in this one."""
         self._options = options
         self._profile = profile
         self._requests = LineRequests(profile, options.defaults, options.mode, options.workload, options.system)
@@ -156,7 +157,9 @@ class Reader:
         self._parse = parse_row if templates is not None and templates.asks else parse_json
         self._renderer: Renderer | None = None
         self._names = replace(options.names, own_id="id" not in options.columns)
-        self._ids = Ids() if ids else None
+        self._ids = Ids() if duplicates is None else duplicates
+        self.duplicates = Duplicates()
+        """Those that this pass found."""
         self.overridden: Counter[str] = Counter()
         """Lines, by field, that set a field which the sweep sets too."""
         self.at_end = False
@@ -200,7 +203,7 @@ class Reader:
         """For each combination."""
         sweep = self._options.sweep
         id: str | int | float = str(line)
-        duplicate = False
+        earlier: int | None = None
         columns: dict[str, Any] = {}
         own: dict[str, Any] = {}
         try:
@@ -208,24 +211,29 @@ class Reader:
                 raise InputError(f"is longer than {MAX_ROW >> 20} MiB; put each request on its own line")
             if row.fault is not None:
                 raise InputError(row.fault)
-            parsed = parse_text(row.data) if row.text else self._parse(row.data, self._names)
+            try:
+                parsed = parse_text(row.data) if row.text else self._parse(row.data, self._names)
+            except InputError:
+                if not row.text and (stated := stated_id(row.data, self._names)) is not None:
+                    id = stated
+                    self._ids.add(str(id), line)
+                raise
             id = id if parsed.id is None else parsed.id
             sent, columns = self._rule.split(parsed)
             own = parsed.fields if parsed.body is None else {}
             if row.table:
                 self._note_sent(sent.keys() - _PROMPTS, where.rpartition(":")[0])
-            if self._ids is not None:
-                earlier = self._ids.add_default(line) if parsed.id is None else self._ids.add(str(id), line)
-                if earlier is not None:
-                    duplicate = True
-                    # Several files are numbered as one input, so a bare number could be taken for a line of this file.
-                    before = f"line {earlier}" + (f" of the whole input (this is {line})" if line != row.place else "")
-                    raise InputError(_duplicate(str(id), before, default=parsed.id is None))
+            earlier = self._ids.add_default(line) if parsed.id is None else self._ids.add(str(id), line)
+            if earlier is not None:
+                self.duplicates.note(line, earlier)
+                # Several files are numbered as one input, so a bare number could be taken for a line of this file.
+                before = f"line {earlier}" + (f" of the whole input (this is {line})" if line != row.place else "")
+                raise InputError(_duplicate(str(id), before, default=parsed.id is None))
             if self._renderer is not None:
                 sent, columns = render_line(self._renderer, parsed, Split(sent, columns), folder)
         except BrimfulError as error:
-            message = self._told(error, row, own, duplicate)
-            bad = BadLine(sweep.place(line), id, where, message, row.data, duplicate, columns)
+            message = self._told(error, row, own, earlier is not None)
+            bad = BadLine(sweep.place(line), id, where, message, row.data, earlier, columns)
             return [bad, *[None] * (len(sweep) - 1)]
         if sweep:
             self.overridden.update(sent.keys() & sweep.fields)
@@ -238,7 +246,7 @@ class Reader:
                 items.append(Unit(place, str(mine), request, columns=columns, columns_bytes=size, given_id=mine))
             except BrimfulError as error:
                 message = self._told(error, row, own.keys() - combination.keys())
-                items.append(BadLine(place, mine, where, message, row.data, duplicate, columns, bool(sweep)))
+                items.append(BadLine(place, mine, where, message, row.data, None, columns, bool(sweep)))
         first = items[0]
         if len(items) == 1 or not isinstance(first, BadLine):
             return items

@@ -10,6 +10,7 @@ from brimful.errors import InputError
 from brimful.packing.units import Unit
 from brimful.profile import Profile
 from brimful.run.input.field_notes import Carried, UnknownFields
+from brimful.run.input.ids import Duplicates
 from brimful.run.input.line_sets import Ranges
 from brimful.run.input.reader import BadLine, Entry, Reader, ReadOptions
 
@@ -29,8 +30,7 @@ class Survey:
     bad_lines: Ranges = field(default_factory=Ranges)
     faults: list[BadLine] = field(default_factory=list)
     """The first bad lines. A fault of the command's own options, which spoils line after line, is listed once."""
-    duplicates: list[BadLine] = field(default_factory=list)
-    """The first lines whose id was taken."""
+    duplicates: Duplicates = field(default_factory=Duplicates)
     option_faults: dict[str, str] = field(default_factory=dict)
     """Messages of ``faults`` that the command's options are to blame for, by what other lines' messages share."""
     unknown: UnknownFields = field(default_factory=UnknownFields)
@@ -50,10 +50,7 @@ class Survey:
         return self.requests - self.bad
 
     def check(self, strict: bool) -> None:
-        """Raises InputError for duplicate ids, for an input without a good line and, strict, for any bad line."""
-        if self.duplicates:
-            listed = {fault.line: fault for fault in self.faults + self.duplicates[:_SHOWN]}
-            raise InputError(_listed([listed[line] for line in sorted(listed)], self.bad))
+        """Raises InputError for an input without a good line and, strict, for any bad line."""
         if (error := self.unusable()) is not None:
             raise error
         if self.bad and strict:
@@ -91,8 +88,6 @@ class Survey:
         elif fault not in self.option_faults and len(self.option_faults) < _KEPT:
             self.option_faults[fault] = item.message
             self.faults.append(item)
-        if item.duplicate and len(self.duplicates) < _KEPT:
-            self.duplicates.append(item)
 
 
 def survey(
@@ -111,6 +106,7 @@ def survey(
         if strict and found.bad:
             break
     found.at_end, found.notes, found.overridden = reader.at_end, reader.new_notes(), reader.overridden
+    found.duplicates = reader.duplicates
     return found
 
 

@@ -13,6 +13,7 @@ from brimful.config import Settings
 from brimful.errors import BrimfulError, UsageError
 from brimful.packing.units import Unit
 from brimful.profile import Profile, get_profile
+from brimful.run.input.ids import Duplicates
 from brimful.run.input.reader import Reader, ReadOptions
 from brimful.run.input.recorded import from_record
 from brimful.run.input.sources import Source
@@ -82,7 +83,7 @@ class Prompts:
             data = lines.read_bytes()
             digests.frombytes(data[: len(data) // 4 * 4])
         changed = end = 0
-        for entry in Reader(options, profile, ids=False).entries():
+        for entry in Reader(options, profile, duplicates=Duplicates()).entries():
             known = digests[entry.line - 1] if entry.line <= len(digests) else 0
             changed += known not in (0, entry.digest)
             if isinstance(entry.item, Unit) and known in (0, entry.digest):
