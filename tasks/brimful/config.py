@@ -21,7 +21,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from brimful.credentials import DOTENV, checked_url, first_set, is_set, key_file, read_key
 from brimful.errors import SettingError
 from brimful.limits import default_guard_s
-from brimful.names import MOST_WEIGHT, Workload
+from brimful.names import MOST_WEIGHT, LogLevel, Workload
 from brimful.profile import DEFAULT_PROVIDER, Profile, ProviderChoice, choose_provider, load_prices, profile_in_use
 from brimful.redis_address import with_tls_files
 from brimful.setting_faults import FORMER_NAMES, OTHER_VARIABLES, fault_text, former_values, variable
@@ -133,7 +133,7 @@ class Settings(BaseSettings):
     """Seconds for which Redis keeps a single request's result and its idempotency key. The workers' setting counts."""
     run_expires_s: int = Field(604_800, ge=60)
     """Seconds for which Redis keeps a run's completions that nobody collects. The workers' setting counts."""
-    log_level: str = "INFO"
+    log_level: LogLevel = LogLevel.INFO
     """Level of a worker's log: DEBUG, INFO, WARNING or ERROR."""
     state_dir: Path | None = None
     """Where the embedded Valkey keeps its data. Default: $XDG_STATE_HOME/brimful."""
@@ -186,14 +186,14 @@ class Settings(BaseSettings):
             raise ValueError(str(error).removeprefix("BRIMFUL_REDIS_URL: ")) from None
 
     @classmethod
-    def load(cls, **flags: Any) -> Settings:
-        """``flags`` are fields (None = not given). Raises SettingError naming the variable."""
+    def load(cls, *, typed: bool = False, **flags: Any) -> Settings:
+        """``flags`` are fields (None = not given). Raises SettingError naming the variable; the option if ``typed``."""
         try:
             given = {name: value for name, value in flags.items() if value is not None}
             return cls(**former_values(given, {**dotenv_values(DOTENV), **os.environ}), **given)
         except ValidationError as error:
-            faults = "; ".join(map(fault_text, error.errors(include_url=False)))
-            raise SettingError(faults) from None
+            options = given if typed else ()
+            raise SettingError("; ".join(fault_text(fault, options) for fault in error.errors())) from None
 
     @classmethod
     def unknown_variables(cls) -> list[tuple[str, str]]:

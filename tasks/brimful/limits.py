@@ -29,6 +29,7 @@ SETTABLE = {
 Fields keep their first names, which every version reads.
 """
 _LEAST: dict[str, float] = {"slots": 1, "window_s": 0.001, "lease_s": 0.5}
+_MOST = 1e12
 
 
 def default_guard_s(window_s: float) -> float:
@@ -72,11 +73,16 @@ def limits_to_redis(limits: Mapping[str, float]) -> dict[str, int]:
     return {SETTABLE[name]: stored(name, value) for name, value in limits.items()}
 
 
+def out_of_range(name: str, value: float) -> str | None:
+    """What is wrong with a limit's value; None if it may be set."""
+    least = _LEAST.get(name, 0)
+    return None if least <= value < _MOST else f"must be a number of at least {least:g}, and below {_MOST:g}"
+
+
 def stored(name: str, value: float) -> int:
     """One limit as Redis stores it. Raises UsageError if it is out of range."""
-    least = _LEAST.get(name, 0)
-    if not least <= value < 1e12:
-        raise UsageError(f"{name} = {value:g}: must be at least {least:g}")
+    if (fault := out_of_range(name, value)) is not None:
+        raise UsageError(f"{name} = {value:g}: {fault}")
     return round(value * 1000) if name.endswith("_s") else int(value)
 
 

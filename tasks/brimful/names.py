@@ -49,6 +49,21 @@ def plain_queue(queue: str) -> str:
     return queue.rpartition(".")[2]
 
 
+class LogLevel(StrEnum):
+    """Of a worker's log, in upper or lower case."""
+
+    DEBUG = "DEBUG"
+    INFO = "INFO"
+    WARNING = "WARNING"
+    ERROR = "ERROR"
+    CRITICAL = "CRITICAL"
+
+    @classmethod
+    def _missing_(cls, value: object) -> LogLevel | None:
+        upper = str(value).upper()
+        return cls(upper) if upper in cls.__members__ else None
+
+
 class Mode(StrEnum):
     """The endpoint of a request."""
 

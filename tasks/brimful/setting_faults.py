@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 log = logging.getLogger(__name__)
@@ -30,9 +30,13 @@ _BOUNDS = {
 _SHOWN = 40
 
 
-def fault_text(fault: Any) -> str:
-    """A message for an error of pydantic. It shows the value only of numbers and booleans: others may be secret."""
-    name = variable("_".join(map(str, fault["loc"])))
+def fault_text(fault: Any, options: Container[str] = ()) -> str:
+    """A message for an error of pydantic. It shows the value only of numbers and booleans: others may be secret.
+
+    ``options``: the settings that were given as options of the command, which are named as they were typed.
+    """
+    setting = "_".join(map(str, fault["loc"]))
+    name = option(setting) if setting in options else variable(setting)
     kind = str(fault["type"])
     if kind in _BOUNDS:
         bound, words = _BOUNDS[kind]
@@ -46,6 +50,11 @@ def fault_text(fault: Any) -> str:
 def variable(setting: str) -> str:
     """The environment variable of a field of Settings."""
     return f"BRIMFUL_{setting.upper()}"
+
+
+def option(setting: str) -> str:
+    """The command-line option of a setting or a limit; durations lose their ``_s``."""
+    return f"--{setting.removesuffix('_s').replace('_', '-')}"
 
 
 _noted: set[str] = set()

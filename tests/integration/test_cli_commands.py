@@ -52,7 +52,7 @@ def test_a_closed_pipe_is_no_error_message(two_keys: str, arguments: tuple[str, 
 def test_doctor_continues_without_a_provider(valkey: Valkey) -> None:
     done = brimful("doctor", BRIMFUL_REDIS_URL=valkey.url, BRIMFUL_PROVIDER="foo", BRIMFUL_SLOT="3")
     assert done.returncode == ExitCode.USAGE
-    assert "fail  provider: unknown provider 'foo'" in done.stdout
+    assert "fail  provider: unknown provider 'foo' (--provider, BRIMFUL_PROVIDER)" in done.stdout
     assert "BRIMFUL_SLOT is set, but there is no such setting\n      → did you mean BRIMFUL_SLOTS?" in done.stdout
     assert "ok    Redis" in done.stdout
     assert "workers: none answers" in done.stdout

@@ -10,7 +10,7 @@ from typing import Any
 
 from brimful.config import Settings
 from brimful.errors import ExitCode, SettingError
-from brimful.names import APP, QUEUES, of_fleet, plain_queue
+from brimful.names import APP, QUEUES, LogLevel, of_fleet, plain_queue
 from brimful.state.fleets import take_fleet_over
 from brimful.state.redis_url import required
 
@@ -20,7 +20,7 @@ def run_worker(
     concurrency: int | None = None,
     queues: str | None = None,
     name: str | None = None,
-    log_level: str | None = None,
+    log_level: LogLevel | None = None,
     take_over: bool = False,
 ) -> int:
     """Returns the exit code when the worker ends. Raises SettingError before anything has started.
@@ -28,7 +28,7 @@ def run_worker(
     ``queues`` is a comma-separated list; ``name`` is NAME or NAME@HOST. ``take_over``: make the fleet this key's first;
     raises RedisUnreachable.
     """
-    settings = Settings.load(concurrency=concurrency, log_level=log_level)
+    settings = Settings.load(typed=True, concurrency=concurrency, log_level=log_level)
     os.environ["BRIMFUL_CONCURRENCY"] = str(settings.concurrency)  # the worker's parts load their settings again
     required(settings.redis_url)
     _ = settings.api_base, settings.key_tag  # raise SettingError if they are not set
@@ -43,7 +43,7 @@ def run_worker(
             *("-n", node if "@" in node else f"{node}@%h"),
             *("-c", str(settings.concurrency)),
             *("-Q", ",".join(of_fleet(settings.fleet, queue) for queue in wanted)),
-            *("-l", settings.log_level.upper()),
+            *("-l", settings.log_level),
             "--without-gossip",  # no worker uses the events of the others
         ]
     )

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import sys
 
-from brimful.runtime import interrupt
+from brimful.runtime import encoding, interrupt
 
 
 def main() -> None:
     """The console script. Exits with the codes of :class:`brimful.errors.ExitCode`."""
     interrupt.take()
+    encoding.use_plain_text()
     from brimful.cli import commands
 
     sys.exit(commands.run_command(sys.argv[1:]))

@@ -17,17 +17,17 @@ from brimful import __version__
 from brimful.cli.style import say
 
 COMMANDS = {
-    "run": "sample a file",
-    "validate": "show what sampling a file takes (a dry run)",
-    "report": "make an HTML page of a run",
-    "status": "show what the fleet is doing",
-    "up": "run a whole fleet on this machine",
-    "worker": "run one worker process",
-    "limits": "show or change the limits in force",
-    "runs": "list or delete what runs have left in Redis",
-    "serve": "serve OpenAI's API within the key's limits",
-    "gateway": "run the mock gateway",
-    "doctor": "find what is wrong, and what to do about it",
+    "run": "Sample a file of prompts.",
+    "validate": "Show what sampling a file takes (a dry run).",
+    "report": "Make an HTML page of a run.",
+    "status": "Show what the fleet is doing.",
+    "up": "Run a whole fleet on this machine.",
+    "worker": "Run one worker process.",
+    "limits": "Show or change the limits in force.",
+    "runs": "List or delete what runs have left in Redis.",
+    "serve": "Serve OpenAI's API within the key's limits.",
+    "gateway": "Run the mock gateway.",
+    "doctor": "Find what is wrong, and what to do about it.",
 }
 """Command → what it does. Its module ``brimful.cli.<command>`` has a function, or a Typer app, of the same name."""
 
@@ -86,7 +86,7 @@ class _LazyGroup(TyperGroup):
             return None
         found = getattr(importlib.import_module(f"brimful.cli.{cmd_name}"), cmd_name)
         if not isinstance(found, typer.Typer):
-            function, found = found, typer.Typer(**_STYLE)
+            function, found = found, typer.Typer(add_completion=False, **_STYLE)
             found.command()(function)
         _check_once(found)
         command = get_command(found)
@@ -94,7 +94,7 @@ class _LazyGroup(TyperGroup):
         return command
 
 
-_STYLE: dict[str, Any] = {"add_completion": False, "pretty_exceptions_enable": False, "rich_markup_mode": None}
+_STYLE: dict[str, Any] = {"pretty_exceptions_enable": False, "rich_markup_mode": None}
 app = typer.Typer(
     cls=_LazyGroup,
     no_args_is_help=True,
@@ -144,7 +144,9 @@ def run_command(arguments: list[str]) -> int:
         return int(ExitCode.INTERNAL)
     except Exception as error:
         if hasattr(error, "show") and hasattr(error, "format_message"):  # click's: a bad option
-            error.show()
+            wrong: Any = error
+            wrong.message = str(wrong.message).replace("Value error, ", "")  # pydantic's, where a choice is unknown
+            wrong.show()
             return int(ExitCode.USAGE)
         if os.environ.get("BRIMFUL_DEBUG"):
             import traceback

@@ -29,8 +29,13 @@ _COLOURS = {Level.OK: "green", Level.NOTE: "blue", Level.WARN: "yellow", Level.F
 
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of lines.")] = False,
-    flower: Annotated[str | None, typer.Option(help="Flower's URL; default by BRIMFUL_FLOWER_PORT, if set.")] = None,
-    prometheus: Annotated[str | None, typer.Option(help="Prometheus's URL: look at its targets and rules too.")] = None,
+    flower: Annotated[
+        str | None, typer.Option(help="Flower's URL. Default: by BRIMFUL_FLOWER_PORT, if that is set.")
+    ] = None,
+    prometheus: Annotated[
+        str | None,
+        typer.Option(help="Prometheus's URL, to look at its targets and rules too. Default: it is left out."),
+    ] = None,
 ) -> None:
     """Check everything that a fleet needs, and say what to do about what is wrong. Exits 2 if something will not work.
 

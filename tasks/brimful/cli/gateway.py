@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from brimful.runtime.extras import worker_module
+
+# As in the options of the mock gateway, which the plain install does not hold.
+RetryAfter = Literal["seconds", "fraction", "ms", "date", "none"]
+Disconnect = Literal["free", "finish"]
+Usage = Literal["true", "missing", "zero", "one_choice"]
+Reasoning = Literal["none", "reasoning", "reasoning_content"]
+Text = Literal["english", "unicode"]
 
 
 def gateway(
@@ -33,29 +40,29 @@ def gateway(
         float, typer.Option(min=0.0, max=2.0, help="Heavy tail of the latency; at 0.5, 1 % take over 10 times as long.")
     ] = 0.0,
     faults: Annotated[
-        str, typer.Option(help='Faults, such as "500:0.05,502html:0.03,reset:x2"; "list" lists them.')
+        str, typer.Option(help='Faults, such as "500:0.05,502html:0.03,reset:x2"; "list" lists them. Default: none.')
     ] = "",
     seed: Annotated[int, typer.Option(help="Seed of the random faults, jitter and tail.")] = 0,
-    budget: Annotated[int | None, typer.Option(min=0, help="Tokens that the key has; default: unlimited.")] = None,
-    budget_status: Annotated[int, typer.Option(min=400, max=499, help="Status when the budget is used up.")] = 402,
-    retry_after: Annotated[
-        str, typer.Option(help="Form of Retry-After: seconds, fraction, ms, date or none.")
-    ] = "seconds",
+    budget: Annotated[int | None, typer.Option(min=0, help="Tokens that the key has. Default: unlimited.")] = None,
+    budget_status: Annotated[int, typer.Option(min=400, max=499, help="HTTP status when the budget is used up.")] = 402,
+    retry_after: Annotated[RetryAfter, typer.Option(help="Form of the Retry-After of a 429.")] = "seconds",
     models: Annotated[
         str, typer.Option(help="Known models, comma-separated; * accepts every model.")
     ] = "llama-8b,llama-70b,gpt-5.5",
     disconnect: Annotated[
-        str, typer.Option(help="When a client disconnects: free its slot, or finish its request first.")
+        Disconnect, typer.Option(help="When a client disconnects: free its slot, or finish its request first.")
     ] = "free",
     shared_tokens_per_s: Annotated[
         float | None,
-        typer.Option("--shared-throughput", min=0.001, help="Tokens a second that all requests share, as on one GPU."),
+        typer.Option(
+            "--shared-throughput",
+            min=0.001,
+            help="Tokens a second that all requests share, as on one GPU. Default: none, each has its own time.",
+        ),
     ] = None,
-    usage: Annotated[str, typer.Option(help="The usage in answers: true, missing, zero or one_choice.")] = "true",
-    reasoning: Annotated[
-        str, typer.Option(help="Field of the reasoning in chat messages: none, reasoning or reasoning_content.")
-    ] = "none",
-    text: Annotated[str, typer.Option(help="Generated text: english, or unicode (unusual characters).")] = "english",
+    usage: Annotated[Usage, typer.Option(help="The usage that answers state.")] = "true",
+    reasoning: Annotated[Reasoning, typer.Option(help="The field of chat messages that holds reasoning.")] = "none",
+    text: Annotated[Text, typer.Option(help="The generated text; unicode has unusual characters.")] = "english",
 ) -> None:
     """Run the mock gateway until Ctrl-C. It prints its URL as the only line on stdout.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Annotated
 
 import redis
@@ -12,7 +12,8 @@ import typer
 from brimful.cli.style import say
 from brimful.config import Settings
 from brimful.errors import UsageError
-from brimful.limits import SETTABLE
+from brimful.limits import SETTABLE, out_of_range
+from brimful.setting_faults import option
 from brimful.state.probes import connect, unreachable
 from brimful.state.status import Status, read_status, set_limits
 from brimful.state.target import find_redis, find_tag
@@ -29,9 +30,13 @@ _NO_LIMIT = ("starts", "tokens", "budget", "circuit_breaker")
 """Limits that 0 switches off."""
 
 _Tag = Annotated[
-    str | None, typer.Option(help="The API key, where several share a Redis: its tag or the beginning of it.")
+    str | None,
+    typer.Option(
+        help="The API key, where several share a Redis: its tag or its beginning. Default: the only one, or your own."
+    ),
 ]
 _Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+_UNCHANGED = "Default: unchanged."
 _Former = typer.Option(hidden=True)
 _FORMER = {"age": "starvation_s", "breaker": "circuit_breaker", "ramp": "slow_start_s"}
 """Options that have been renamed, and the limits that they set."""
@@ -51,35 +56,47 @@ def limits_show(tag: _Tag = None, as_json: _Json = False) -> None:
 
 @limits.command("set")
 def limits_set(
-    slots: Annotated[int | None, typer.Option(help="Requests active at the same time.")] = None,
-    starts: Annotated[int | None, typer.Option(help="Starts in any window; 0 = no such limit.")] = None,
-    window_s: Annotated[float | None, typer.Option("--window", help="Length of the window in seconds.")] = None,
+    slots: Annotated[int | None, typer.Option(help=f"Requests active at the same time. {_UNCHANGED}")] = None,
+    starts: Annotated[int | None, typer.Option(help=f"Starts in any window; 0 = no such limit. {_UNCHANGED}")] = None,
+    window_s: Annotated[
+        float | None, typer.Option("--window", help=f"Length of the window in seconds. {_UNCHANGED}")
+    ] = None,
     guard_s: Annotated[
         float | None,
-        typer.Option("--guard", help="Seconds by which the window is widened. Default: 0.2 s + 1 % of it."),
+        typer.Option("--guard", help="Seconds by which the window is widened. Default: 0.2 s + 1 % of the window."),
     ] = None,
-    tokens: Annotated[int | None, typer.Option(help="Tokens in any window; 0 = no such limit.")] = None,
-    budget: Annotated[int | None, typer.Option(help="Tokens in total; 0 = no such limit.")] = None,
-    reserve_slots: Annotated[int | None, typer.Option(help="Slots that batch leaves to interactive.")] = None,
-    reserve_starts: Annotated[int | None, typer.Option(help="Starts that batch leaves to interactive.")] = None,
+    tokens: Annotated[int | None, typer.Option(help=f"Tokens in any window; 0 = no such limit. {_UNCHANGED}")] = None,
+    budget: Annotated[int | None, typer.Option(help=f"Tokens in total; 0 = no such limit. {_UNCHANGED}")] = None,
+    reserve_slots: Annotated[
+        int | None, typer.Option(help=f"Slots that batch leaves to interactive. {_UNCHANGED}")
+    ] = None,
+    reserve_starts: Annotated[
+        int | None, typer.Option(help=f"Starts that batch leaves to interactive. {_UNCHANGED}")
+    ] = None,
     starvation_s: Annotated[
         float | None,
-        typer.Option("--starvation", help="Seconds after which a waiting batch request takes turns with interactive."),
+        typer.Option(
+            "--starvation",
+            help=f"Seconds after which a waiting batch request takes turns with interactive ones. {_UNCHANGED}",
+        ),
     ] = None,
     lease_s: Annotated[
-        float | None, typer.Option("--lease", help="Seconds of silence after which a process loses its slots.")
+        float | None,
+        typer.Option("--lease", help=f"Seconds of silence after which a process loses its slots. {_UNCHANGED}"),
     ] = None,
     circuit_breaker: Annotated[
-        int | None, typer.Option(help="Consecutive failures that open the circuit breaker; 0 = never.")
+        int | None,
+        typer.Option(help=f"Consecutive failures that open the circuit breaker; 0 = never. {_UNCHANGED}"),
     ] = None,
     slow_start_s: Annotated[
-        float | None, typer.Option("--slow-start", help="Seconds over which the slots are filled again after a pause.")
+        float | None,
+        typer.Option("--slow-start", help=f"Seconds over which the slots are filled again after a pause. {_UNCHANGED}"),
     ] = None,
     age: Annotated[float | None, _Former] = None,
     breaker: Annotated[int | None, _Former] = None,
     ramp: Annotated[float | None, _Former] = None,
     reset: Annotated[
-        bool, typer.Option("--reset", help="First return to the defaults, those that the workers brought.")
+        bool, typer.Option("--reset", help="First return to the defaults, which are those that the workers brought.")
     ] = False,
     tag: _Tag = None,
     as_json: _Json = False,
@@ -88,9 +105,12 @@ def limits_set(
     options = dict(locals())  # named as the limits
     for former, name in _FORMER.items():
         if options[former] is not None:
-            say(f"--{former} is now called --{name.removesuffix('_s').replace('_', '-')}")
+            say(f"--{former} is now called {option(name)}")
             options[name] = options[former] if options[name] is None else options[name]
     given: dict[str, float] = {name: options[name] for name in SETTABLE if options[name] is not None}
+    for name, value in given.items():
+        if (fault := out_of_range(name, value)) is not None:
+            raise UsageError(f"{option(name)} {value:g}: {fault}")
     if not given and not reset:
         raise UsageError("nothing to set: for instance `brimful limits set --slots 8 --starts 300`, or --reset")
     target = find_redis(settings := Settings.load())
@@ -98,7 +118,7 @@ def limits_set(
         try:
             which = find_tag(target, client, settings, tag)
             before = read_status(client, which)
-            _check_reserves({**(before.brought if reset else before.limits), **given})
+            _check_reserves({**(before.brought if reset else before.limits), **given}, given)
             set_limits(client, which, **{**(dict.fromkeys(SETTABLE) if reset else {}), **given})
             status = read_status(client, which)
         except (redis.RedisError, OSError) as error:
@@ -108,14 +128,18 @@ def limits_set(
     _show(status, as_json)
 
 
-def _check_reserves(limits: Mapping[str, float]) -> None:
-    """Raises UsageError if a reserve leaves nothing to batch."""
+def _check_reserves(limits: Mapping[str, float], given: Container[str]) -> None:
+    """Raises UsageError if a reserve leaves nothing to batch, naming the option that was given."""
     for name in ("slots", "starts"):
         most, reserve = limits.get(name) or 0, limits.get(f"reserve_{name}") or 0
         if most and reserve >= most:
+            if name in given and f"reserve_{name}" not in given:
+                raise UsageError(
+                    f"--{name} {most:g}: the reserve of {reserve:g} leaves none to batch; "
+                    f"it must be below, lower it with --reserve-{name}"
+                )
             raise UsageError(
-                f"--reserve-{name}: a reserve of {reserve:g} of the {most:g} {name} leaves none to batch; "
-                f"it must be below {most:g}"
+                f"--reserve-{name} {reserve:g}: leaves none of the {most:g} {name} to batch; it must be below {most:g}"
             )
 
 

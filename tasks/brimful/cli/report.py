@@ -15,7 +15,7 @@ from brimful.runtime.interrupt import unwinding
 def report(
     output: Annotated[Path, typer.Argument(metavar="OUT", help="The output of a run, as given with -o.")],
     page: Annotated[
-        Path | None, typer.Option("--page", "-p", help="Where to write the page; default OUT.report.html.")
+        Path | None, typer.Option("--page", "-p", help="The file for the page. Default: OUT.report.html.")
     ] = None,
     diff: Annotated[
         Path | None,

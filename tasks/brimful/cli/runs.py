@@ -47,9 +47,9 @@ def runs_list(as_json: Annotated[bool, typer.Option("--json", help="Print one JS
 @runs.command("purge")
 def runs_purge(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="RUN…", help="As `brimful runs list` shows them.")
+        list[str] | None, typer.Argument(metavar="RUN", help="The runs, as `brimful runs list` shows them.")
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All runs of this fleet.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Delete all runs of this fleet.")] = False,
 ) -> None:
     """Delete all that a run has in Redis: its queued prompts, uncollected completions and its ledger.
 

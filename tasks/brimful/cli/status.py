@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
 import time
 from typing import Annotated, Any
 
@@ -37,7 +36,9 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON objects, one a line.")] = False,
     tag: Annotated[
         str | None,
-        typer.Option(help="The API key, where several share a Redis: its tag or the beginning of it. Default: all."),
+        typer.Option(
+            help="The API key, where several share a Redis: its tag or the beginning of it. Default: all of them."
+        ),
     ] = None,
 ) -> None:
     """Show slots, starts in the window, pauses, waiting requests, queues and workers.
@@ -161,5 +162,4 @@ def _bar(name: str, used: int, most: int | None, more: str = "") -> str:
     if not most:
         return f"{name:10} {used} (no limit)"
     full = min(_BAR, round(_BAR * used / most))
-    mark, space = ("█", "░") if (sys.stdout.encoding or "").lower().startswith("utf") else ("#", ".")
-    return f"{name:10} {mark * full}{space * (_BAR - full)} {used}/{most}{more}"
+    return f"{name:10} {'█' * full}{'░' * (_BAR - full)} {used}/{most}{more}"

@@ -25,9 +25,12 @@ _AWAY = "Waiting until it answers; Ctrl-C ends the wait"
 
 
 def up(
-    workers: Annotated[int | None, typer.Option(min=1, help="Worker processes; default BRIMFUL_WORKERS.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Worker processes. Default: BRIMFUL_WORKERS, else 4.")
+    ] = None,
     flower_port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Flower's port; 0 takes a free one.")
+        int | None,
+        typer.Option(min=0, max=65535, help="Flower's port; 0 takes a free one. Default: BRIMFUL_FLOWER_PORT, else 0."),
     ] = None,
     serve_port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="Run a front door, on this port; 0 takes a free one.")
@@ -36,14 +39,16 @@ def up(
     take_over: Annotated[
         bool, typer.Option("--take-over", help="Take the fleet at BRIMFUL_REDIS_URL over from another API key.")
     ] = False,
-    rehearse: Annotated[bool, typer.Option("--rehearse", help="Use a mock gateway; needs no key.")] = False,
+    rehearse: Annotated[
+        bool, typer.Option("--rehearse", help="Use a mock gateway in place of the provider; needs no key.")
+    ] = False,
 ) -> None:
     """Run a whole fleet until Ctrl-C: Redis (unless BRIMFUL_REDIS_URL is set), worker processes and Flower.
 
     Ctrl-C lets the requests on the wire finish; a second Ctrl-C abandons them. Either way no process is left running.
     While the Redis at BRIMFUL_REDIS_URL does not answer, it says so and waits.
     """
-    settings = Settings.load(workers=workers, flower_port=flower_port)
+    settings = Settings.load(typed=True, workers=workers, flower_port=flower_port)
     own_redis = settings.redis_url is None or rehearse
     if port and not own_redis:
         raise UsageError("--port is for the embedded Valkey, but BRIMFUL_REDIS_URL is set: use one of the two")

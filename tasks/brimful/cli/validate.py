@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from brimful.cli import run as shared
+from brimful.cli.options import reading as shared
 from brimful.cli.style import say
+from brimful.run.input.formats import InputFormat
 
 if TYPE_CHECKING:
     from brimful.run.validate import Validation
 
 
 def validate(
-    inputs: Annotated[list[str], typer.Argument(metavar="INPUT…", help="As for run; - is stdin.")],
+    inputs: Annotated[list[str], typer.Argument(metavar="INPUT", help="Files as for `brimful run`; - is stdin.")],
     model: shared.Model = None,
     n: shared.N = None,
     max_tokens: shared.MaxTokens = None,
@@ -32,15 +33,17 @@ def validate(
     chat: shared.Chat = False,
     job: shared.Job = False,
     pack: shared.Pack = "auto",
-    input_format: shared.InputFormat = "auto",
+    input_format: shared.Input = InputFormat.AUTO,
     prompt_column: shared.PromptColumn = None,
     id_column: shared.IdColumn = None,
     no_header: shared.NoHeader = False,
     limit: shared.Limit = None,
     strict: shared.Strict = False,
     provider: shared.Provider = None,
-    latency: Annotated[float | None, typer.Option(help="Seconds that one request takes, for the estimate.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    latency: Annotated[
+        float | None, typer.Option(min=0.001, help="Seconds that one API call takes, for the estimate. Default: 1.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object in place of the table.")] = False,
 ) -> None:
     """Read an input as run would and show what sampling it takes. Nothing is sampled, and no key is needed.
 
@@ -54,7 +57,7 @@ def validate(
     from brimful.run.validate import validate as examine
 
     options = shared.read_options(given)
-    settings = Settings.load(provider=provider)
+    settings = Settings.load(typed=True, provider=provider)
     found = examine(options, settings.profile, pack=parse_pack(pack), latency_s=latency, strict=strict)
     if as_json:
         print(json.dumps(found.as_json()))

@@ -6,24 +6,34 @@ from typing import Annotated
 
 import typer
 
-from brimful.names import QUEUES
+from brimful.names import QUEUES, LogLevel
 from brimful.runtime.extras import worker_module
 
 
 def worker(
     concurrency: Annotated[
-        int | None, typer.Option("--concurrency", "-c", min=1, help="Tasks run at once; default BRIMFUL_CONCURRENCY.")
+        int | None,
+        typer.Option(
+            "--concurrency", "-c", min=1, help="Tasks that it runs at once. Default: BRIMFUL_CONCURRENCY, else 64."
+        ),
     ] = None,
     queues: Annotated[
         str | None,
-        typer.Option("--queues", "-Q", help=f"Comma-separated, most urgent first; default {','.join(QUEUES)}."),
+        typer.Option(
+            "--queues",
+            "-Q",
+            help=f"Queues to consume, comma-separated, most urgent first. Default: {','.join(QUEUES)}.",
+        ),
     ] = None,
     name: Annotated[
-        str | None, typer.Option("--name", "-n", help="The node name, unique in the fleet: NAME or NAME@HOST.")
+        str | None,
+        typer.Option(
+            "--name", "-n", help="The node name, unique in the fleet: NAME or NAME@HOST. Default: worker-PID@HOST."
+        ),
     ] = None,
     log_level: Annotated[
-        str | None,
-        typer.Option("--log-level", "-l", help="DEBUG, INFO, WARNING or ERROR; default BRIMFUL_LOG_LEVEL."),
+        LogLevel | None,
+        typer.Option("--log-level", "-l", case_sensitive=False, help="Default: BRIMFUL_LOG_LEVEL, else INFO."),
     ] = None,
     take_over: Annotated[
         bool, typer.Option("--take-over", help="Take the fleet and its queued tasks over from another API key.")

@@ -154,6 +154,7 @@ def get_profile(name: str, extra: Path | None = None) -> Profile:
     if name not in profiles:
         known = ", ".join(sorted(profiles))
         raise SettingError(
-            f"unknown provider {name!r}: known are {known}; BRIMFUL_PROFILES can name a TOML file with others"
+            f"unknown provider {name!r} (--provider, BRIMFUL_PROVIDER): known are {known}; BRIMFUL_PROFILES can name a "
+            "TOML file with others"
         )
     return profiles[name]
