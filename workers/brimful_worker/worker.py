@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 from collections.abc import Coroutine
 from concurrent.futures import Future
 from contextlib import AsyncExitStack
 from typing import Any
 
 from celery import Task, current_task
+from celery.apps import worker as celery_worker
 from celery.exceptions import Ignore, Reject
-from celery.signals import worker_ready
 
 from brimful.config import Settings
 from brimful.dispatch.ledger import CLAIM_TTL_S
@@ -130,14 +129,20 @@ def assemble(node: str) -> WorkerPort:
     settings = Settings.load()
     port = WorkerPort(settings, node)
     open_metrics(settings)
-    if settings.api_key_file is not None and not sys.stdout.isatty():
-
-        def on_ready(**_: Any) -> None:
-            """Instead of Celery's handler, which restarts a worker that is not on a terminal."""
-            signal.signal(signal.SIGHUP, lambda *_: port.look_at_key())
-
-        worker_ready.connect(on_ready, weak=False)
+    _take_hangups(port, settings)
     return port
+
+
+def _take_hangups(port: WorkerPort, settings: Settings) -> None:
+    """Replace Celery's SIGHUP handler, which restarts a worker that is not on a terminal, where another is wanted."""
+    handler: Any
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        handler = signal.SIG_IGN  # as nohup wants it
+    elif settings.api_key_file is not None:
+        handler = lambda *_: port.look_at_key()  # noqa: E731
+    else:
+        return
+    celery_worker.install_worker_restart_handler = lambda *_, **__: signal.signal(signal.SIGHUP, handler)
 
 
 def _workload_of_queue() -> str:

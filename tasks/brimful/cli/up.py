@@ -14,7 +14,7 @@ import typer
 from brimful.config import Settings
 from brimful.errors import RedisUnreachable, RedisUnusable, UsageError
 from brimful.runtime.extras import LocalFleet, local_fleet
-from brimful.runtime.interrupt import KeyPresses
+from brimful.runtime.interrupt import KeyPresses, stop_signals
 from brimful.state.fleets import take_fleet_over
 from brimful.state.probes import connect, unreachable
 from brimful.state.redis_retry import REDIS_ERRORS
@@ -83,7 +83,7 @@ def up(
 
 
 class _StopSignal:
-    """The first SIGINT, SIGTERM or SIGHUP sets ``asked``; the next one raises KeyboardInterrupt.
+    """The first of :func:`stop_signals` sets ``asked``; the next one raises KeyboardInterrupt.
 
     The handler wakes ``wait`` by a pipe. A threading.Event would not do: its lock is held while a handler may run.
     """
@@ -100,7 +100,7 @@ class _StopSignal:
         return self.asked
 
     def __enter__(self) -> _StopSignal:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in stop_signals():
             self._before[number] = signal.signal(number, self._on_signal)
         return self
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from brimful.errors import ExitCode
-from brimful.runtime.interrupt import KeyPresses
+from brimful.runtime.interrupt import KeyPresses, stop_signals
 
 LAST_RESORT_S = 2.0
 
@@ -19,7 +19,7 @@ class Signals:
     """A context manager around the event loop's life; :meth:`attach` names the loop.
 
     Takes SIGINT even if it is ignored, as in a script's background jobs: ``kill -INT`` should end these too. An ignored
-    SIGHUP stays ignored, as nohup wants it.
+    SIGHUP stays ignored.
     """
 
     def __init__(self, on_signal: Callable[[], None], on_last_resort: Callable[[], None]) -> None:
@@ -37,9 +37,8 @@ class Signals:
             loop.call_soon(self._on_signal)
 
     def __enter__(self) -> Signals:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
-                self._before[number] = signal.signal(number, self._on_press)
+        for number in stop_signals():
+            self._before[number] = signal.signal(number, self._on_press)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -28,6 +28,12 @@ def take() -> None:
     atexit.register(_ignore)
 
 
+def stop_signals() -> list[signal.Signals]:
+    """The signals that end a command: SIGINT and SIGTERM, and SIGHUP unless it is ignored, as nohup wants it."""
+    hangup = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
+    return [signal.SIGINT, signal.SIGTERM, *hangup]
+
+
 @contextmanager
 def unwinding() -> Iterator[None]:
     """Ctrl-C raises KeyboardInterrupt in this block, so that it can clean up."""
