@@ -23,7 +23,7 @@ from brimful.run.output.convert import convert
 from brimful.run.output.done_index import DoneIndex
 from brimful.run.output.errors_file import ErrorsFile
 from brimful.run.output.jsonl import RecordFile, mend, scan
-from brimful.run.output.paths import Order, OutputFormat, RunPaths
+from brimful.run.output.paths import Order, OutputFormat, RunPaths, naming_place
 from brimful.run.output.sidecar import Sidecar
 from brimful.run.output.tables.parquet_file import check_parquet
 
@@ -39,6 +39,11 @@ class RunFiles:
         """Raises UsageError and InputError naming what is wrong, where, and the way out."""
         self._read = options.read
         self.paths = paths = RunPaths(Path(options.output), options.form)
+        with naming_place(paths.output):
+            self._open(options, profile)
+
+    def _open(self, options: RunOptions, profile: Profile) -> None:
+        paths = self.paths
         paths.check([source.path for source in options.read.sources])
         if paths.table and options.form is not OutputFormat.ROLLOUTS:
             raise UsageError(
@@ -180,8 +185,9 @@ class RunFiles:
         self.sidecar.limits = {"slots": profile.slots, "starts": profile.starts, "window_s": profile.window_s}
         self.sidecar.tries.append({"started": round(time.time(), 3), "read": as_record(self._read)})
         if self.discard_failures:
-            self.errors.discard()
-            self.rejections.discard()
+            with naming_place(self.paths.output):
+                self.errors.discard()
+                self.rejections.discard()
         self.digests.store()
         self.sidecar.store(self.paths.sidecar)
 
@@ -227,10 +233,12 @@ class RunFiles:
         self.sink.close()
         if self.kept is not None:
             return
-        self.errors.load(self.done)
+        with naming_place(paths.output):
+            self.errors.load(self.done)
         if (in_order or paths.converted) and paths.rollouts.exists() and paths.rollouts.stat().st_size > _LARGE:
             say(f"writing {paths.output}")
-        convert(paths, input_order=in_order)
+        with naming_place(paths.output):
+            convert(paths, input_order=in_order)
 
     def end(self, summary: Summary, *, failed: bool) -> None:
         """Write the summary to the sidecar. Raises FleetError, unless the try has ``failed``: of the same full disk."""

@@ -38,12 +38,15 @@ class LineDigests:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             try:
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            except BlockingIOError:
                 os.close(self._fd)
                 raise UsageError(
                     f"another run is writing {str(path).removesuffix('.run.lines')}: "
                     "wait for it, or name another output"
                 ) from None
+            except OSError:  # a file system without locks
+                os.close(self._fd)
+                raise
             try:
                 if os.path.samestat(os.fstat(self._fd), path.stat()):
                     break

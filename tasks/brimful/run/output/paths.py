@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from brimful.errors import UsageError
+from brimful.errors import FleetError, UsageError
 
 _LINES = ("", ".jsonl", ".ndjson", ".jsonlines", ".json", ".txt", ".out")
 """Suffixes under which JSON lines are written."""
@@ -102,12 +105,14 @@ class RunPaths:
         return list(dict.fromkeys([*results, *kept, self.sidecar, self.lines]))
 
     def check(self, inputs: list[str]) -> None:
-        """Raises UsageError when OUT cannot be written, or would overwrite an input."""
+        """Raises UsageError or OSError when OUT cannot be written, UsageError when it would overwrite an input."""
         folder = self.output.parent
-        if self.output.is_dir():
-            raise UsageError(f"-o {self.output}: is a directory; name a file in it")
-        if self.output.exists() and not stat.S_ISREG(self.output.stat().st_mode):
-            raise UsageError(f"-o {self.output}: is not a regular file; use -o - for standard output")
+        with suppress(FileNotFoundError, NotADirectoryError):
+            mode = os.stat(self.output).st_mode
+            if stat.S_ISDIR(mode):
+                raise UsageError(f"-o {self.output}: is a directory; name a file in it")
+            if not stat.S_ISREG(mode):
+                raise UsageError(f"-o {self.output}: is not a regular file; use -o - for standard output")
         if not folder.is_dir():
             raise UsageError(f"-o {self.output}: there is no directory {folder}; make it first: mkdir -p {folder}")
         if not os.access(folder, os.W_OK) or (self.output.exists() and not os.access(self.output, os.W_OK)):
@@ -138,6 +143,26 @@ class RunPaths:
         for path in there:
             path.rename(_beside(self.output, f".before-{stamp}{path.name[len(self.output.name) :]}"))
         return _beside(self.output, f".before-{stamp}")
+
+
+_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+@contextmanager
+def naming_place(output: Path) -> Iterator[None]:
+    """Turn an OSError of OUT, or of a file beside it, into an error that names the file and the way out.
+
+    Raises UsageError for a place where no file can be, and FleetError for a disk that is full or broken.
+    """
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        file = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes | os.PathLike) else str(output)
+        if error.errno in _OF_THE_DISK:
+            raise FleetError(f"cannot write {file}: {reason}; the same command resumes the run") from None
+        beside = f" ({file})" if file != str(output) else ""
+        raise UsageError(f"-o {output}: cannot be written: {reason}{beside}; name another output") from None
 
 
 def _beside(path: Path, suffix: str) -> Path:
