@@ -24,7 +24,7 @@ from brimful.limits import default_guard_s
 from brimful.names import MOST_WEIGHT, LogLevel, Workload
 from brimful.profile import DEFAULT_PROVIDER, Profile, ProviderChoice, choose_provider, load_prices, profile_in_use
 from brimful.redis_address import with_tls_files
-from brimful.setting_faults import FORMER_NAMES, OTHER_VARIABLES, fault_text, former_values, variable
+from brimful.words.setting_faults import FORMER_NAMES, OTHER_VARIABLES, fault_text, former_values, variable
 
 _REHEARSE = "--rehearse needs none"
 REHEARSAL_KEY = "rehearsal-"

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 from brimful.errors import BadRequest, RequestTooLarge
 from brimful.names import IDEMPOTENCY_KEY, Mode, Workload
 from brimful.profile import Profile
+from brimful.words.counted import counted
 
 _Kind = TypeVar("_Kind", bound=StrEnum)
 
@@ -173,7 +174,7 @@ class Request:
         bound, asked = profile.max_request_tokens, prompts * n * most
         if bound is not None and asked > bound:
             raise RequestTooLarge(
-                f"max_tokens: {prompts} prompts x n {n} x max_tokens {most} = {asked:,}, "
+                f"max_tokens: {counted(prompts, 'prompt')} x n {n} x max_tokens {most} = {asked:,}, "
                 f"above {profile.name}'s {bound:,} in one request; ask for less or in several requests"
             )
 

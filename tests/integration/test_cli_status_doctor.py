@@ -284,7 +284,7 @@ def test_doctor_reports_that_no_worker_answers(valkey: Valkey) -> None:
     assert done.returncode == ExitCode.USAGE
     found = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
     assert found["workers"]["level"] == "fail"
-    assert "1 tasks wait" in found["workers"]["said"]
+    assert "1 task waiting" in found["workers"]["said"]
     assert KEY not in done.stdout + done.stderr
 
 

@@ -230,7 +230,7 @@ def test_an_interrupted_run_drains_and_prints_the_command_that_resumes_it(tmp_pa
             assert run.process.returncode == 130, output
             nothing_left(run.family)
         sampled = gateway.ledger()["sampled"]
-    assert "stopping: no new requests are sent" in output
+    assert "stopping: no new API calls are made" in output
     assert f"-o {out}" in output
     assert 0 < len(records(ledger)) < 200
     assert len(records(ledger)) == sampled  # what was on the wire was waited for

@@ -147,5 +147,5 @@ async def test_the_live_display_shows_figures_messages_and_the_end_table() -> No
     live.say("a word [in brackets]")
     live.end(Summary(requests=100, rollouts=80, succeeded=40, output="-", next="brimful run -o out.jsonl"))
     drawn = console.file.getvalue()  # type: ignore[attr-defined]
-    for words in ("42/100 requests", "slots 16/16", "window 583/600", "a word [in brackets]", "out.jsonl"):
+    for words in ("42/100 prompts", "slots 16/16", "window 583/600", "a word [in brackets]", "out.jsonl"):
         assert words in drawn

@@ -166,7 +166,7 @@ def test_a_rotated_key_takes_over_what_is_empty_and_the_rest_when_told(
     client.lpush("batch", "left")
     refused = brimful("worker", **old)
     assert refused.returncode == ExitCode.USAGE
-    assert "no live worker, and 1 tasks are queued" in refused.stderr
+    assert "no live worker, with 1 task queued" in refused.stderr
     client.delete("batch")
     with Running("worker", **new) as loser:
         _ready(valkey.url)

@@ -17,6 +17,7 @@ ROOTS = {"brimful": ROOT / "tasks" / "brimful", "brimful_worker": ROOT / "worker
 PAGE = ROOT / "docs" / "house.md"
 WORKER_MAY_USE = (
     "errors",
+    "words",
     "names",
     "config",
     "credentials",

@@ -8,7 +8,7 @@ import pytest
 
 from brimful.config import Settings
 from brimful.errors import SettingError
-from brimful.setting_faults import FORMER_NAMES
+from brimful.words.setting_faults import FORMER_NAMES
 
 
 @pytest.mark.parametrize(

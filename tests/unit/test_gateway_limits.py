@@ -30,7 +30,7 @@ async def test_slots_are_handed_over_in_order() -> None:
     await slots.take()
     waiting = [asyncio.create_task(visit(name)) for name in "ab"]
     await asyncio.sleep(0)
-    with pytest.raises(Refusal, match="2 requests wait"):
+    with pytest.raises(Refusal, match="2 requests waiting"):
         await slots.take()
     slots.give()
     await waiting[0]

@@ -119,15 +119,15 @@ def test_missing_choices(document: Any, expected: int, prompts: int, missing: tu
 
 
 BAD_ANSWERS: list[tuple[str, Any, int, int, str]] = [
-    ("choices null", completion() | {"choices": None}, 1, 1, "none of 1 choices"),
-    ("choices empty", completion(), 2, 1, "none of 2 choices"),
+    ("choices null", completion() | {"choices": None}, 1, 1, "no text among 1 choice"),
+    ("choices empty", completion(), 2, 1, "no text among 2 choices"),
     ("choices an object", completion() | {"choices": {}}, 1, 1, "not a list"),
     ("too many", completion(choice(0), choice(1)), 1, 1, "2 choices returned, 1 requested"),
     ("an index too high", completion(choice(0), choice(7)), 2, 1, "index 7"),
     ("a negative index", completion(choice(-1)), 1, 1, "index -1"),
     ("an index twice", completion(choice(0), choice(0)), 2, 1, "two choices"),
     ("short, no index, two prompts", completion({"text": "a"}), 4, 2, "no index"),
-    ("all texts null", completion(choice(0, None), choice(1, None)), 2, 1, "none of 2 choices"),
+    ("all texts null", completion(choice(0, None), choice(1, None)), 2, 1, "no text among 2 choices"),
     ("not a completion", {"hello": 1}, 1, 1, "without choices"),
     ("an array", [completion(choice(0))], 1, 1, "without choices"),
     ("a string", "ok", 1, 1, "without choices"),

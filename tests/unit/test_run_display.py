@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import io
 import random
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from brimful.outcome import Cause, Failure
 from brimful.packing.units import DriveStatus
-from brimful.run.display.progress import Progress, Rate, plain_line
+from brimful.run.display.progress import Progress, plain_line
 from brimful.run.display.stats import Histogram, Recent
 from brimful.run.display.summary import Summary, duration
 from brimful.run.display.terminal import TerminalDisplay
@@ -35,49 +34,45 @@ def test_recent_holds_the_last_strings_only() -> None:
     assert [recent.add(word) for word in "abacba"] == [True, True, False, True, False, True]
 
 
-def test_the_plain_line_leaves_out_what_is_zero() -> None:
+def test_the_plain_line_says_prompts_rollouts_and_rates_and_leaves_out_zeros() -> None:
     progress = Progress(
-        seconds=20, requests=100, total=100, succeeded=40, failed=2, rollouts=80, new_rollouts=80, tokens=1234,
-        retries={"timeout": 3}, drive=DriveStatus(queued=9, pack=25),
+        seconds=20, requests=100, total=1291, succeeded=40, failed=2, rollouts=80, new_rollouts=80, tokens=1234,
+        retries={"timeout": 3, "server_error": 1, "rate_limited": 5}, rate_limited=5,
+        drive=DriveStatus(queued=9, pack=25), budget=5000,
     )  # fmt: skip
-    line = plain_line(progress, fleet(waiting=12, pause_s=3.4, pause_reason="429"), 240.0, 30.0)
+    line = plain_line(progress, fleet(waiting=12, pause_s=3.4, pause_reason="429"), 1170.4, 30.2)
     assert line == (
-        "42/100 requests, 80 rollouts, 240/min, slots 16/16, window 583/600, waiting 12, queued 9, pack 25, "
-        "retries timeout 3, paused 3 s (429), failed 2, tokens 1,234, about 30 s to go"
+        "42/1,291 prompts, 80 rollouts, 1,170/min, slots 16/16, window 583/600, waiting 12, queued 9, pack 25, "
+        "rate-limited 5, retries server_error 1, timeout 3, paused 3 s (429), failed 2, tokens 1,234 of 5,000, "
+        "about 30 s to go"
     )
+    line = plain_line(Progress(1, 1, 1, 1, 0, 1, 1, 7), None, 0.0, None)
+    assert line == "1/1 prompt, 1 rollout, 0/min, rate-limited 0, tokens 7"
 
 
-def test_the_rate_is_of_the_last_half_minute() -> None:
-    rate = Rate()
-    found: tuple[float, float | None] = (0.0, None)
-    for second in range(0, 61, 2):
-        done = min(second, 30) * 10
-        found = rate.update(Progress(second, 1000, 1000, done, 0, done, done, 0))
-    assert found[0] == pytest.approx(0.0, abs=40)
-    assert duration(3725) == "1 h 2 min"
-
-
-def test_a_full_window_decides_the_time_left() -> None:
-    rate = Rate()
-    rate.update(Progress(10, 2000, 2000, 600, 0, 600, 600, 0))
+def test_while_the_window_is_full_the_next_start_is_told_in_place_of_the_rate() -> None:
     now = Progress(50, 2000, 2000, 600, 0, 600, 600, 0)
-    full = fleet(slots_used=0, starts_used=600, waiting=40, pause_s=0.2, next_start_s=12.4)
-    per_minute, to_go = rate.update(now, full)
-    assert (per_minute, to_go) == (0.0, 12.4 + 2 * 60)  # 600 in 12 s, 600 a window later, and the last 200
-    line = plain_line(now, full, per_minute, to_go)
+    line = plain_line(now, fleet(slots_used=0, starts_used=600, pause_s=0.2, next_start_s=12.4), 0.0, 132.4)
     assert "600 rollouts, next start in about 12 s, slots 0/16" in line
     assert "/min" not in line
     assert "paused" not in line
     assert line.endswith("about 2 min 12 s to go")
-    packed = replace(now, drive=DriveStatus(pack=100))
-    assert rate.update(packed, full)[1] == 12.4
-    assert rate.update(now, replace(full, starts_used=0, next_start_s=0.0))[1] == 2 * 60
+    assert duration(3725) == "1 h 2 min"
 
 
 def test_the_end_table_leaves_out_what_did_not_happen() -> None:
     labels = [label for label, _ in Summary(requests=1, rollouts=1, succeeded=1, output=__file__).rows()]
-    assert labels == ["requests", "rollouts", "tokens", "attempts", "took", "output"]
+    assert labels == ["prompts", "rollouts", "tokens", "API calls", "took", "output"]
     assert "output" not in dict(Summary(requests=1, output=f"{__file__}.no").rows())
+
+
+def test_the_end_table_counts_one_of_a_thing_as_one() -> None:
+    rows = dict(Summary(requests=1, attempts=1, packed_requests=1, parted=1, estimated=1, rate_limited=0).rows())
+    assert rows["API calls"] == (
+        "1, rate-limited 0, 1 with several prompts, 1 of those failed and was split into smaller ones"
+    )
+    assert rows["estimated"].startswith("the tokens of 1 rollout: ")
+    assert rows["achieved"].startswith("0 rollouts/min")
 
 
 NO_MODEL = Failure(Cause.BAD_REQUEST, "HTTP 404: The model 'nosuch' does not exist", 404, permanent=True)
@@ -117,5 +112,5 @@ async def test_no_colour_is_no_bold_either(monkeypatch: pytest.MonkeyPatch) -> N
     terminal.say("a word")
     await terminal.show(progress)
     terminal.end(Summary(next="brimful run", failed=1))
-    assert "requests" in out.getvalue()
+    assert "prompts" in out.getvalue()
     assert not [part for part in out.getvalue().split("\x1b[")[1:] if part.lstrip("0123456789;").startswith("m")]

@@ -48,8 +48,8 @@ def test_attempts_of_split_requests_count(tmp_path: Path) -> None:
     summary = run(options(source, out=tmp_path / "out.jsonl"), driver)
     assert summary is not None
     assert (summary.attempts, summary.starts, summary.retries, summary.parted) == (5, 5, {"bad_request": 3}, 3)
-    assert dict(summary.rows())["attempts"] == (
-        "5 requests on the wire, 3 failed (bad_request 3), 3 carried several lines, "
+    assert dict(summary.rows())["API calls"] == (
+        "5, rate-limited 0, 3 failed (bad_request 3), 3 with several prompts, "
         "3 of those failed and were split into smaller ones"
     )
 

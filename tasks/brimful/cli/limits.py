@@ -13,10 +13,10 @@ from brimful.cli.style import say
 from brimful.config import Settings
 from brimful.errors import UsageError
 from brimful.limits import SETTABLE, out_of_range
-from brimful.setting_faults import option
 from brimful.state.probes import connect, unreachable
 from brimful.state.status import Status, read_status, set_limits
 from brimful.state.target import find_redis, find_tag
+from brimful.words.setting_faults import option
 
 limits = typer.Typer(
     help="Show or change the limits of the whole fleet while it runs.",

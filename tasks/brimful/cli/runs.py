@@ -17,6 +17,7 @@ from brimful.names import of_fleet
 from brimful.state.probes import connect, unreachable
 from brimful.state.redis_url import sync_redis_client
 from brimful.state.target import find_redis
+from brimful.words.counted import counted
 
 runs = typer.Typer(
     help="List what runs have left in Redis, or delete it.",
@@ -38,7 +39,8 @@ def runs_list(as_json: Annotated[bool, typer.Option("--json", help="Print one JS
     except (redis.RedisError, OSError) as error:
         raise unreachable(target.url, error) from None
     for each in found:
-        text = f"{each.run}  {each.shards} shards without outcome, {each.outcomes} outcomes not collected"
+        shards, outcomes = counted(each.shards, "shard"), counted(each.outcomes, "outcome")
+        text = f"{each.run}  {shards} without outcome, {outcomes} not collected"
         print(json.dumps(asdict(each)) if as_json else text)
     if not found:
         say("no run has anything in Redis")
@@ -68,7 +70,7 @@ def runs_purge(
                 raise UsageError(f"no run {unknown[0]} in {target.shown}: `brimful runs list` shows them")
             for run in wanted:
                 deleted = purge_run(client, run, settings.fleet)
-                print(f"{run}  deleted, with {deleted} queued tasks")
+                print(f"{run}  deleted, with {counted(deleted, 'queued task')}")
     except (redis.RedisError, OSError) as error:
         raise unreachable(target.url, error) from None
 

@@ -20,6 +20,7 @@ from brimful.state.probes import connect, unreachable
 from brimful.state.provider_health import ProviderHealth, ProviderState
 from brimful.state.status import Status, known_tags, read_status
 from brimful.state.target import RedisTarget, find_redis, find_tag
+from brimful.words.counted import counted
 
 _EVERY_S = 1.0
 _SILENT_S = 5.0
@@ -154,7 +155,7 @@ def _headline(status: Status) -> str:
         return f"{key}  {paint('paused', 'yellow')} for {status.pause_s:.1f} s: {reason}"
     if status.circuit_breaker != "closed":
         state = paint(f"circuit breaker {status.circuit_breaker}", "red")
-        return f"{key}  {state} after {status.failures} failures in a row"
+        return f"{key}  {state} after {counted(status.failures, 'failure')} in a row"
     return f"{key}  {paint('running', 'green')}"
 
 

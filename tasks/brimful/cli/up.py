@@ -19,6 +19,7 @@ from brimful.state.fleets import take_fleet_over
 from brimful.state.probes import connect, unreachable
 from brimful.state.redis_retry import REDIS_ERRORS
 from brimful.state.redis_url import required
+from brimful.words.counted import counted
 
 _LOOK_S = 0.5
 _AWAY = "Waiting until it answers; Ctrl-C ends the wait"
@@ -168,7 +169,7 @@ def _wait_until_ready(fleet: LocalFleet, workers: int, stop: _StopSignal) -> Non
             continue
         if ready >= workers and fleet.door_ready:
             took = time.monotonic() - began
-            _say(f"{workers} worker{'s' if workers > 1 else ''} ready after {took:.1f} s; Ctrl-C stops the fleet")
+            _say(f"{counted(workers, 'worker')} ready after {took:.1f} s; Ctrl-C stops the fleet")
             return
 
 

@@ -9,6 +9,7 @@ import typer
 from brimful.cli.options import reading as shared
 from brimful.cli.style import say
 from brimful.run.input.formats import InputFormat
+from brimful.words.counted import counted
 
 if TYPE_CHECKING:
     from brimful.run.validate import Validation
@@ -71,8 +72,8 @@ def _print(found: Validation) -> None:
     from brimful.run.validate import shown_body
 
     more = found.bad - len(found.faults)
-    for line in (*found.faults, *([f"and {more:,} more bad lines"] if more > 0 else []), *found.notes):
+    for line in (*found.faults, *([f"and {counted(more, 'more bad line')}"] if more > 0 else []), *found.notes):
         say(line)
     print(plain_table(found.rows()))
     if found.first is not None:
-        print(f"\nthe first request:\n{shown_body(found.first)}")
+        print(f"\nthe first API call:\n{shown_body(found.first)}")

@@ -19,6 +19,7 @@ from brimful.state.probes import worker_queues
 from brimful.state.provider_health import ProviderState
 from brimful.state.status import Status, read_status, tags_in_use
 from brimful.state.target import RedisTarget, find_tag, own_tag, submitter_tag
+from brimful.words.counted import counted
 
 _PING_S = 1.0
 
@@ -32,13 +33,13 @@ def limit_checks(target: RedisTarget, client: redis.Redis, settings: Settings) -
         yield Check("limits", Level.NOTE, str(error))
         return
     profile = settings.profile
-    own = f"{profile.slots} slots, {_starts(profile.starts, profile.window_s)}"
+    own = f"{counted(profile.slots, 'slot')}, {_starts(profile.starts, profile.window_s)}"
     if status.epoch is None or status.slots is None:
         yield Check(
             "limits", Level.NOTE, f"no worker has used this key here yet; the limits of {profile.name} are {own}"
         )
         return
-    in_force = f"{status.slots} slots, {_starts(status.starts, status.window_s)}"
+    in_force = f"{counted(status.slots or 0, 'slot')}, {_starts(status.starts, status.window_s)}"
     if status.overridden:
         yield Check("limits", Level.OK, f"{in_force}; set by hand: {', '.join(status.overridden)}")
     elif (status.slots, status.starts) == (profile.slots, profile.starts):
@@ -92,7 +93,7 @@ def _admission_checks(status: Status) -> Iterator[Check]:
         yield Check(
             "circuit breaker",
             Level.WARN,
-            f"{status.circuit_breaker} after {status.failures} failures in a row",
+            f"{status.circuit_breaker} after {counted(status.failures, 'failure')} in a row",
             "the provider is failing or refuses this kind of request; brimful probes with one request at a time",
         )
 
@@ -121,7 +122,11 @@ def worker_checks(target: RedisTarget, client: redis.Redis, settings: Settings) 
     waiting = read_queues(client, settings.fleet)
     if not workers:
         total = sum(waiting.lengths.values())
-        level, said = (Level.FAIL, f"none answers, and {total} tasks wait") if total else (Level.WARN, "none answers")
+        level, said = (
+            (Level.FAIL, f"none answers, with {counted(total, 'task')} waiting")
+            if total
+            else (Level.WARN, "none answers")
+        )
         yield Check("workers", level, said, "start one with `brimful worker`, or a whole fleet with `brimful up`")
         return
     names = sorted(workers)
@@ -148,7 +153,7 @@ def dead_letter_checks(client: redis.Redis) -> Iterator[Check]:
     yield Check(
         "dead letters",
         Level.WARN,
-        f"{total} message{'s' if total > 1 else ''} could not be run; the last: {shown}",
+        f"{counted(total, 'message')} could not be run; the last: {shown}",
         f"correct what sends them; on this Redis, `redis-cli lrange {DEAD_LETTERS} 0 9` shows their headers, "
         f"`redis-cli del {DEAD_LETTERS}` forgets them",
     )
@@ -164,4 +169,4 @@ def _ago(at: float) -> str:
 
 
 def _starts(starts: int | None, window_s: float) -> str:
-    return f"{starts} starts in {window_s:g} s" if starts else "no limit of starts"
+    return f"{counted(starts, 'start')} in {window_s:g} s" if starts else "no limit of starts"

@@ -14,6 +14,7 @@ from brimful.doctor import Check, Level
 from brimful.limits import too_far
 from brimful.state.probes import EVICTION_REMEDY, eviction_fault
 from brimful.state.target import RedisTarget
+from brimful.words.counted import counted
 
 _OLDEST = (6, 2)
 _SKEW_S = 5.0
@@ -82,7 +83,7 @@ def _replication(info: dict[str, Any]) -> Iterator[Check]:
     """Nothing for a server without replicas. INFO has ``min_slaves_good_slaves`` only where both settings are not 0."""
     if info.get("role") != "master" or not (replicas := int(info.get("connected_slaves", 0))):
         return
-    said = f"{replicas} replica{'s' if replicas > 1 else ''}"
+    said = counted(replicas, "replica")
     if "min_slaves_good_slaves" in info:
         yield Check("replicas", Level.OK, f"{said}; it takes no writes without {'them' if replicas > 1 else 'it'}")
         return

@@ -12,6 +12,7 @@ from typing import Any
 from brimful.config import Settings
 from brimful.doctor import Check, Level
 from brimful.state.probes import failure_reason
+from brimful.words.counted import counted
 
 _TIMEOUT_S = 3.0
 _JOB = "brimful"
@@ -58,7 +59,7 @@ def _prometheus(base: str) -> Iterator[Check]:
         todo = "let it scrape every worker's BRIMFUL_METRICS_PORT, as ops/prometheus/prometheus.yml does"
         yield Check("Prometheus", Level.WARN, f"{base}, job {_JOB!r}: {said}", todo)
     else:
-        yield Check("Prometheus", Level.OK, f"{base} scrapes {len(ours)} workers")
+        yield Check("Prometheus", Level.OK, f"{base} scrapes {counted(len(ours), 'worker')}")
     rules, why = _query(f"{base}/api/v1/rules?type=alert")
     names = [rule["name"] for group in (rules or {}).get("groups", []) for rule in group["rules"]]
     if any(name.startswith("Brimful") for name in names):

@@ -26,6 +26,7 @@ from brimful.run.output.jsonl import RecordFile, mend, scan
 from brimful.run.output.paths import Order, OutputFormat, RunPaths, naming_place
 from brimful.run.output.sidecar import Sidecar
 from brimful.run.output.tables.parquet_file import check_parquet
+from brimful.words.counted import counted
 
 _LARGE = 100 << 20  # bytes of a rollouts file whose conversion takes a while
 _NOTE_S = 5.0
@@ -118,7 +119,8 @@ class RunFiles:
         rollouts = self.paths.rollouts
         if torn := mend(rollouts):
             self.notes.append(
-                f"{rollouts} ended in an incomplete line ({torn:,} bytes): that rollout is fetched or sampled again"
+                f"{rollouts} ended in an incomplete line ({counted(torn, 'byte')}): that rollout is fetched or sampled "
+                "again"
             )
         if rollouts.exists():
             self._scan(rollouts)
@@ -144,7 +146,7 @@ class RunFiles:
     def _scan(self, rollouts: Path) -> None:
         repeated = sum(not new for _, new in self._new_records(rollouts))
         if repeated:
-            self.notes.append(f"{rollouts} holds {repeated:,} rollouts twice (were files joined?); they are left as is")
+            self.notes.append(f"{rollouts} holds {counted(repeated, 'rollout')} twice (were files joined?), left as is")
 
     def _take_kept(self, kept: Path) -> None:
         """Append to the rollouts file what a try kept, when that file was removed or replaced under it."""
@@ -157,7 +159,7 @@ class RunFiles:
             added += len(missing)
         self.sink.sync()
         kept.unlink()
-        self.notes.append(f"{added:,} rollouts that were kept in {kept} were added to {self.paths.rollouts}")
+        self.notes.append(f"{counted(added, 'rollout')} kept in {kept} now in {self.paths.rollouts}")
 
     def _new_records(self, rollouts: Path) -> Iterator[tuple[dict[str, Any], bool]]:
         """Every record, counted, and whether it was new. A repeated record is counted if the file is the output."""

@@ -30,6 +30,7 @@ from brimful.state.fleets import check_submitter
 from brimful.state.probes import check_provider, connect, worker_queues
 from brimful.state.provider import as_published
 from brimful.state.redis_retry import recent_refusal
+from brimful.words.counted import counted
 
 if TYPE_CHECKING:
     from brimful.dispatch.driver import Driver
@@ -88,7 +89,7 @@ class _Launch:
         self._options = options
         self._make_driver = make_driver
         self._gauges = GaugeReader()
-        self._display = _display(options, self._gauges)
+        self._display = _display(options, self._gauges, to_stdout=prepared.options.to_stdout)
         self._stdout = sys.stdout
         self._session: Session | None = None
         self._fleet: LocalFleet | None = None
@@ -126,7 +127,7 @@ class _Launch:
             where = "a rehearsal against the mock gateway" if options.rehearse else settings.api_base
             found = settings.provider_choice
             which = f", provider {found.name} ({found.why})" if found.why and not options.rehearse else ""
-            self._display.say(f"{workers} worker{'s' if workers > 1 else ''} on this machine, {where}{which}")
+            self._display.say(f"{counted(workers, 'worker')} on this machine, {where}{which}")
             return await self._run_session(fleet.settings)
         finally:
             self._fleet, self._fleet_stopping = fleet, True
@@ -137,7 +138,7 @@ class _Launch:
     async def _run_session(self, settings: Settings | None) -> ExitCode:
         """Sample with the fleet of ``settings``; None: nothing is left to ask."""
         if self._interrupted:
-            self._display.say("interrupted before any request was sent")
+            self._display.say("interrupted before any API call was made")
             return ExitCode.INTERRUPTED
         self._session = session = Session(self._prepared, self._display, check_fleet=self._check_fleet)
         driver = None
@@ -190,6 +191,7 @@ class _Launch:
             raise recent_refusal() or error from None
 
     def _kill_workers(self) -> None:
+        self._display.abandon()
         for pid in self._fleet.worker_pids if self._fleet is not None else ():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -211,11 +213,12 @@ class _Launch:
         threading.Thread(target=ask, daemon=True, name="brimful-ping").start()
 
 
-def _display(options: DisplayOptions, gauges: GaugeReader) -> Display:
+def _display(options: DisplayOptions, gauges: GaugeReader, *, to_stdout: bool) -> Display:
     table = not options.json
     if not options.progress:
         return Display(table=table)
-    if not sys.stderr.isatty():
+    beside_records = to_stdout and sys.stdout.isatty()
+    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb" or beside_records:
         return PlainDisplay(gauges, table=table)
     from brimful.run.display.terminal import TerminalDisplay  # rich is slow to import
 

@@ -27,6 +27,7 @@ from brimful.run.output.done_index import DoneIndex
 from brimful.run.output.errors_file import ErrorsFile
 from brimful.run.output.jsonl import Sink, StandardOutput
 from brimful.run.output.paths import Order, OutputFormat, RunPaths
+from brimful.words.counted import counted
 
 _SAY_EVERY = 200_000  # lines
 
@@ -170,11 +171,11 @@ def _survey(prepared: Prepared, files: RunFiles, changes: InputChanges, say: Cal
     found.check(options.strict)
     notes, shown = prepared.notes, found.faults[:3]
     if changes.added:
-        notes.append(f"{changes.added:,} lines were added to the end of the input since the last try")
+        notes.append(f"{counted(changes.added, 'line')} added to the end of the input since the last try")
     if found.bad:
         notes.extend(f"{fault} (recorded in {files.paths.errors})" for fault in shown)
     if found.bad > len(shown):
-        notes.append(f"and {found.bad - len(shown):,} more bad lines: see {files.paths.errors}")
+        notes.append(f"and {counted(found.bad - len(shown), 'more bad line')}: see {files.paths.errors}")
     notes += _field_notes(found, options, profile) + overridden_notes(found.overridden)
     if unpackable > 1 and options.pack != "off":
         notes.append(

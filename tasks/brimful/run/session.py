@@ -128,8 +128,8 @@ class Session:
             return
         if self.interrupts <= 1:
             self._display.say(
-                f"stopping: no new requests are sent; of {self._driver.snapshot().queued:,} requests, those that have "
-                "reached the provider are waited for. Ctrl-C again stops at once"
+                f"stopping: no new API calls are made; of the {self._driver.snapshot().queued:,} under way, those that "
+                "have reached the provider are waited for. Ctrl-C again stops at once"
             )
             self._spawn(self._driver.stop(drain=True))
         else:
@@ -150,7 +150,7 @@ class Session:
             return
         self._ended = ended
         what = "the key was refused" if ended == "key_refused" else "the key's budget is used up"
-        self._display.say(f"{what}: {message}. No new requests are sent")
+        self._display.say(f"{what}: {message}. No new API calls are made")
         self._feed.stop()
         if self._driver is not None:
             self._spawn(self._drain(self._driver, at_most_s=None if ended == "budget" else _KEY_REFUSED_S))
@@ -169,7 +169,7 @@ class Session:
             return
         self._lost, self._ended = lost, "error"
         self._display.say(
-            f"{lost} while the run was writing it. No new requests are sent; what still comes is kept in {files.kept}"
+            f"{lost} while the run was writing it. No new API calls are made; what still comes is kept in {files.kept}"
         )
         self._feed.stop()
         if self._driver is not None:

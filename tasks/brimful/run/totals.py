@@ -27,6 +27,8 @@ class Totals:
         self._began = clock()
         self.resumed = prepared.counts.rollouts
         """Rollouts of earlier tries."""
+        self._succeeded = prepared.done.lines
+        """Requests that succeeded in earlier tries."""
 
     @property
     def _requests(self) -> int:
@@ -36,6 +38,14 @@ class Totals:
     def left(self) -> int:
         """Requests read so far that have neither succeeded nor failed."""
         return max(0, self._requests - self._prepared.done.lines - self._collector.failed)
+
+    @property
+    def _pending(self) -> int:
+        """Failed requests that this try asks for again, and that have not ended."""
+        if not self._prepared.options.retry_errors:
+            return 0
+        ended = self._prepared.done.lines - self._succeeded + self._collector.failed_again
+        return max(0, self._prepared.left - ended)
 
     @property
     def _cost(self) -> float | None:
@@ -82,6 +92,8 @@ class Totals:
             cost=self._cost,
             money=prepared.options.budget,
             retries=self._retries(drive),
+            rate_limited=max(drive.rate_limited, self._collector.rate_limited),
+            pending=self._pending,
             drive=drive,
             stopping=stopping,
         )

@@ -19,6 +19,7 @@ from brimful.run.display.summary import duration, money
 from brimful.run.input.reader import Entry, ReadOptions
 from brimful.run.input.survey import survey
 from brimful.run.input.sweep.sweep import overridden_notes
+from brimful.words.counted import counted
 
 _ASSUMED_S = 1.0
 _SHOWN = 10
@@ -86,31 +87,31 @@ class Validation:
         at_most = unbound if self.tokens_at_most is None else f"at most {self.tokens_at_most:,} sampled"
         each = f"up to {self.prompts_per_call:,} prompts" if self.prompts_per_call > 1 else "one prompt"
         kinds = f" ({self.shapes:,} kinds, which do not mix)" if self.shapes > 1 else ""
-        packed = f"at least {_requests(self.calls_packed)} of {each} each{kinds}"
+        packed = f"at least {counted(self.calls_packed, 'API call')} of {each} each{kinds}"
         rows = [
-            ("input", f"{self.lines:,} lines, {self.requests:,} requests, {self.bad:,} bad"),
+            ("input", f"{counted(self.lines, 'line')}, {counted(self.requests, 'prompt')}, {self.bad:,} bad"),
             ("sent", ", ".join(self.sent[:_ITEMS_SHOWN])),
             ("carried", ", ".join(column["name"] for column in self.columns[:_ITEMS_SHOWN]) or "–"),
             ("rollouts", f"{self.rollouts:,}"),
             ("tokens", at_most),
             *([] if not self.cost_at_most else [("cost", f"at most {money(self.cost_at_most)}")]),
             ("models", ", ".join(f"{name} {count:,}" for name, count in sorted(self.models.items())) or "–"),
-            ("pack off", f"{_requests(self.calls_off)}, {duration(self.seconds_off)} at best"),
+            ("pack off", f"{counted(self.calls_off, 'API call')}, {duration(self.seconds_off)} at best"),
             ("packed", f"{packed}, {duration(self.seconds_packed)} at best"),
             ("limits", self._limits()),
         ]
         if self.combinations > 1:
             rows.insert(1, ("sweep", f"{self.combinations:,} combinations of each line"))
         if self.split:
-            rows.insert(4, ("split", f"{self.split:,} lines, too large for one request each"))
+            rows.insert(4, ("split", f"{counted(self.split, 'line')}, too large for one API call each"))
         return rows
 
     def _limits(self) -> str:
         if self.starts is None:
-            return f"{self.slots:,} slots, no limit of starts: slots bind"
+            return f"{counted(self.slots, 'slot')}, no limit of starts: slots bind"
         return (
-            f"{self.slots:,} slots, {self.starts:,} starts in {self.window_s:g} s; "
-            f"starts bind while a request takes less than {self.turning_s:.2g} s, slots beyond "
+            f"{counted(self.slots, 'slot')}, {counted(self.starts, 'start')} in {self.window_s:g} s; "
+            f"starts bind while an API call takes less than {self.turning_s:.2g} s, slots beyond "
             f"(assuming {self.latency_s:g} s: {self.binds})"
         )
 
@@ -204,16 +205,12 @@ def _last_start_s(requests: int, profile: Profile) -> float:
     return (requests - 1) // profile.starts * profile.window_s
 
 
-def _requests(count: int) -> str:
-    return f"{count:,} request{'s' if count != 1 else ''}"
-
-
 def shown_body(body: dict[str, Any]) -> str:
     """Indented JSON; long texts and lists are cut."""
 
     def cut(value: Any) -> Any:
         if isinstance(value, str) and len(value) > _PROMPT_SHOWN:
-            return f"{value[:_PROMPT_SHOWN]}… ({len(value):,} characters)"
+            return f"{value[:_PROMPT_SHOWN]}… ({counted(len(value), 'character')})"
         if isinstance(value, list):
             more = [f"… {len(value):,} in all"] if len(value) > _ITEMS_SHOWN else []
             return [cut(item) for item in value[:_ITEMS_SHOWN]] + more

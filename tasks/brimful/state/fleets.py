@@ -22,6 +22,7 @@ from brimful.state.probes import connect
 from brimful.state.redis_url import required, sync_redis_client, without_password
 from brimful.state.status import IN_USE_S, UNREGISTERED, known_tags, read_status, read_status_async, tag_in_use
 from brimful.state.target import submitter_tag
+from brimful.words.counted import counted
 
 
 class Unsettled(FleetTaken):
@@ -222,7 +223,7 @@ def _refusal(state: FleetState, url: str, tag: str) -> str:
     others = state.others(tag)
     owner = state.owner.tag if state.owner else others[0].tag
     whose = f"whose live workers are {_listed(member.name for member in others)}" if others else "with no live worker"
-    left = f", and {state.queued} tasks are queued" if state.queued else ""
+    left = f", with {counted(state.queued, 'task')} queued" if state.queued else ""
     return (
         f"{state.shown} on {without_password(url)} is that of the API key {owner}, {whose}{left}; the key set here is "
         f"{tag}. Give this key's fleet a name, for its workers and submitters alike (BRIMFUL_FLEET=name, in Python "

@@ -9,6 +9,7 @@ from brimful.errors import SampleError
 from brimful.names import Mode
 from brimful.outcome import Cause, Failure, Outcome
 from brimful.request import Request
+from brimful.words.counted import counted
 
 Returned = str | list[str] | Mapping[str, Any] | Failure
 Answer = Callable[[Request], Returned | Awaitable[Returned]]
@@ -24,7 +25,10 @@ def outcome(request: Request, returned: Returned) -> Outcome:
         return Outcome(request.id, completion=dict(returned), attempts=1)
     texts = [returned] * request.choices if isinstance(returned, str) else list(returned)
     if len(texts) != request.choices or not all(isinstance(text, str) for text in texts):
-        raise ValueError(f"the answer has {len(texts)} texts, but the request asks for {request.choices} choices")
+        raise ValueError(
+            f"the answer has {counted(len(texts), 'text')}, but the request asks for "
+            f"{counted(request.choices, 'choice')}"
+        )
     return Outcome(request.id, completion=_completion(request, texts), attempts=1)
 
 

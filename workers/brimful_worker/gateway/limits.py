@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
+from brimful.words.counted import counted
 from brimful_worker.gateway.responses import Refusal
 
 
@@ -35,7 +36,7 @@ class Slots:
             self._enter()
             return
         if not background and self.waiting >= self.waiters:
-            message = f"All slots are in use and {self.waiters} requests wait for one."
+            message = f"All slots are in use, with {counted(self.waiters, 'request')} waiting for one."
             raise Refusal(429, "queue_full", message, retry_s=1.0)
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queue.append((turn, background))

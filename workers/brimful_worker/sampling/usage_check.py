@@ -12,6 +12,7 @@ from typing import Any
 from brimful.packing.token_ratio import PromptSize, TokenRatio
 from brimful.packing.usage import ESTIMATED
 from brimful.request import Request
+from brimful.words.counted import counted
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +54,7 @@ class UsageCheck:
         if not self._said:
             self._said = True
             reported = f"usage that cannot be right ({told[0]} prompt and {told[1]} completion tokens"
-            reported += f" for {request.prompt_count} prompts and {len(choices)} choices)"
+            reported += f" for {counted(request.prompt_count, 'prompt')} and {counted(len(choices), 'choice')})"
             log.warning(
                 "the provider reports %s: tokens are estimated from the texts; budgets are charged what was asked for",
                 "no usage" if told == [None, None] else reported,

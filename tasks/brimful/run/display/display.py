@@ -6,7 +6,8 @@ import sys
 import time
 from collections.abc import Callable
 
-from brimful.run.display.progress import Progress, Rate, ReadStatus, plain_line
+from brimful.run.display.forecast import Forecast
+from brimful.run.display.progress import Progress, ReadStatus, plain_line
 from brimful.run.display.summary import Summary
 
 PLAIN_S = 10.0
@@ -34,6 +35,9 @@ class Display:
 
     def close(self) -> None: ...
 
+    def abandon(self) -> None:
+        """Leave the terminal usable; called from another thread just before the process ends at once."""
+
 
 class PlainDisplay(Display):
     """Where stderr is not a terminal: a line of figures every :data:`PLAIN_S` seconds."""
@@ -42,15 +46,19 @@ class PlainDisplay(Display):
         super().__init__(table=table)
         self._fleet = fleet
         self._clock = clock
-        self._rate = Rate()
+        self._forecast = Forecast()
+        self._began = False
         self._next = clock() + PLAIN_S / 5  # a first line soon, as a sign of life
 
     async def show(self, progress: Progress) -> None:
+        if not self._began:
+            self._began = True
+            self._forecast.update(progress)
         if self._clock() < self._next:
             return
         self._next = self._clock() + PLAIN_S
         fleet = await self._fleet()
-        self.say(plain_line(progress, fleet, *self._rate.update(progress, fleet)))
+        self.say(plain_line(progress, fleet, *self._forecast.update(progress, fleet)))
 
 
 def plain_table(rows: list[tuple[str, str]]) -> str:

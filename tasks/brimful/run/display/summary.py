@@ -9,13 +9,15 @@ from typing import Any
 from brimful.errors import ExitCode
 from brimful.run.display.combinations import ROWS, described
 from brimful.run.input.sweep.sweep import label
+from brimful.words.counted import counted
 
 
 @dataclass
 class Summary:
-    """Requests (input lines), rollouts and tokens are counted over all tries of the run, the rest over this try.
+    """Requests, rollouts and tokens are counted over all tries of the run, the rest over this try.
 
-    Durations are in seconds.
+    ``--json`` calls the input's lines requests, as its fields are fixed; people read of prompts, API calls (requests to
+    the provider) and rollouts. Durations are in seconds.
     """
 
     requests: int = 0
@@ -98,7 +100,7 @@ class Summary:
         left = f", {self.left:,} left" if self.left else ""
         earlier = f" ({self.resumed:,} from before)" if self.resumed else ""
         rows = [
-            ("requests", f"{self.requests:,}: {self.succeeded:,} sampled, {self.failed:,} failed{left}"),
+            ("prompts", f"{self.requests:,}: {self.succeeded:,} sampled, {self.failed:,} failed{left}"),
             ("rollouts", f"{self.rollouts:,}{earlier}"),
         ]
         if self.checks:
@@ -118,10 +120,10 @@ class Summary:
             without = f", without {', '.join(self.unpriced)}, which have no price" if self.unpriced else ""
             rows.append(("cost", f"{money(self.cost)}{without}"))
         if self.estimated:
-            text = f"the tokens of {self.estimated:,} rollouts: the provider's usage is missing or cannot be right"
-            rows.append(("estimated", text))
+            of = counted(self.estimated, "rollout")
+            rows.append(("estimated", f"the tokens of {of}: the provider's usage is missing or cannot be right"))
         rows += self._sweep()
-        rows.append(("attempts", self._attempts()))
+        rows.append(("API calls", self._calls()))
         if self.attempts:
             rows += [("p50 / p95", self._percentiles()), ("achieved", self._achieved())]
         rows.append(("took", duration(self.seconds)))
@@ -156,18 +158,19 @@ class Summary:
         """A row for each combination."""
         lines = [f"{label(row['sweep'])}: {described(row)}" for row in self.sweep[:ROWS]]
         if (more := len(self.sweep) - ROWS) > 0:
-            lines.append(f"and {more:,} more combinations: see --json, or brimful report")
+            lines.append(f"and {counted(more, 'more combination')}: see --json, or brimful report")
         return [("" if place else "sweep", line) for place, line in enumerate(lines)]
 
-    def _attempts(self) -> str:
-        words = [f"{self.attempts:,} requests on the wire" if self.attempts != 1 else "1 request on the wire"]
+    def _calls(self) -> str:
+        words = [f"{self.attempts:,}", f"rate-limited {self.rate_limited:,}"]
         if failed := {cause: count for cause, count in self.retries.items() if count}:
             causes = ", ".join(f"{cause} {count:,}" for cause, count in sorted(failed.items()))
             words.append(f"{sum(failed.values()):,} failed ({causes})")
         if self.packed_requests:
-            words.append(f"{self.packed_requests:,} carried several lines")
+            words.append(f"{self.packed_requests:,} with several prompts")
         if self.parted:
-            words.append(f"{self.parted:,} of those failed and were split into smaller ones")
+            was = "was" if self.parted == 1 else "were"
+            words.append(f"{self.parted:,} of those failed and {was} split into smaller ones")
         return ", ".join(words)
 
     def _percentiles(self) -> str:
@@ -176,7 +179,7 @@ class Summary:
 
     def _achieved(self) -> str:
         achieved, allowed = self.achieved, self.allowed
-        words = [f"{achieved.get('rollouts_per_minute') or 0:,.0f} rollouts a minute"]
+        words = [f"{achieved.get('rollouts_per_minute') or 0:,.0f} rollouts/min"]
         if allowed.get("slots"):
             words.append(f"{achieved.get('slots') or 0:.1f} of {allowed['slots']:.0f} slots")
         if allowed.get("starts"):

@@ -5,16 +5,21 @@ from __future__ import annotations
 import os
 from typing import Literal
 
-from rich.console import Console, Group
-from rich.live import Live
+from rich.console import Console
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from brimful.run.display.block import LEAVE, Block, fold
 from brimful.run.display.display import Display
-from brimful.run.display.progress import Progress, Rate, ReadStatus, cost_text, details, waiting_for_window, window_full
+from brimful.run.display.forecast import Forecast, window_full
+from brimful.run.display.progress import Progress, ReadStatus, done_text, figures, to_go
 from brimful.run.display.summary import Summary, duration
 from brimful.state.status import Status
+from brimful.words.counted import counted
+
+_BAR = 36  # columns at most
+_LEAST_BAR = 8
 
 
 class TerminalDisplay(Display):
@@ -26,19 +31,15 @@ class TerminalDisplay(Display):
         self.console = console or Console(stderr=True, highlight=False, color_system=colours)
         super().__init__(table=table)
         self._fleet = fleet
-        self._rate = Rate()
-        self._live = Live(console=self.console, auto_refresh=False, transient=True)
-        self._started = False
+        self._forecast = Forecast()
+        self._block = Block(self.console)
 
     def say(self, text: str) -> None:
         self.console.print(Text(f"brimful: {text}"), soft_wrap=True)
 
     async def show(self, progress: Progress) -> None:
         fleet = await self._fleet()
-        if not self._started:
-            self._live.start()
-            self._started = True
-        self._live.update(draw(progress, fleet, *self._rate.update(progress, fleet)), refresh=True)
+        self._block.draw(lines(self.console, progress, fleet, *self._forecast.update(progress, fleet)))
 
     def end(self, summary: Summary) -> None:
         self.close()
@@ -54,46 +55,47 @@ class TerminalDisplay(Display):
             self.console.print(Text.assemble(("next: ", "dim"), (summary.next, "cyan")), soft_wrap=True)
 
     def close(self) -> None:
-        if self._started:
-            self._live.stop()
-            self._started = False
+        self._block.close()
+
+    def abandon(self) -> None:
+        if self._block.drawn:
+            os.write(2, LEAVE.encode())
 
 
-def draw(progress: Progress, fleet: Status | None, per_minute: float, seconds_left: float | None) -> Group:
-    """Two or three lines: the bar, the figures, and a note while the run stops."""
-    total = progress.total
-    bar = Table.grid(padding=(0, 1))
-    cells: list[Text | ProgressBar] = []
-    if total:
-        cells += [
-            Text(f"{min(1.0, progress.done / total):4.0%}"),
-            ProgressBar(total=total, completed=progress.done, width=36, complete_style="cyan", finished_style="green"),
-        ]
-    done = f"{progress.done:,}" + (f"/{total:,}" if total is not None else "")
-    to_go = f", about {duration(seconds_left)} to go" if seconds_left is not None else ""
-    cells.append(Text(f"{done} requests", style="bold"))
-    cells.append(Text(duration(progress.seconds) + to_go, style="dim"))
-    bar.add_row(*cells)
-    budget = f" of {progress.budget:,}" if progress.budget else ""
-    words = [
-        ("rollouts", f"{progress.rollouts:,}"),
-        ("", idle) if (idle := waiting_for_window(progress, fleet)) else ("a minute", f"{per_minute:,.0f}"),
-        *details(progress, fleet),
-        ("tokens", f"{progress.tokens:,}{budget}"),
-        *([("cost", cost)] if (cost := cost_text(progress)) is not None else []),
-    ]
-    if progress.failed:
-        words.append(("failed", f"{progress.failed:,}"))
-    figures = Text()
-    for label, value in words:
-        figures.append(f"{label} " if label else "", style="dim")
-        figures.append(value, style=_style(label, fleet))
-        figures.append("   ")
-    lines: list[Table | Text] = [bar, figures]
+def lines(
+    console: Console, progress: Progress, fleet: Status | None, per_minute: float, seconds_left: float | None
+) -> list[Text]:
+    """The bar, the figures, and a note while the run stops, in lines that fit into the console's width."""
+    width = max(1, console.width - 1)  # a full line would leave the cursor in two places, by the terminal
+    head = [Text(done_text(progress), style="bold"), Text(duration(progress.seconds), style="dim")]
+    if seconds_left is not None:
+        head.append(Text(to_go(seconds_left), style="dim"))
+    if progress.total:
+        rest = sum(len(text.plain) + 3 for text in head)
+        head.insert(0, _bar(console, progress.done, progress.total, width - rest))
+    pairs = []
+    for label, value in figures(progress, fleet, per_minute):
+        pairs.append(Text.assemble((f"{label} " if label else "", "dim"), (value, _style(label, fleet))))
+    found = [*fold(head, width), *fold(pairs, width)]
     if progress.stopping:
-        running = f"{fleet.slots_used:,} requests" if fleet is not None else "requests"
-        lines.append(Text(f"stopping: waiting for {running} on the wire; Ctrl-C again stops at once", style="yellow"))
-    return Group(*lines)
+        running = counted(fleet.slots_used, "API call") if fleet is not None else "API calls"
+        note = [f"stopping: waiting for {running} on the wire", "Ctrl-C again stops at once"]
+        found += fold([Text(text, style="yellow") for text in note], width)
+    return found
+
+
+def _bar(console: Console, done: int, total: int, room: int) -> Text:
+    """The share that is done, and a bar where there is room for one."""
+    text = Text(f"{min(1.0, done / total):4.0%}")
+    columns = min(_BAR, room - len(text.plain) - 1)
+    if columns < _LEAST_BAR:
+        return text
+    bar = ProgressBar(total=total, completed=done, width=columns, complete_style="cyan", finished_style="green")
+    text.append(" ")
+    for segment in console.render(bar):
+        text.append(segment.text, style=segment.style)
+    text.append(" " * (columns + 5 - len(text.plain)))  # without colours, the bar ends where the run is
+    return text
 
 
 def _style(label: str, fleet: Status | None) -> str:

@@ -19,6 +19,7 @@ from brimful.run.input.reader import Entry
 from brimful.run.input.sweep.sweep import NO_SWEEP, Sweep
 from brimful.run.output.done_index import DoneIndex
 from brimful.run.output.errors_file import ErrorsFile
+from brimful.words.counted import counted
 
 _NAMED = 5  # changed lines that a message names
 _WAYS_OUT = (
@@ -135,7 +136,9 @@ class InputChanges:
                 f"rollouts would be mixed: {_WAYS_OUT}"
             )
         if at_end and self._seen < self._known:
-            return InputError(f"the input had {self._known:,} lines at the last try, now {self._seen:,}: {_WAYS_OUT}")
+            return InputError(
+                f"the input had {counted(self._known, 'line')} at the last try, now {self._seen:,}: {_WAYS_OUT}"
+            )
         return None
 
     def check_unchanged(self, entry: Entry) -> None:

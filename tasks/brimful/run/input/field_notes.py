@@ -15,6 +15,7 @@ from zlib import crc32
 from brimful.fields import KNOWN, OURS, likely
 from brimful.names import Mode
 from brimful.profile import Profile
+from brimful.words.counted import counted
 
 _NAMES = 50  # counted by name
 _NAME_SHOWN = 60  # characters
@@ -32,8 +33,7 @@ class UnknownField:
 
     def __str__(self) -> str:
         name = _short(self.name)
-        lines = f"{self.lines:,} line{'s' if self.lines != 1 else ''}"
-        text = f"field {name!r} is unknown to brimful and sent unchanged ({lines})"
+        text = f"field {name!r} is unknown to brimful and sent unchanged ({counted(self.lines, 'line')})"
         if meant := likely(self.name):
             text += f"; did you mean {meant}?"
         if self.varies:

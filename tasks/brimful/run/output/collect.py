@@ -49,6 +49,8 @@ class Collector:
         self.attempts = 0
         self.rate_limited = 0
         self.packed = 0
+        self.failed_again = 0
+        """Failures of requests that had failed before."""
         self.retries: dict[str, int] = {}
 
     @property
@@ -152,6 +154,7 @@ class Collector:
 
     def _record(self, failed: Failed, line: Unit | None) -> None:
         if self.errors is not None:
+            self.failed_again += failed.line in self.errors.lines
             self.errors.write_failed(failed, line, self.keep)
         else:
             self._unrecorded += 1

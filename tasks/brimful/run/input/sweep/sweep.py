@@ -15,6 +15,7 @@ from itertools import product
 from typing import Any
 
 from brimful.errors import InputError
+from brimful.words.counted import counted
 
 SWEEP, SWEEP_INDEX = "sweep", "sweep_index"
 """Fields of a record: the combination, and its number from 0. Absent without a sweep."""
@@ -115,7 +116,7 @@ def with_combination(fields: Mapping[str, Any], combination: Mapping[str, Any]) 
 def overridden_notes(lines: Mapping[str, int]) -> list[str]:
     """Messages about lines, by field, whose own values a sweep replaces."""
     return [
-        f"{count:,} line{'s' if count != 1 else ''} set {name}: the sweep's values are used in its place"
+        f"{counted(count, 'line')} set {name}: the sweep's values are used in its place"
         for name, count in lines.items()
     ]
 
