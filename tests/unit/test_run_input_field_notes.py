@@ -134,5 +134,6 @@ def test_the_figures_read_as_sentences(tmp_path: Path) -> None:
     found = _validate(write_lines(tmp_path / "in.txt", ["a"]), defaults={})
     rows = dict(found.rows())
     assert rows["tokens"] == "without a bound, since some lines set no max_tokens (--max-tokens)"
+    assert rows["input"] == "1 line, 1 prompt, 0 bad"
     assert rows["pack off"].startswith("1 API call, ")
     assert rows["packed"].startswith("at least 1 API call of one prompt each, ")

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from aiohttp import web
 
+from brimful.words.counted import counted
 from brimful_worker.gateway.core import GatewayCore
 from brimful_worker.gateway.faults.fault import Fault, FaultContext
 from brimful_worker.gateway.jobs.jobs import Result
@@ -39,7 +40,7 @@ class Generation:
         await core.slots.take(background=self._background)
         if not core.budget.hold(request.hold):
             core.slots.give()
-            message = f"The request holds {request.hold} tokens; {core.budget.left} are left of your Budget."
+            message = f"The request holds {counted(request.hold, 'token')}; {core.budget.left} are left of your Budget."
             raise Refusal(core.options.budget_status, "insufficient_quota", message)
         self._entered = True
         return self

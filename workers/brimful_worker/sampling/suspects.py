@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from brimful.outcome import Cause
+from brimful.words.counted import counted
 from brimful_worker.provider.answers.answer import Classification, Kind
 
 ALONE_AFTER = 2
@@ -44,9 +45,9 @@ class Suspicion:
     def verdict(self) -> Classification | None:
         """The failure that it ends with; None if it is to be sampled."""
         if self.divisible and self.deaths and self.alone:
-            message = f"{_workers(self.deaths)} died while they sampled these prompts in one request"
+            message = f"{counted(self.deaths, 'worker')} died while they sampled these prompts in one request"
         elif self._total >= MAX_DEATHS:
-            message = f"{_workers(self._total)} died while they sampled it; it is not given to another"
+            message = f"{counted(self._total, 'worker')} died while they sampled it; it is not given to another"
         else:
             return None
         return Classification(Kind.PERMANENT, cause=Cause.WORKER_LOST, message=message)
@@ -54,10 +55,6 @@ class Suspicion:
     @property
     def _total(self) -> int:
         return self.deaths + (ALONE_AFTER if self.divided else 0)
-
-
-def _workers(count: int) -> str:
-    return f"{count} worker{'s' if count > 1 else ''}"
 
 
 class Isolation:

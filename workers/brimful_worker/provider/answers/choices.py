@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from brimful.words.counted import counted
+
 
 class BadChoices(ValueError):
     """The choices cannot be told apart, or there are more than were requested; ``str()`` says why."""
@@ -37,7 +39,7 @@ def check_choices(completion: Mapping[str, Any], expected: int, *, prompts: int 
     if not isinstance(raw, list):
         raise BadChoices(f"choices is {type(raw).__name__}, not a list")
     if len(raw) > expected:
-        raise BadChoices(f"{len(raw)} choices returned, {expected} requested")
+        raise BadChoices(f"{counted(len(raw), 'choice')} returned, {expected} requested")
     if len(raw) == prompts < expected and prompts > 1:
         raise NIgnored(f"{prompts} choices for {prompts} prompts, {expected} requested: the server ignores n")
     found: dict[int, dict[str, Any]] = {}

@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from brimful.outcome import Cause
+from brimful.words.counted import counted
 from brimful_worker.provider.answers.answer import Answer, Classification, Kind, TransportError
 from brimful_worker.provider.answers.choices import BadChoices, NIgnored, check_choices
 from brimful_worker.provider.answers.refusal import (
@@ -63,7 +64,7 @@ def classify_answer(answer: Answer | TransportError, *, expected: int, prompts: 
         error = next(filter(None, map(find_error, document["choices"] or ())), None)
         if error is not None:
             return classify_refusal(answer.status, answer.headers, error, now=now)
-        return _bad_answer(answer.status, f"none of {expected} choices has a text")
+        return _bad_answer(answer.status, f"no text among {counted(expected, 'choice')}")
     if answer.body.count(b"[") + answer.body.count(b"{") > _MAX_DEPTH and deeper_than(_MAX_DEPTH, document):
         return replace(
             _bad_answer(answer.status, f"JSON nested more than {_MAX_DEPTH} levels deep"), kind=Kind.PERMANENT
@@ -76,7 +77,7 @@ def classify_answer(answer: Answer | TransportError, *, expected: int, prompts: 
         completion=document,
         missing=checked.missing,
         cause=Cause.BAD_ANSWER,
-        message=f"HTTP {answer.status}: {len(checked.missing)} of {expected} choices are missing",
+        message=f"HTTP {answer.status}: {len(checked.missing)} of {counted(expected, 'choice')} missing",
         status=answer.status,
     )
 
@@ -144,5 +145,5 @@ def _why_not_json(answer: Answer) -> str:
         return "an empty body"
     if answer.body.lstrip()[:1] in (b"{", b"["):
         # The start may hold sampled text, so it is not quoted.
-        return f"JSON cut short or damaged ({len(answer.body):,} bytes)"
+        return f"JSON cut short or damaged ({counted(len(answer.body), 'byte')})"
     return f"not JSON: {visible_text(answer.body[:4000].decode('utf-8', 'replace'))[:120]}"
