@@ -140,7 +140,8 @@ class DeadLetters:
 
     def _main(self) -> None:
         while (pending := self._waiting.get()) is not None:
-            self._write(pending.letter)
+            if not self._write(pending.letter):
+                continue  # the worker stops without Redis: the next one receives the message
             if pending.store and pending.letter.id is not None:
                 self._fail(pending)
             if pending.message is not None:
@@ -148,19 +149,20 @@ class DeadLetters:
                 self._messages.defer_ack(pending.message.delivery_tag)  # sent with the next renewal
         self._disconnect()
 
-    def _write(self, letter: DeadLetter) -> None:
+    def _write(self, letter: DeadLetter) -> bool:
+        """False if Redis was away until the worker stopped. A letter that Redis refuses for good is only logged."""
         while True:
             try:
                 add(self._connect(), letter)
-                return
+                return True
             except Exception as error:
                 if isinstance(error, redis.ResponseError) and not refused_for_now(error):
                     log.error("a dead letter could not be kept: %s", reply_text(error))
-                    return
+                    return True
                 log.debug("a dead letter waits for Redis: %s", type(error).__name__)
                 self._disconnect()
             if self._stop.wait(_RETRY_S):
-                return
+                return False
 
     def _fail(self, pending: _Pending) -> None:
         assert self._app is not None
