@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import cached_property
 from typing import Any, NoReturn
 
 from celery import Celery
@@ -69,6 +70,11 @@ class App(Celery):  # type: ignore[misc]  # celery ships no types
         # Celery fills this very object when a setting is first used. Its own __setattr__ would make this a setting.
         object.__setattr__(self._conf, "__class__", Configuration)
         fork.register(self)
+
+    @cached_property
+    def AsyncResult(self) -> Any:  # noqa: N802 - Celery's name
+        """The class of handles."""
+        return self.subclass_with_self("brimful.state.result_consumer:SampleResult")
 
     def _get_backend(self) -> Any:
         return keep_waiting(super()._get_backend())

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
+from celery.exceptions import TaskRevokedError
 
 from brimful import AsyncFleet, BrimfulError, Fleet, errors
 from brimful.celery import app_for
@@ -91,6 +92,31 @@ async def test_a_timeout_cancels_the_request(real: RealFleet, asynchronous: bool
     assert isinstance(caught.value, BrimfulError)
     assert isinstance(caught.value, TimeoutError)
     await asyncio.to_thread(wait_until, lambda: not real.gateway.ledger()["active"], "the request to be closed")
+
+
+@pytest.mark.parametrize("how", ["Fleet.cancel", "handle.revoke", "a task of the app", "AsyncFleet"])
+async def test_a_handle_of_a_cancelled_request_raises_cancelled(
+    real: RealFleet, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = real.local.redis_url
+    monkeypatch.setenv("BRIMFUL_REDIS_URL", url)
+    async with AsyncFleet(url) as client_async:
+        with Fleet(url) as client:
+            handle = client.submit(f"ended by {how}", max_tokens=LONG)
+            if how == "a task of the app":
+                handle = app_for(url).AsyncResult(handle.id)
+            await asyncio.to_thread(
+                wait_until, lambda: _attempts(real.gateway, f"ended by {how}") == [1], "the request to arrive"
+            )
+            if how == "Fleet.cancel":
+                client.cancel(handle)
+            else:
+                handle.revoke(terminate=True)
+            waiting = client_async.result(handle) if how == "AsyncFleet" else asyncio.to_thread(handle.get, timeout=60)
+            with pytest.raises(errors.Cancelled) as caught:
+                await waiting
+    assert isinstance(caught.value, TaskRevokedError), "services that know only Celery catch it"
+    assert (caught.value.cause, str(caught.value)) == ("cancelled", "cancelled: the request was revoked")
 
 
 def test_a_revocation_that_a_worker_did_not_hear_of_ends_a_running_request(real: RealFleet) -> None:

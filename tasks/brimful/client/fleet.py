@@ -9,7 +9,6 @@ from collections.abc import Coroutine, Generator, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from celery.exceptions import TaskRevokedError
 from celery.exceptions import TimeoutError as CeleryTimeout
 from celery.result import AsyncResult
 from celery.utils import uuid
@@ -18,7 +17,7 @@ from brimful.client.base import Client, check_names, timed_out
 from brimful.client.group import Group, GroupOptions, GroupPack, Stragglers
 from brimful.client.group_run import AsyncGroups
 from brimful.client.mapping import Asked, MapRun, Sampled
-from brimful.errors import BrimfulError, Cancelled
+from brimful.errors import BrimfulError
 from brimful.names import Workload
 from brimful.runtime import fork
 from brimful.runtime.aio import OwnedAsyncGenerator, cancel_and_wait
@@ -80,8 +79,6 @@ class Fleet(Client[Generator[Sampled, None, None]]):
                     handle.backend.remove_pending_result(handle)
         except BrimfulError:
             raise
-        except TaskRevokedError:
-            raise Cancelled("the request was revoked", "cancelled") from None
         except CeleryTimeout:
             self._abandon(id)
             raise timed_out(timeout) from None
@@ -101,8 +98,8 @@ class Fleet(Client[Generator[Sampled, None, None]]):
     ) -> Handle:
         """Enqueue one request, as :meth:`sample` does, and return its Celery handle without waiting.
 
-        ``handle.get(timeout=…)`` waits for the completion, and raises what :meth:`sample` raises, but celery's
-        TaskRevokedError if it was revoked, and celery's TimeoutError, which leaves it running. ``task_id`` is the
+        ``handle.get(timeout=…)`` waits for the completion, and raises what :meth:`sample` raises (Cancelled is
+        celery's TaskRevokedError too), but celery's TimeoutError, which leaves it running. ``task_id`` is the
         handle's id; a second request with the id of one that succeeded is not sampled. Raises RedisUnreachable.
         """
         check_names(request, fields)

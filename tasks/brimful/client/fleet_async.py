@@ -21,13 +21,13 @@ from brimful.client.base import Client, check_names, timed_out
 from brimful.client.group import GroupOptions, GroupPack, Stragglers
 from brimful.client.group_run import AsyncGroups
 from brimful.client.mapping import Asked, MapRun, Sampled
-from brimful.errors import Cancelled
 from brimful.names import Workload
 from brimful.runtime import fork
 from brimful.runtime.aio import OwnedAsyncGenerator, cancel_and_wait
 from brimful.runtime.port import in_process
 from brimful.state.redis_retry import REDIS_ERRORS
 from brimful.state.redis_url import close_redis_client, redis_client
+from brimful.state.result_consumer import revoked
 from brimful.tasks import Handle
 
 _POLL_S = (0.02, 0.25)
@@ -138,7 +138,7 @@ class AsyncFleet(Client[AsyncGenerator[Sampled, None]]):
             if not awaiting.by and self._awaited.get(id) is awaiting:
                 del self._awaited[id]  # else it would be polled for as long as no worker skips it
         if meta["status"] == "REVOKED":
-            raise Cancelled("the request was revoked", "cancelled")
+            raise revoked()
         if meta["status"] != "SUCCESS":
             raise meta["result"]
         completion: dict[str, Any] = meta["result"]
@@ -258,5 +258,5 @@ async def _completion(future: asyncio.Future[dict[str, Any]]) -> dict[str, Any]:
     """Of a test's backend, whose future is cancelled when the request is revoked."""
     await asyncio.wait([future])
     if future.cancelled():
-        raise Cancelled("the request was revoked", "cancelled")
+        raise revoked()
     return future.result()

@@ -23,8 +23,11 @@ from typing import Any
 
 from celery import states
 from celery.backends.redis import RedisBackend, ResultConsumer
+from celery.exceptions import TaskRevokedError
+from celery.result import AsyncResult
 from redis.exceptions import AuthenticationError
 
+from brimful.errors import Cancelled
 from brimful.state.probes import unreachable
 
 log = logging.getLogger(__name__)
@@ -41,6 +44,23 @@ def keep_waiting(backend: Any) -> Any:
             backend, backend.app, backend.accept, backend._pending_results, backend._pending_messages
         )
     return backend
+
+
+class Revoked(Cancelled, TaskRevokedError):  # type: ignore[misc]
+    """What a handle's ``get`` raises for a request that was revoked. Code that knows only Celery's error catches it."""
+
+
+class SampleResult(AsyncResult):  # type: ignore[misc]
+    """Celery's handle, whose ``get`` raises :class:`brimful.errors.Cancelled` where Celery's own raises its own."""
+
+    def throw(self, *error: Any, **more: Any) -> Any:
+        if error and isinstance(error[0], TaskRevokedError):
+            error = (revoked(), *error[1:])
+        return super().throw(*error, **more)
+
+
+def revoked() -> Revoked:
+    return Revoked("the request was revoked", "cancelled")
 
 
 class PatientConsumer(ResultConsumer):  # type: ignore[misc]  # celery ships no types

@@ -8,11 +8,11 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
 from celery import states
-from celery.exceptions import TaskRevokedError
 from celery.exceptions import TimeoutError as CeleryTimeout
 from celery.result import EagerResult
 
 from brimful.names import TASK_SAMPLE
+from brimful.state.result_consumer import revoked
 
 
 class PendingResult(EagerResult):  # type: ignore[misc]  # celery ships no types
@@ -41,8 +41,9 @@ class PendingResult(EagerResult):  # type: ignore[misc]  # celery ships no types
         self._cancel(self.id)
 
     def _settle(self, future: Future[Any]) -> None:
+        self._result: Any
         if future.cancelled():
-            self._state, self._result = states.REVOKED, TaskRevokedError("revoked")
+            self._state, self._result = states.REVOKED, revoked()
         elif (error := future.exception()) is not None:
             self._state, self._result = states.FAILURE, error
         else:
