@@ -48,6 +48,42 @@ def test_the_same_refusal_of_every_request_is_noticed() -> None:
         assert noticed(*[(wrong_key, 1)] * 5, (other, 1), *[(wrong_key, 1)] * 99) is None
 
 
+def test_requests_of_another_model_are_tried_before_a_run_stops() -> None:
+    """The first lines name a wrong model, though the others are good."""
+    profile = PROFILE
+    sizer = PackSizer(Limits(16, 600, 60.0), 120.0)
+    batcher = Batcher(profile, "off", sizer, SlotModel(Limits(16, 600, 60.0)))
+    outcomes = Outcomes(batcher, sizer, DriveStatus())
+    no_model = Failure(Cause.BAD_REQUEST, "HTTP 404: no such model", 404, permanent=True)
+
+    def request(line: int, model: str) -> PackedRequest:
+        fields = {"prompt": "a", "max_tokens": 8, "model": model}
+        unit = Unit(line, str(line), Request.parse(fields, profile))
+        ((pack_key, part),) = slices_of(unit, profile)
+        return PackedRequest(str(line), pack_key, (part,))
+
+    wrong, good = [request(line, "wrong") for line in range(40)], request(40, "llama-8b")
+    for packed in wrong[:30]:
+        outcomes.records(packed, Outcome(packed.id, failure=no_model))
+    assert outcomes.refused is no_model
+    assert not outcomes.refuses_all([wrong[30], good])
+    batcher.add(good.slices[0].unit)
+    assert not outcomes.refuses_all([])
+    batcher.next(0.0, 0, True)
+    outcomes.records(good, Outcome(good.id, failure=no_model))  # a wrong key, perhaps
+    assert outcomes.refuses_all([good, wrong[31]])
+    answer = {"choices": [{"index": 0, "text": "b", "finish_reason": "stop"}], "model": "llama-8b"}
+    outcomes.records(good, Outcome(good.id, completion=answer))
+    assert outcomes.refused is no_model, "it is why the run stops"
+
+
+def test_a_success_after_many_refusals_ends_the_search() -> None:
+    refusals, no_model = SameRefusals(), Failure(Cause.BAD_REQUEST, "HTTP 404: no such model", 404, permanent=True)
+    refusals.add(no_model, 30)
+    refusals.add(None)
+    assert refusals.failure is None
+
+
 def test_the_parts_of_a_pack_with_which_workers_died_are_suspect_to_the_end() -> None:
     profile, status = PROFILE, DriveStatus()
     sizer = PackSizer(Limits(16, 600, 60.0), 120.0)

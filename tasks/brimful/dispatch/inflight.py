@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -67,6 +67,11 @@ class InFlight:
         """A request of the shard that was filled last."""
         shard = next(reversed(self._shard_of.values()), None)
         return next(iter(shard.requests.values()), None) if shard is not None else None
+
+    @property
+    def requests(self) -> Iterator[PackedRequest]:
+        for shard in self.shards.values():
+            yield from shard.requests.values()
 
     def reserve(self, packed: PackedRequest) -> None:
         """Count the request in the slot model, so that the rest of the same plan sees it; :meth:`add` follows."""

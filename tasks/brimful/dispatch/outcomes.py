@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 
+from brimful.names import Mode
 from brimful.outcome import Cause, Failure, Outcome
 from brimful.packing.batcher import Batcher
 from brimful.packing.pack_size import PackSizer
@@ -36,12 +38,16 @@ class SameRefusals:
 
     def __init__(self) -> None:
         self._failure: Failure | None = None
+        self.targets: set[tuple[Mode, str]] = set()
+        """Endpoints and models of what was refused."""
         self._lines = self._requests = 0
         self._over = False
+        self.final = False
+        """The run stops because of it; what ends meanwhile changes nothing."""
 
-    def add(self, failure: Failure | None, lines: int = 0) -> None:
-        """A request has ended, and so many lines have failed for good with it."""
-        if self._over or self.failure is not None:
+    def add(self, failure: Failure | None, lines: int = 0, target: tuple[Mode, str] | None = None) -> None:
+        """A request for ``target`` has ended, and so many lines have failed for good with it."""
+        if self._over or self.final:
             return
         if failure is not None and (not failure.permanent or failure.cause is Cause.CANCELLED):
             return
@@ -50,6 +56,8 @@ class SameRefusals:
         elif self._failure is None or self._failure.message == failure.message:
             self._failure = failure
             self._requests += 1
+            if target is not None:
+                self.targets.add(target)
             self._lines += lines
         else:
             self._over = True
@@ -93,13 +101,20 @@ class Outcomes:
                 self._status.rollouts += sum(len(item.rollouts) for item in delivered)
                 return list(delivered)
         sent_again = self._send_again(packed, failure)
-        self._refusals.add(failure, 0 if sent_again else packed.lines)
+        self._refusals.add(failure, 0 if sent_again else packed.lines, packed.pack_key.target)
         return [] if sent_again else self._failed(packed, outcome, adopted)
 
     @property
     def refused(self) -> Failure | None:
         """The provider's refusal of every request of this try, once it cannot be due to single lines; else None."""
         return self._refusals.failure
+
+    def refuses_all(self, in_flight: Iterable[PackedRequest]) -> bool:
+        """Whether nothing that is held or in flight has another endpoint or model than what was refused."""
+        if self.refused is not None:
+            waiting = self._batcher.targets | {packed.pack_key.target for packed in in_flight}
+            self._refusals.final |= waiting <= self._refusals.targets
+        return self._refusals.final
 
     def revoked(self, packed: PackedRequest, shard: str, *, adopted: bool = False) -> list[Delivered | Failed]:
         """Records for a request that got no outcome, since its shard's task was revoked."""

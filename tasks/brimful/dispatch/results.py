@@ -34,7 +34,8 @@ class ResultsReader:
     deliveries: Deliveries
     stop: Stop
     stop_if_refused: bool
-    """Whether to send nothing more once the provider has refused all requests in the same words."""
+    """Whether to send nothing more once the provider has refused all requests in the same words, unless some for
+    another endpoint or model are known."""
 
     async def run(self) -> None:
         """Never returns. Raises FleetError when Redis refuses."""
@@ -80,7 +81,7 @@ class ResultsReader:
             failure = result.outcome.failure
             if ended and failure is not None and failure.cause in STOPS:
                 self.stop.begin_by(failure.cause.value)
-        if self.stop_if_refused and self.outcomes.refused is not None:
+        if self.stop_if_refused and self.outcomes.refuses_all(self.in_flight.requests):
             self.stop.begin_by(REFUSED)
         self.intake.plan()
         return records

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 from itertools import islice
 
+from brimful.names import Mode
 from brimful.packing.pack_size import START_PROMPTS, START_TOKENS, Chunk, PackSizer, fill_slots
 from brimful.packing.packing import Pack, PackKey, Slice, fill_requests, slices_of
 from brimful.packing.slot_model import SlotModel
@@ -103,6 +104,12 @@ class Batcher:
             self._release(slices)
             if kept := tuple(item for item in slices if item.unit.line not in lines):
                 self.put_back(pack_key, [kept])
+
+    @property
+    def targets(self) -> set[tuple[Mode, str]]:
+        """Endpoints and models of what is held."""
+        held = [group.pack_key for group in self._groups.values()] + [pack_key for pack_key, _ in self._ready]
+        return {pack_key.target for pack_key in held}
 
     @property
     def full(self) -> bool:

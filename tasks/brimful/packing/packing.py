@@ -55,6 +55,11 @@ class PackKey:
     """Workers died while they sampled a request with these slices; not part of ``key``."""
 
     @property
+    def target(self) -> tuple[Mode, str]:
+        """Endpoint and model: what a provider may refuse whatever the prompt is."""
+        return self.mode, self.model
+
+    @property
     def tokens_per_prompt(self) -> int:
         """The most that one prompt's choices may have."""
         return self.n * (self.max_tokens or UNKNOWN_TOKENS)
