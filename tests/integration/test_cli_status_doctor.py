@@ -24,7 +24,7 @@ from brimful.errors import ExitCode, RedisUnreachable, SettingError, UsageError
 from brimful.names import QUEUES
 from brimful.state.broker_queues import read_queues
 from brimful.state.dead_letters import MOST, TTL_S, DeadLetter, add
-from brimful.state.keys import DEAD_LETTERS, TAGS, admission_keys, health_key
+from brimful.state.keys import DEAD_LETTERS, FLEETS, TAGS, admission_keys, health_key
 from brimful.state.probes import check_provider, connect
 from brimful.state.provider_health import LastAnswer, ProviderState, health_fields
 from brimful.state.redis_url import celery_settings, without_password
@@ -176,6 +176,21 @@ def _worker_of(client: redis.Redis, tag: str, **said: str) -> None:
     process = f"p{client.zcard(keys['heard'])}"
     client.zadd(keys["heard"], {process: seconds * 1000})
     client.hset(keys["workers"], process, json.dumps({"name": process, **said}))
+
+
+def test_status_only_names_a_key_that_nothing_uses(valkey: Valkey) -> None:
+    with connect(valkey.url) as client:
+        _worker_of(client, "aaaa")
+        _worker_of(client, "bbbb")
+        shown = brimful("status", BRIMFUL_REDIS_URL=valkey.url).stdout
+        assert ("key aaaa" in shown, "key bbbb" in shown, "not in use" in shown) == (True, True, False)
+        client.zadd(admission_keys("bbbb")["heard"], {"p0": (client.time()[0] - 60) * 1000})
+        shown = brimful("status", BRIMFUL_REDIS_URL=valkey.url).stdout
+        assert ("key aaaa" in shown, "key bbbb" in shown) == (True, False)
+        assert shown.endswith("\n\nnot in use now: bbbb (--tag shows one)\n")
+        assert "key bbbb" in brimful("status", "--tag", "b", BRIMFUL_REDIS_URL=valkey.url).stdout
+        client.hset(FLEETS, "other", "bbbb")
+        assert "key bbbb" in brimful("status", BRIMFUL_REDIS_URL=valkey.url).stdout, "its workers are missed"
 
 
 def test_two_keys_in_one_fleet_are_reported(valkey: Valkey) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+from collections.abc import Container
 from typing import Annotated, Any
 
 import redis
@@ -15,7 +16,7 @@ from brimful.config import Settings
 from brimful.names import QUEUES
 from brimful.runtime.interrupt import unwinding
 from brimful.state.broker_queues import Queues, read_queues
-from brimful.state.fleets import fleet_of
+from brimful.state.fleets import fleet_of, registered_tags
 from brimful.state.probes import connect, unreachable
 from brimful.state.provider_health import ProviderHealth, ProviderState
 from brimful.state.status import Status, known_tags, read_status
@@ -24,6 +25,7 @@ from brimful.words.counted import counted
 
 _EVERY_S = 1.0
 _SILENT_S = 5.0
+_GONE_S = 15.0
 _FAR_MS = 5
 _BAR = 30
 _STOPPED = {
@@ -38,7 +40,7 @@ def status(
     tag: Annotated[
         str | None,
         typer.Option(
-            help="The API key, where several share a Redis: its tag or the beginning of it. Default: all of them."
+            help="The API key, where several share a Redis: its tag or its beginning. Default: all that are in use."
         ),
     ] = None,
 ) -> None:
@@ -63,7 +65,7 @@ def status(
                 if as_json:
                     text = json.dumps(_as_dict(target, looks))
                 else:
-                    text = "\n\n".join(render(status, queues) for status, queues in looks)
+                    text = _texts(looks, registered_tags(client))
                     if watch:  # on a terminal, each replaces the one before
                         text = f"\x1b[H\x1b[2J{text}" if coloured() else f"{text}\n"
                 print(text, flush=True)
@@ -76,6 +78,20 @@ def _tags(target: RedisTarget, client: redis.Redis, settings: Settings, wanted: 
     if wanted is None and len(tags := known_tags(client)) > 1:
         return tags
     return [find_tag(target, client, settings, wanted)]
+
+
+def _texts(looks: list[tuple[Status, Queues]], registered: Container[str]) -> str:
+    """Each key's status. Of several keys, one that nothing uses and no fleet has is only named."""
+    used = [look for look in looks if _in_use(look[0]) or look[0].tag in registered] or looks
+    text = "\n\n".join(render(status, queues) for status, queues in used)
+    if idle := [status.tag for status, _ in looks if status.tag not in {status.tag for status, _ in used}]:
+        text += f"\n\nnot in use now: {', '.join(idle)} (--tag shows one)"
+    return text
+
+
+def _in_use(status: Status) -> bool:
+    heard = any(worker.heard_s < _GONE_S for worker in status.workers)
+    return heard or bool(status.slots_used) or any(status.waiting.values())
 
 
 def _as_dict(target: RedisTarget, looks: list[tuple[Status, Queues]]) -> dict[str, Any]:

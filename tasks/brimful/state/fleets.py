@@ -124,6 +124,12 @@ def fleet_of(client: redis.Redis, tag: str, preferred: str) -> str:
     return preferred if preferred in names or not names else names[0]
 
 
+def registered_tags(client: redis.Redis) -> set[str]:
+    """The tags of the keys that fleets have."""
+    registered: Any = client.hvals(FLEETS)
+    return {owner.tag for owner in map(Registration.parse, registered) if owner is not None}
+
+
 def register(
     client: redis.Redis,
     url: str,
