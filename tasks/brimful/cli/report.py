@@ -19,7 +19,7 @@ def report(
     ] = None,
     diff: Annotated[
         Path | None,
-        typer.Option("--diff", metavar="OTHER", help="Compare with the output of another run, rollout by rollout."),
+        typer.Option("--diff", metavar="OTHER", help="Compare with the output of another run. Default: none."),
     ] = None,
     inputs: Annotated[
         list[str] | None,

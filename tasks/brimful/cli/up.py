@@ -34,7 +34,8 @@ def up(
         typer.Option(min=0, max=65535, help="Flower's port; 0 takes a free one. Default: BRIMFUL_FLOWER_PORT, else 0."),
     ] = None,
     serve_port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Run a front door, on this port; 0 takes a free one.")
+        int | None,
+        typer.Option(min=0, max=65535, help="Run a front door on this port; 0 takes a free one. Default: none."),
     ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="The embedded Valkey's port; 0 takes a free one.")] = 0,
     take_over: Annotated[

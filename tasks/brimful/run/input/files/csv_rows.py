@@ -12,6 +12,7 @@ from brimful.errors import InputError
 from brimful.run.input.files.columns import check_columns, unnamed
 from brimful.run.input.files.csv_split import Cells, split_rows
 from brimful.run.input.files.row import MAX_ROW, Row, to_json
+from brimful.words.counted import counted
 
 _JSON_FIELDS = frozenset({
     "n", "max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "messages",
@@ -58,7 +59,9 @@ def _row(place: int, cells: list[str], names: list[str], forms: list[Form], faul
     if len(cells) != len(names):
         data = to_json(cells).encode("utf-8", "replace")
         return Row(
-            place, data, fault=f"has {_cells(len(cells))}, but the header names {_cells(len(names))}: correct the row"
+            place,
+            data,
+            fault=f"has {counted(len(cells), 'cell')}, but the header names {counted(len(names), 'cell')}: correct the row",
         )
     text = to_json({name: form(cell) for name, form, cell in zip(names, forms, cells, strict=True)})
     if _is_utf8(text):
@@ -102,7 +105,3 @@ def _is_utf8(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _cells(count: int) -> str:
-    return f"{count:,} cell{'s' if count != 1 else ''}"
