@@ -161,6 +161,7 @@ def read_options(given: Mapping[str, Any], workload: Workload = Workload.BATCH) 
     from brimful.run.input.sweep.grid import make_sweep, parse_models, parse_numbers
     from brimful.run.input.templates.template import load_templates
     from brimful.run.options import parse_parameters
+    from brimful.words.setting_faults import option
 
     if given["chat"] and given["job"]:
         raise UsageError("--chat and --job exclude each other: a Job is a completion")
@@ -177,7 +178,9 @@ def read_options(given: Mapping[str, Any], workload: Workload = Workload.BATCH) 
     fields = {**parse_parameters(given["param"] or []), **({} if given["n"] is None else {"n": given["n"]})}
     lists: dict[str, list[Any]] = {"model": parse_models(given["model"])}
     for name, kind in _NUMBERS.items():
-        lists[name] = parse_numbers(f"--{name.replace('_', '-')}", given[name], kind)
+        lists[name] = parse_numbers(option(name), given[name], kind)
+    if (least := min(lists["max_tokens"], default=1)) < 1:
+        raise UsageError(f"--max-tokens {least}: must be at least 1")
     fields |= {name: values[0] for name, values in lists.items() if len(values) == 1}
     sweep = make_sweep({name: values for name, values in lists.items() if len(values) > 1}, fields, given["sweep"])
     if "system" in sweep.fields and (given["system"] is not None or given["system_template"] is not None):

@@ -37,6 +37,8 @@ class Block(RenderHook):
         if self._proxy is None:
             self._console.push_render_hook(self)
             self._proxy = FileProxy(self._console, sys.stderr)
+            if sys.stdout is sys.stderr:  # a run with a hook, whose prints are no data
+                sys.stdout = self._proxy
             sys.stderr = self._proxy
         self._console.print(_Drawing(lines[: max(1, self._console.height - 1)]), end="")
         self.drawn = True
@@ -54,8 +56,9 @@ class Block(RenderHook):
             if self.drawn:
                 self._console.print(_Codes(LEAVE), end="")
             self._console.pop_render_hook()
-            if sys.stderr is self._proxy:
-                sys.stderr = self._proxy.rich_proxied_file
+            for name in ("stdout", "stderr"):
+                if getattr(sys, name) is self._proxy:
+                    setattr(sys, name, self._proxy.rich_proxied_file)
             self._proxy = None
         self.drawn = False
 

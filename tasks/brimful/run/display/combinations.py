@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from brimful.profile import Tokens
+from brimful.words.counted import counted
 
 ROWS = 12
 """Combinations that the end table shows."""
@@ -74,8 +75,8 @@ def described(row: Mapping[str, Any]) -> str:
     """An object of :func:`compare` in words."""
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in row["finish_reasons"].items())
     words = [
-        f"{row['rollouts']:,} rollouts" + (f" ({reasons})" if reasons else ""),
-        f"{row['prompt_tokens'] + row['completion_tokens']:,} tokens",
+        counted(row["rollouts"], "rollout") + (f" ({reasons})" if reasons else ""),
+        counted(row["prompt_tokens"] + row["completion_tokens"], "token"),
     ]
     if row["completion_tokens_each"] is not None:
         words.append(f"{row['completion_tokens_each']:,} sampled each")
