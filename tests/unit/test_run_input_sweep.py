@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,11 @@ from brimful.run.input.reader import BadLine, Reader, ReadOptions
 from brimful.run.input.sources import Source
 from brimful.run.input.sweep.grid import make_sweep, parse_models, parse_numbers
 from brimful.run.input.sweep.sweep import NO_SWEEP, Sweep
-from brimful.run.output.paths import Order, OutputFormat
+from brimful.run.input.templates.template import load_templates
+from brimful.run.output.paths import Order, OutputFormat, RunPaths
+from brimful.run.output.sidecar import Sidecar
 from brimful.run.prepare import prepare
+from brimful.run.report.prompts import Prompts
 from brimful.run.validate import validate
 from support.fake_driver import FakeDriver
 from support.runs import PROFILE, options, prompts, records, run, write_lines
@@ -272,6 +276,15 @@ def test_the_summary_compares_the_combinations(tmp_path: Path) -> None:
     assert sum(row["prompt_tokens"] + row["completion_tokens"] for row in summary.sweep) == summary.tokens
     shown = [value for label, value in summary.rows() if label == "sweep" or not label]
     assert shown[0].startswith("model=a,temperature=0: 10 rollouts (stop 10), ")
+
+
+def test_the_report_finds_the_prompt_of_each_line(tmp_path: Path) -> None:
+    path, out = prompts(tmp_path, 3, topic="tea"), tmp_path / "out.jsonl"
+    mine = load_templates("{{ prompt }} of {{ topic }}", None, None, None)
+    assert run(asked_of(path, out, read={"templates": mine})) is not None
+    with closing(Prompts.of(out, Sidecar.load(RunPaths(out).sidecar), ())) as found:
+        assert found.note == ""
+        assert [found.get(line) for line in (1, 2, 3, 4)] == [[f"Say {n} of tea"] for n in range(3)] + [None]
 
 
 def test_openai_batch_has_one_line_for_each_combination(tmp_path: Path) -> None:

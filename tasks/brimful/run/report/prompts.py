@@ -6,6 +6,7 @@ import tempfile
 import threading
 from array import array
 from bisect import bisect_left
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from brimful.run.input.ids import Duplicates
 from brimful.run.input.reader import Reader, ReadOptions
 from brimful.run.input.recorded import from_record
 from brimful.run.input.sources import Source
+from brimful.run.input.sweep.sweep import Sweep
 from brimful.run.output.paths import RunPaths
 from brimful.run.output.sidecar import Sidecar
 from brimful.runtime.json_bytes import decode, encode
@@ -83,6 +85,8 @@ class Prompts:
             data = lines.read_bytes()
             digests.frombytes(data[: len(data) // 4 * 4])
         changed = end = 0
+        # One combination of a sweep shows a line's prompts, and makes the places of entries the numbers of lines.
+        options = replace(options, sweep=Sweep(options.sweep.combinations[:1]))
         for entry in Reader(options, profile, duplicates=Duplicates()).entries():
             known = digests[entry.line - 1] if entry.line <= len(digests) else 0
             changed += known not in (0, entry.digest)
