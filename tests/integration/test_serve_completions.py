@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -315,3 +316,20 @@ async def test_a_request_without_an_answer_leaves_its_idempotency_key_to_the_nex
         first.cancel()
         assert (await second)[0] == 200
         assert gateway.request_log.attempts("gone") == 2
+
+
+async def test_a_key_that_is_replaced_in_its_file_is_used_from_then_on(
+    monkeypatch: pytest.MonkeyPatch, valkey: Valkey, tmp_path: Path
+) -> None:
+    file = tmp_path / "key"
+    file.write_text("sk-first-0001")
+    monkeypatch.setenv("ACS_API_KEY_FILE", str(file))
+    async with running_gateway() as gateway, door(monkeypatch, valkey.url, gateway.url, key=None) as here:
+        gateway.options.keys = ("sk-first-0001",)
+        assert (await here.complete())[0] == 200
+        file.write_text("sk-second-002")
+        gateway.options.keys = ("sk-second-002",)
+        here.front.process.look_at_key()
+        settings = here.front.process.key
+        await wait_until_async(lambda: settings.settings.api_key.get_secret_value() == "sk-second-002", "the new key")
+        assert (await here.complete())[0] == 200

@@ -57,6 +57,16 @@ def test_what_is_missing_is_named(valkey: Valkey) -> None:
     assert (ended.returncode, "ACS_API_" in ended.stderr) == (2, True)
 
 
+def test_a_fleet_of_another_key_s_is_refused(valkey: Valkey) -> None:
+    with gateway_process() as gateway, door_process(valkey.url, gateway.url) as (url, _):
+        until_ready(url)
+        env = {"BRIMFUL_REDIS_URL": valkey.url, "ACS_API_BASE": gateway.url, "ACS_API_KEY": "sk-another-0001"}
+        ended = brimful("serve", "--port", "0", **env)
+        assert ended.returncode == 2
+        assert "serve-" in ended.stderr, "whose live workers are named"
+        assert "Traceback" not in ended.stderr
+
+
 async def test_sigterm_answers_what_is_on_the_wire_and_sends_the_rest_elsewhere(valkey: Valkey) -> None:
     with (
         gateway_process("--latency", "3", "--per-token", "0") as gateway,

@@ -46,12 +46,19 @@ class Door:
 
 @asynccontextmanager
 async def door(
-    monkeypatch: pytest.MonkeyPatch, redis_url: str, provider_url: str, *, clean: bool = True, **settings: Any
+    monkeypatch: pytest.MonkeyPatch,
+    redis_url: str,
+    provider_url: str,
+    *,
+    clean: bool = True,
+    key: str | None = KEY,
+    **settings: Any,
 ) -> AsyncIterator[Door]:
     """In this process. ``settings`` are fields of Settings. It has reached its Redis, which no process has
     used before if it is ``clean``."""
     monkeypatch.setenv("ACS_API_BASE", provider_url)
-    monkeypatch.setenv("ACS_API_KEY", KEY)
+    if key is not None:
+        monkeypatch.setenv("ACS_API_KEY", key)
     quick = {"backoff_base_s": 0.01, "backoff_cap_s": 0.05, "guardian": False, **settings}
     loaded = Settings.load(redis_url=redis_url, **quick)
     if clean:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from brimful.request import Request
 from brimful_worker.serve.completions.reading import Asked
 from brimful_worker.serve.completions.stream_answer import EventSplitter, StreamAnswer, data_of
 from brimful_worker.serve.rate_headers import _duration
-from brimful_worker.serve.server import check_address
+from brimful_worker.serve.server import check_address, listen
 
 LINES = st.sampled_from([b"data: a", b"data:b", b": comment", b"event: x", b"data: \xc3\xa4", b"id"])
 EVENTS = st.lists(st.tuples(st.lists(LINES, min_size=1, max_size=3), st.sampled_from([b"\n", b"\r\n"])), max_size=6)
@@ -107,3 +108,17 @@ def test_addresses() -> None:
     for host in ("0.0.0.0", "::", "10.0.0.1", "", "localhost.example.org"):
         with pytest.raises(SettingError, match="--host"):
             check_address(host)
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_KEEPIDLE"), reason="not on this system")
+def test_a_caller_whose_machine_is_gone_is_noticed() -> None:
+    with listen("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+        connection, _ = listener.accept()
+        with connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 15
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT) == 3
+
+
+def test_a_port_that_is_taken() -> None:
+    with listen("127.0.0.1", 0) as taken, pytest.raises(SettingError, match="--port"):
+        listen("127.0.0.1", taken.getsockname()[1])

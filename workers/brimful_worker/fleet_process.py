@@ -40,6 +40,7 @@ class FleetProcess:
         self.sampler = Sampler(settings, self.key.admission, self.key.provider, stopping=stopping)
         self._membership = Membership(settings)
         self._republish = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._stack = AsyncExitStack()
 
     async def start(self) -> None:
@@ -72,7 +73,8 @@ class FleetProcess:
 
     def look_at_key(self) -> None:
         """Read the API key's file at once. Callable from any thread and from a signal's handler."""
-        self._loop.call_soon_threadsafe(self.key.reread.set)
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self.key.reread.set)
 
     def _key_replaced(self) -> None:
         self.sampler.use(self.key.admission, self.key.provider)

@@ -8,6 +8,7 @@ import ipaddress
 import logging
 import signal
 import socket
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -27,6 +28,8 @@ log = logging.getLogger(__name__)
 _BACKLOG = 8192
 _KEEPALIVE_S = 75.0
 """As common load balancers have it."""
+_PROBES = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+"""A caller whose machine is gone is noticed after 30 s of silence."""
 _CUT_S = 2.0
 """For the last bytes of answers, once nothing is under way any more or the grace is over."""
 _FORMAT = "[%(asctime)s: %(levelname)s] %(message)s"
@@ -62,15 +65,21 @@ def listen(host: str, port: int) -> socket.socket:
     """Raises SettingError."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        return socket.create_server(address[:2], family=family, backlog=_BACKLOG)
+        listener = socket.create_server(address[:2], family=family, backlog=_BACKLOG)
     except OSError as error:
         reason = error.strerror or str(error)
         raise SettingError(f"--port {port}: cannot listen on {host}:{port}: {reason}; take another, or 0") from None
+    for name, value in _PROBES.items():  # of the connections too, which inherit them
+        if hasattr(socket, name):
+            listener.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    return listener
 
 
 async def _serve(settings: Settings, host: str, listener: socket.socket, ready: Callable[[str], None]) -> None:
     stop = _StopSignals()
     async with opened(settings, listener) as (front, joined):
+        if settings.api_key_file is not None and not sys.stdout.isatty():  # on one, SIGHUP says that it is closed
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, front.process.look_at_key)
         ready(f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}/v1")
         await _wait(joined, stop.asked)
         if joined.done():
