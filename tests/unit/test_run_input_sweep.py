@@ -19,10 +19,10 @@ from brimful.run.input.sources import Source
 from brimful.run.input.sweep.grid import make_sweep, parse_models, parse_numbers
 from brimful.run.input.sweep.sweep import NO_SWEEP, Sweep
 from brimful.run.input.templates.template import load_templates
-from brimful.run.output.paths import Order, OutputFormat, RunPaths
-from brimful.run.output.sidecar import Sidecar
+from brimful.run.output.paths import Order, OutputFormat
 from brimful.run.prepare import prepare
 from brimful.run.report.prompts import Prompts
+from brimful.run.report.reading import read_run
 from brimful.run.validate import validate
 from support.fake_driver import FakeDriver
 from support.runs import PROFILE, options, prompts, records, run, write_lines
@@ -282,7 +282,7 @@ def test_the_report_finds_the_prompt_of_each_line(tmp_path: Path) -> None:
     path, out = prompts(tmp_path, 3, topic="tea"), tmp_path / "out.jsonl"
     mine = load_templates("{{ prompt }} of {{ topic }}", None, None, None)
     assert run(asked_of(path, out, read={"templates": mine})) is not None
-    with closing(Prompts.of(out, Sidecar.load(RunPaths(out).sidecar), ())) as found:
+    with closing(Prompts.of(out, read_run(out), ())) as found:
         assert found.note == ""
         assert [found.get(line) for line in (1, 2, 3, 4)] == [[f"Say {n} of tea"] for n in range(3)] + [None]
 

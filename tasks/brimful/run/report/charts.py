@@ -70,10 +70,11 @@ def chart(series: Series, wide: int = HALF) -> str:
             f"<title>{escape(label)}: {_number(value)} {escape(series.unit)}</title></rect>"
         )
         if place % step == 0 and x(place) < wide - _LABEL / 2 - _RIGHT:
-            parts.append(_word(x(place), _HEIGHT - 8, label, "start"))
-    style = "full" if wide == FULL else "half"
+            style = "word" if place // step % 2 == 0 else "word minor"  # every second one makes room on a phone
+            parts.append(_word(x(place), _HEIGHT - 8, label, "start", style))
+    size = "full" if wide == FULL else "half"
     return (
-        f'<svg class="{style}" viewBox="0 0 {wide} {_HEIGHT}" role="img" preserveAspectRatio="xMidYMid meet">'
+        f'<svg class="{size}" viewBox="0 0 {wide} {_HEIGHT}" role="img" preserveAspectRatio="xMidYMid meet">'
         f"{''.join(parts)}</svg>"
     )
 

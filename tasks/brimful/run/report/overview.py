@@ -50,8 +50,8 @@ def when(figures: RunFigures) -> str:
     return _Axis(figures.timeline).when
 
 
-def tiles(figures: RunFigures) -> str:
-    """The HTML of the main counts. They equal the run's summary."""
+def tiles(figures: RunFigures, *, brief: bool = False) -> str:
+    """The HTML of the main counts. They equal the run's summary. ``brief``: of one of two runs."""
     counts, active_s = figures.counts, len(_Axis(figures.timeline).seconds)
     left = max(0, figures.lines - figures.sampled_lines - figures.failed_lines)
     unasked = max(0, figures.asked - counts.rollouts - figures.failed)
@@ -65,11 +65,10 @@ def tiles(figures: RunFigures) -> str:
         split = [(counts.prompt_tokens, "prompt"), (counts.completion_tokens, "sampled")]
         retried = figures.attempts - figures.requests
         calls = [(retried, "retried"), (figures.rate_limited, "rate-limited"), (figures.packed, "packed")]
-        shown += [
-            (f"<b>{rate}</b> <span>rollouts</span>", duration(active_s)),
-            (_counted(counts.tokens, "token"), split),
-            (_counted(figures.requests, "API call"), calls),
-        ]
+        shown.append((_counted(counts.tokens, "token"), split))
+        if not brief:
+            shown.insert(2, (f"<b>{rate}</b> <span>rollouts</span>", duration(active_s)))
+            shown.append((_counted(figures.requests, "API call"), calls))
     if figures.cost is not None:
         shown.append((f"<b>{money(figures.cost)}</b> <span>cost</span>", ""))
     return "".join(f'<div class="tile">{head}<small>{_details(details)}</small></div>' for head, details in shown)

@@ -42,7 +42,7 @@ def write_report(
     UsageError, InputError, and FleetError if the page cannot be written.
     """
     run = read_run(output, other)
-    prompts = Prompts.of(output, run.figures.sidecar, inputs)
+    prompts = Prompts.of(output, run, inputs)
     page = page or RunPaths(output).report
     try:
         with Groups(run, prompts) as groups, atomic_write(page) as file:
@@ -91,7 +91,7 @@ def shell(run: Run, places: list[dict[str, Any]], note: str, *, served: bool = F
         style=style,
         name=escape(figures.name + (f" and {other.name}" if other else "")),
         when=escape(when(figures)),
-        tiles=_both(tiles(figures), tiles(other) if other else ""),
+        tiles=_both(tiles(figures, brief=True), tiles(other, brief=True)) if other else tiles(figures),
         overview=_both(*(f'<div class="cards">{overview(each)}</div>' if each else "" for each in (figures, other))),
     )
     before = html.encode("utf-8", "backslashreplace") + _block('id="meta"', encode(meta))

@@ -21,6 +21,7 @@ from brimful.run.input.sources import Source
 from brimful.run.input.sweep.sweep import Sweep
 from brimful.run.output.paths import RunPaths
 from brimful.run.output.sidecar import Sidecar
+from brimful.run.report.reading import Run
 from brimful.runtime.json_bytes import decode, encode
 
 
@@ -36,14 +37,20 @@ class Prompts:
         self._lock = threading.Lock()
 
     @classmethod
-    def of(cls, output: Path, sidecar: Sidecar | None, inputs: tuple[str, ...]) -> Prompts:
-        """Of the run ``output``. ``inputs`` stand for the recorded input; UsageError if one of them cannot be read."""
+    def of(cls, output: Path, run: Run, inputs: tuple[str, ...]) -> Prompts:
+        """Of the run ``output``. ``inputs`` stand for the recorded input; UsageError if one of them cannot be read.
+
+        Nothing is read where the run's records hold the prompts.
+        """
+        sidecar = run.figures.sidecar
         sources = tuple(map(Source, inputs))
         for source in sources:
             if not source.regular:
                 raise UsageError(f"--input {source.path}: is no file; name the input that the run read")
         options = _options(sidecar, sources)
         prompts = cls()
+        if run.has_prompts and not inputs:
+            return prompts
         if options is None or not all(source.regular for source in options.sources):
             prompts.note = "the prompts are not shown: the run's input is not known or not there (--input FILE)"
             return prompts

@@ -33,6 +33,8 @@ class Run:
     cells: Cells
     sources: tuple[Path, ...]
     """Rollouts and failures of the run, then those of the other: ``cells.source`` is an index of it."""
+    has_prompts: bool
+    """Whether all rollouts of the first run hold their prompt (``--keep prompt``)."""
 
 
 def read_run(output: Path, other: Path | None = None) -> Run:
@@ -43,7 +45,7 @@ def read_run(output: Path, other: Path | None = None) -> Run:
     if other is None:
         cells.arrange()
         first.figures.add_lines(cells, 0)
-        return Run(first.figures, None, cells, first.files)
+        return Run(first.figures, None, cells, first.files, first.has_prompts)
     second = _Reader(other, cells, 1, first.lines)
     second.read()
     digests = array("I", (*first.digests, *second.digests))
@@ -51,7 +53,7 @@ def read_run(output: Path, other: Path | None = None) -> Run:
     for run, reader in enumerate((first, second)):
         reader.figures.add_lines(cells, run)
     cells.columns |= _comparison(cells, digests)
-    return Run(first.figures, second.figures, cells, first.files + second.files)
+    return Run(first.figures, second.figures, cells, first.files + second.files, first.has_prompts)
 
 
 class _Reader:
@@ -71,6 +73,7 @@ class _Reader:
         self.lines = lines
         self.digests: list[int] = []
         """Of the text of each row; 0 for failures."""
+        self.has_prompts = True
         self._cells, self._run = cells, run
 
     def read(self) -> None:
@@ -87,6 +90,7 @@ class _Reader:
                 self.figures.add(record)
                 request = self._request(record)
                 pair = int(record["prompt_index"]), int(record["choice_index"])
+                self.has_prompts &= bool(record.get("prompt") or record.get("messages"))
                 if request in failures:
                     there.setdefault(request, set()).add(pair)
                 self._add(request, pair, record, offset, 0, _values(record))

@@ -36,7 +36,7 @@ class ReportServer:
     def __init__(self, output: Path, other: Path | None = None, inputs: tuple[str, ...] = (), *, port: int = 0) -> None:
         run = read_run(output, other)
         self._stack = ExitStack()
-        prompts = Prompts.of(output, run.figures.sidecar, inputs)
+        prompts = Prompts.of(output, run, inputs)
         self._stack.callback(prompts.close)
         self._groups = self._stack.enter_context(Groups(run, prompts))
         self._search = Search(run, prompts)

@@ -45,6 +45,7 @@ class App {
     const classes = find("#list").classList;
     classes.add(usual <= 60 ? "low" : usual <= 240 ? "middle" : "high");
     classes.toggle("pairs", this.store.columns.has("run"));
+    classes.toggle("swept", [...this.store.columns.keys()].some((key) => key.startsWith("sweep.")));
   }
 
   #sorts() {
@@ -70,6 +71,7 @@ class App {
     });
     find("#sort").addEventListener("change", (event) => { this.filter.sort = event.target.value; this.#query(); });
     find("#filter").addEventListener("click", () => this.#showFacets());
+    find("#facets").prepend(h("button", { class: "done", onclick: () => this.#showFacets(false) }, "Done"));
     for (const name of VIEWS) find(`#tab-${name}`).addEventListener("click", () => this.#tab(name));
     document.addEventListener("keydown", (event) => this.#key(event));
   }
@@ -84,7 +86,7 @@ class App {
       find(`#${each}`).hidden = each !== name;
       find(`#tab-${each}`).setAttribute("aria-selected", String(each === name));
     }
-    if (name === "compare") this.compare.draw(this.result.matches, this.result.rows);
+    if (name === "compare") this.compare.draw(this.result);
     if (name === "rollouts") this.list.refresh();
   }
 
@@ -155,15 +157,9 @@ class App {
       const other = runs ? partner(group, index) : null;
       return shortCell(cell, { needle: this.needle, matches: this.result.matches[first + index], run, other });
     });
+    const shown = runs ? paired(group, cells, (index) => runs.words[this.store.codes("run")[first + index] - 1]) : cells;
     const more = group.cells.length - cells.length;
-    if (more > 0) cells.push(h("div", { class: "cell rest" }, `and ${count(more)} more`));
-    if (!runs) return cells;
-    const pairs = [];
-    for (const [index, cell] of cells.entries()) {
-      if (index && partner(group, index) === group.cells[index - 1]) pairs.at(-1).append(cell);
-      else pairs.push(h("div", { class: "pair" }, cell));
-    }
-    return pairs;
+    return more > 0 ? [...shown, h("div", { class: "cell rest" }, `and ${count(more)} more`)] : shown;
   }
 
   async #open(place) {

@@ -32,7 +32,9 @@ function facts(cell, { whole = false, run = null } = {}) {
   const add = (text, kind, title) => made.push(h("span", { class: kind, title }, visible(text)));
   if (run) add(run, `run-${run.toLowerCase()}`);
   add(`#${cell.choice}`, "dim");
-  for (const [name, value] of Object.entries(cell.sweep ?? {})) add(`${name} ${cut(valueText(value), 0, 40)}`, "key", name);
+  for (const [name, value] of Object.entries(cell.sweep ?? {})) {
+    add(`${name === "model" ? "" : `${name} `}${cut(valueText(value), 0, 40)}`, "key", name);
+  }
   if (cell.cause) add(cell.cause, "bad");
   if (cell.status) add(`HTTP ${cell.status}`, "dim");
   for (const [name, value] of Object.entries(cell.hook ?? {})) {
@@ -47,13 +49,28 @@ function facts(cell, { whole = false, run = null } = {}) {
   if (cell.provider_s) add(`${short(cell.provider_s)} s`, "dim", "at the provider");
   if (cell.attempts > 1) add(`${cell.attempts} attempts`, "dim");
   if (cell.tries > 1) add(`${cell.tries} tries`, "dim");
-  if (cell.model) add(cell.model, "dim model", "model");
+  if (cell.model && !cell.sweep?.model) add(cell.model, "dim model", "model");
   return h("div", { class: "facts" }, made);
 }
 
 /** The same rollout in the other run, if it is there. */
 const partner = ({ cells }, index) => cells.find((each, place) => place !== index
   && each.choice === cells[index].choice && each.sweep_index === cells[index].sweep_index);
+
+/** The cells of two runs as pairs, with a word where one of them is missing. `runOf(index)` is "A" or "B". */
+function paired(group, cells, runOf) {
+  const gone = (run) => h("div", { class: "cell gone" }, h("div", { class: "facts" }, h("span", { class: `run-${run.toLowerCase()}` }, run)),
+    h("div", { class: "text none" }, `not in ${run}`));
+  const pairs = [];
+  for (const [index, cell] of cells.entries()) {
+    const other = partner(group, index);
+    if (other && other === group.cells[index - 1]) continue;
+    const own = runOf(index);
+    const both = other ? [cell, cells[index + 1]] : own === "A" ? [cell, gone("B")] : [gone("A"), cell];
+    pairs.push(h("div", { class: "pair" }, both));
+  }
+  return pairs;
+}
 
 const cellClass = (cell, matches) => `cell${cell.cause ? " failed" : ""}${matches ? "" : " aside"}`;
 
@@ -65,7 +82,11 @@ function shortCell(cell, { needle, matches, run, other }) {
     return element;
   }
   if (other && other.text !== undefined && !needle) {
-    element.append(differences(cut(cell.text, 0, SHORT), cut(other.text, 0, SHORT), run));
+    const same = commonStart(cell.text, other.text);
+    const start = same > 160 && same < Math.max(cell.text.length, other.text.length) ? same - 80 : 0;
+    const text = differences(cut(cell.text, start, SHORT), cut(other.text, start, SHORT), run);
+    if (start) text.prepend("… ");
+    element.append(text);
     return element;
   }
   for (const [kind, text] of textParts(cell)) {
@@ -75,6 +96,12 @@ function shortCell(cell, { needle, matches, run, other }) {
   }
   if (element.childElementCount === 1) element.append(h("div", { class: "text none" }, "no text"));
   return element;
+}
+
+function commonStart(a, b) {
+  let length = 0;
+  while (length < a.length && length < b.length && a[length] === b[length]) length += 1;
+  return length;
 }
 
 /** A run's own text, with the words marked that the other run's text does not have. */

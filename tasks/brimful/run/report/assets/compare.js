@@ -8,27 +8,27 @@ class Compare {
     this.store = store;
     this.keys = [...store.columns.values()].filter(({ key, words }) => words && words.length <= COMPARED
       && !["state", "finish", "cause", "change", "attempts", "tries", "chars", "tokens", "seconds"].includes(key)
-      && (words.length > 1 || key === "model")).map(({ key }) => key)
+      && (words.length > 1 || key === "model") && !(key === "model" && store.columns.has("sweep.model"))).map(({ key }) => key)
       .sort((a, b) => this.#rank(a) - this.#rank(b));
     this.key = this.keys[0];
   }
 
   #rank(key) {
     const group = key.includes(".") ? key.slice(0, key.indexOf(".")) : key;
-    if (group === "model") return this.store.columns.get("model").words.length > 1 ? 1 : 9;
+    if (group === "model") return this.store.columns.get("model").words?.length > 1 ? 1 : 9;
     return { run: 0, sweep: 2, input: 3, hook: 4 }[group] ?? 5;
   }
 
-  draw(matches, rows) {
+  draw({ matches, rows, failed }) {
     if (!this.keys.length) {
       this.box.replaceChildren(h("p", { class: "dim" }, "There is nothing to compare by."));
       return;
     }
-    const choice = h("select", { onchange: (event) => { this.key = event.target.value; this.draw(matches, rows); } },
+    const choice = h("select", { onchange: (event) => { this.key = event.target.value; this.draw({ matches, rows, failed }); } },
       this.keys.map((key) => h("option", { value: key, selected: key === this.key }, visible(nameOf(key)))));
     this.box.replaceChildren(
       h("div", { class: "toolbar" }, h("label", { class: "sort" }, h("span", {}, "Compare by"), " ", choice),
-        h("span", { class: "dim" }, `over ${counted(rows, "rollout")} that match the filters`)),
+        h("span", { class: "dim" }, `over ${counted(rows - failed, "rollout")} that match the filters`)),
       this.#table(matches));
   }
 

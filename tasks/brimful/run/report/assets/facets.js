@@ -35,7 +35,8 @@ class Facets {
   /** Whether a column's words part the rows: more than one, and not nearly one for each prompt. */
   #isChoice({ key, words, numeric }) {
     if (!words || UNITS[key]) return false;
-    if (words.length === 1) return this.store.codes(key).includes(0);
+    if (key === "model" && this.store.columns.has("sweep.model")) return false;
+    if (words.length === 1) return !["finish", "model"].includes(key) && this.store.codes(key).includes(0);
     return words.length <= (numeric ? 12 : Math.max(12, this.store.groups / 4));
   }
 

@@ -27,10 +27,7 @@ class VirtualList {
   get #whole() { return this.length * this.height; }
 
   /** Pixels of the list that one pixel of the scroll bar stands for. */
-  get #scale() {
-    const view = this.box.clientHeight;
-    return this.#whole <= TALLEST ? 1 : (this.#whole - view) / (TALLEST - view);
-  }
+  #scale(view) { return this.#whole <= TALLEST ? 1 : (this.#whole - view) / (TALLEST - view); }
 
   set(length) {
     this.length = length;
@@ -61,8 +58,9 @@ class VirtualList {
     this.active = Math.max(0, Math.min(place, this.length - 1));
     for (const each of [before, this.active]) this.#mark(each);
     if (!scroll) return;
-    const scale = this.#scale;
-    const [top, view] = [this.box.scrollTop * scale, this.box.clientHeight];
+    const view = this.box.clientHeight;
+    const scale = this.#scale(view);
+    const top = this.box.scrollTop * scale;
     const at = this.active * this.height;
     if (at < top) this.box.scrollTop = at / scale;
     else if (at + this.height > top + view) this.box.scrollTop = (at + this.height - view) / scale;
@@ -83,16 +81,18 @@ class VirtualList {
   }
 
   #draw() {
-    const scale = this.#scale;
-    const top = this.box.scrollTop * scale;
+    // Measured once: reading after a change makes the browser lay out the page again.
+    const [bar, view] = [this.box.scrollTop, this.box.clientHeight];
+    const top = bar * this.#scale(view);
     const from = Math.max(0, Math.floor(top / this.height) - SPARE);
-    const to = Math.min(this.length, Math.ceil((top + this.box.clientHeight) / this.height) + SPARE);
+    const to = Math.min(this.length, Math.ceil((top + view) / this.height) + SPARE);
     for (const [place, row] of this.rows) {
       if (place < from || place >= to) {
         row.remove();
         this.rows.delete(place);
       }
     }
+    const added = [];
     for (let place = from; place < to; place += 1) {
       let row = this.rows.get(place);
       if (!row) {
@@ -103,9 +103,10 @@ class VirtualList {
         row.setAttribute("aria-posinset", place + 1);
         this.rows.set(place, row);
         this.#mark(place);
-        this.content.append(row);
+        added.push(row);
       }
-      row.style.transform = `translateY(${place * this.height - top + this.box.scrollTop}px)`;
+      row.style.transform = `translateY(${place * this.height - top + bar}px)`;
     }
+    this.content.append(...added);
   }
 }

@@ -48,11 +48,13 @@ class Reader {
 
   #cells(group, { first, needle, matches }) {
     const runs = this.store.codes("run");
-    return group.cells.map((cell, index) => {
-      const run = runs ? this.store.columns.get("run").words[runs[first + index] - 1] : null;
+    const runOf = (index) => this.store.columns.get("run").words[runs[first + index] - 1];
+    const cells = group.cells.map((cell, index) => {
+      const run = runs ? runOf(index) : null;
       const other = runs ? partner(group, index) : null;
       return wholeCell(cell, { needle, matches: matches[first + index], run, other });
     });
+    return runs ? paired(group, cells, runOf) : cells;
   }
 
   #toggleMono() {
