@@ -61,7 +61,8 @@ def _row(place: int, cells: list[str], names: list[str], forms: list[Form], faul
         return Row(
             place,
             data,
-            fault=f"has {counted(len(cells), 'cell')}, but the header names {len(names):,}: correct the row",
+            fault=f"has {counted(len(cells), 'cell')}, but the header names {counted(len(names), 'cell')}: correct the "
+            "row",
         )
     text = to_json({name: form(cell) for name, form, cell in zip(names, forms, cells, strict=True)})
     if _is_utf8(text):
