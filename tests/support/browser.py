@@ -62,7 +62,7 @@ def overlapping_labels(page: Any) -> list[str]:
         """() => [...document.querySelectorAll(".card svg")].filter((each) => each.clientWidth).flatMap((chart) => {
           const frame = chart.getBoundingClientRect();
           const labels = [...chart.querySelectorAll("text")].map((each) =>
-            [each.textContent, each.getBoundingClientRect()]);
+            [each.textContent, each.getBoundingClientRect()]).filter(([, box]) => box.width);
           const faults = labels.filter(([, box]) => box.left < frame.left - 1 || box.right > frame.right + 1
             || box.top < frame.top - 1 || box.bottom > frame.bottom + 1).map(([text]) => `${text} sticks out`);
           labels.forEach(([text, box], place) => labels.slice(place + 1).forEach(([other, its]) => {

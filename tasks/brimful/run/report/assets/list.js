@@ -42,7 +42,8 @@ class VirtualList {
     this.content.style.height = `${Math.min(this.#whole, TALLEST)}px`;
     this.content.replaceChildren();
     this.rows.clear();
-    this.#draw();
+    this.#draw(0); // what is on screen at once, the rest in the next frame
+    this.#later();
   }
 
   /** Make one row again, if it is on screen. */
@@ -80,12 +81,12 @@ class VirtualList {
     });
   }
 
-  #draw() {
+  #draw(spare = SPARE) {
     // Measured once: reading after a change makes the browser lay out the page again.
     const [bar, view] = [this.box.scrollTop, this.box.clientHeight];
     const top = bar * this.#scale(view);
-    const from = Math.max(0, Math.floor(top / this.height) - SPARE);
-    const to = Math.min(this.length, Math.ceil((top + view) / this.height) + SPARE);
+    const from = Math.max(0, Math.floor(top / this.height) - spare);
+    const to = Math.min(this.length, Math.ceil((top + view) / this.height) + spare);
     for (const [place, row] of this.rows) {
       if (place < from || place >= to) {
         row.remove();
