@@ -73,6 +73,33 @@ def test_a_run_whose_output_is_lost_stops_and_the_next_one_has_every_rollout_onc
         assert len(second.asked) == COUNT - len(driver.asked)
 
 
+@pytest.mark.parametrize("what", WAYS)
+def test_what_earlier_tries_wrote_is_missed_before_this_one_writes(tmp_path: Path, what: str) -> None:
+    out, source = tmp_path / "out.jsonl", prompts(tmp_path, COUNT)
+    run(options(source, out=out, read={"limit": 100}))
+    with pytest.raises(FleetError, match=rf"out\.jsonl {what}"):
+        run(options(source, out=out), _driver(101, lambda: WAYS[what](out)))
+    summary = run(options(source, out=out))
+    assert summary is not None
+    assert sorted(identities(out)) == sorted((f"p{place}", 0, 0) for place in range(COUNT))
+
+
+@pytest.mark.parametrize("what", WAYS)
+def test_failures_of_earlier_tries_are_missed_before_this_one_has_any(tmp_path: Path, what: str) -> None:
+    out, source = tmp_path / "out.jsonl", prompts(tmp_path, COUNT)
+    errors = tmp_path / "out.jsonl.errors.jsonl"
+
+    def answer(unit: Unit) -> str | Failure:
+        return Failure(Cause.BAD_REQUEST, "no", permanent=True) if 60 < unit.line < 80 else "text"
+
+    run(options(source, out=out, read={"limit": 100}), FakeDriver(lambda unit, *_: answer(unit)))
+    with pytest.raises(FleetError, match=rf"errors\.jsonl {what}"):
+        run(options(source, out=out), _driver(101, lambda: WAYS[what](errors), answer))
+    summary = run(options(source, out=out), FakeDriver(lambda unit, *_: answer(unit)))
+    assert summary is not None
+    assert sorted(record["line"] for record in records(errors)) == list(range(61, 80))
+
+
 class _LastDeed(FakeDriver):
     """Does the deed when all is written."""
 

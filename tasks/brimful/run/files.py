@@ -117,7 +117,7 @@ class RunFiles:
 
     def _load_records(self) -> None:
         rollouts = self.paths.rollouts
-        if torn := mend(rollouts):
+        if torn := self.sink.mend():
             self.notes.append(
                 f"{rollouts} ended in an incomplete line ({counted(torn, 'byte')}): that rollout is fetched or sampled "
                 "again"

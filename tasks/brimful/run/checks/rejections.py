@@ -66,6 +66,8 @@ class Rejections:
             self.file.kept.unlink()
         if not self.file.path.exists():
             return
+        if self._written:
+            self.file.lock()  # from here on its loss is noticed
         for number, (record, _) in enumerate(scan(self.file.path), 1):
             try:
                 place = self._place(record, f"{self.file.path}:{number}")

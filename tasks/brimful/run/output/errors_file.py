@@ -65,6 +65,7 @@ class ErrorsFile:
         if self.path.exists():
             for number, (record, _) in enumerate(scan(self.path), 1):
                 self._count(record, self._place(record, f"{self.path}:{number}"))
+        self.file.lock()  # from here on its loss is noticed
 
     def write_bad(self, bad: BadLine, keep: Keep = KEEP_ALL) -> None:
         """Record a bad line with the kept ones of its columns, as far as they are known. Raises FleetError."""

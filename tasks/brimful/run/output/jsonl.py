@@ -38,7 +38,7 @@ class RecordFile:
         """What became of the file, for instance ``was removed``; None while it is in its place."""
         self._fd: int | None = None
         self._end = 0
-        """The size after the last write."""
+        """The size when it was opened, and after each write."""
         self._synced = False
         self._mutex = threading.Lock()
 
@@ -55,6 +55,13 @@ class RecordFile:
             ) from None
         except OSError as error:
             raise self._error(error) from None
+
+    def mend(self) -> int:
+        """As :func:`mend`, before anything is written."""
+        removed = mend(self.path)
+        if self._fd is not None:
+            self._end = os.fstat(self._fd).st_size
+        return removed
 
     def write(self, records: list[dict[str, Any]]) -> None:
         """Append all of them, or none. Raises FleetError."""
@@ -125,7 +132,7 @@ class RecordFile:
             raise
         except OSError:  # a file system without locks: OUT.run.lines has told all it can
             pass
-        self._fd, self._end = fd, 0
+        self._fd, self._end = fd, os.fstat(fd).st_size
 
     def _check(self) -> None:
         if self._fd is None or self.lost is not None or (lost := self._what_became(os.fstat(self._fd))) is None:
