@@ -62,14 +62,14 @@ def test_a_submitter_killed_between_sampling_and_acceptance_loses_nothing_and_pa
     )
     prompts, out = write_prompts(tmp_path / "prompts.jsonl", 40), tmp_path / "out.jsonl"
     arguments: list[str | Path] = ["run", prompts, "-o", out, "--pack", pack, "--max-tokens", "8", "--workers", "2"]
-    arguments += ["--hook", f"{tmp_path / 'gate.py'}:check", "--hook-workers", "4", "--json"]
+    arguments += ["--hook", f"{tmp_path / 'gate.py'}:check", "--hook-workers", "40", "--json"]
     calls = tmp_path / "calls"
     with StrictGatewayProcess(latency=0.1) as gateway:
         env = {"ACS_API_BASE": gateway.url, "ACS_API_KEY": "sk-checks"}
         with Running(*arguments, **env) as run:
-            # Lines 1 to 10 are judged, and five asked again; four calls wait at the gate, and all others behind them.
+            # Lines 1 to 10 are judged, and five of them asked again and judged again; all others wait at the gate.
             wait_until(lambda: gateway.ledger()["sampled"] >= 45, "all to be sampled", timeout=90)
-            wait_until(lambda: calls.exists() and len(calls.read_text().split()) >= 14, "calls of the hook", timeout=90)
+            wait_until(lambda: calls.exists() and len(calls.read_text().split()) >= 45, "calls of the hook", timeout=90)
             run.look()
             run.process.send_signal(signal.SIGKILL)
             run.process.wait()
@@ -89,3 +89,31 @@ def test_a_submitter_killed_between_sampling_and_acceptance_loses_nothing_and_pa
     summary = json.loads(done.stdout)
     checks = summary["checks"]
     assert (checks["accepted"], checks["rejected"], summary["rollouts"], summary["left"]) == (40, 20, 40, 0)
+
+
+def test_ctrl_c_while_hooks_run_keeps_what_was_sampled_for_the_next_try(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(
+        "import asyncio\n"
+        "from pathlib import Path\n"
+        "HERE = Path(__file__).parent\n"
+        "async def check(line, completion):\n"
+        "    (HERE / 'called').touch()\n"
+        "    while not (HERE / 'go').exists():\n"
+        "        await asyncio.sleep(0.02)\n"
+    )
+    prompts, out = write_prompts(tmp_path / "prompts.jsonl", 24), tmp_path / "out.jsonl"
+    arguments: list[str | Path] = ["run", prompts, "-o", out, "--pack", "off", "--max-tokens", "8", "--workers", "2"]
+    arguments += ["--hook", f"{tmp_path / 'slow.py'}:check", "--hook-workers", "2", "--json"]
+    with StrictGatewayProcess(latency=0.1) as gateway:
+        env = {"ACS_API_BASE": gateway.url, "ACS_API_KEY": "sk-checks"}
+        with Running(*arguments, **env) as run:
+            wait_until(lambda: gateway.ledger()["sampled"] == 24, "all to be sampled", timeout=90)
+            wait_until((tmp_path / "called").exists, "a call of the hook", timeout=60)
+            assert run.interrupt() == 130
+            nothing_left(run.family)
+        (tmp_path / "go").touch()
+        done = brimful(*arguments, **env)
+        sampled = gateway.ledger()["sampled"]
+    assert done.returncode == 0, done.stderr
+    assert sampled == 24
+    assert sorted(record["line"] for record in records(out)) == list(range(1, 25))

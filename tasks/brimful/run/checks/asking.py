@@ -25,7 +25,7 @@ class Asking:
         self.fault: Exception | None = None
         """Ends the units."""
         self.on_wait: Callable[[], None] = lambda: None
-        """Called before a unit waits for the budget."""
+        """Called while a unit waits for the budget."""
         self.on_exhausted: Callable[[Unit, Pair], None] = lambda unit, pair: None
         """Called with a rollout that an earlier try has given up without recording it."""
         self.on_end: Callable[[int], None] = lambda line: None
@@ -36,6 +36,7 @@ class Asking:
         self._before: dict[Place, int] = {}
         self._again: deque[tuple[int, list[Pair]]] = deque()
         self._changed = asyncio.Event()
+        feed.on_read = self._read
 
     async def units(self, source: AsyncIterator[Unit]) -> AsyncIterator[Unit]:
         """Ends once every rollout is accepted or given up, or at a stop. Raises :attr:`fault`."""
@@ -47,10 +48,10 @@ class Asking:
                 if self.fault is not None:
                     raise self.fault
                 self._changed.clear()
-                if (again := await self._next_again()) is not None:
+                if (again := self._next_again()) is not None:
                     yield again
                     continue
-                if ended and not self.lines:
+                if ended and not self.lines.busy:
                     return
                 if upcoming is None and not ended:
                     upcoming = asyncio.ensure_future(anext(source, None))
@@ -85,6 +86,11 @@ class Asking:
         """Rejections that count against the tries: those since the choice was given up."""
         return self._rejections.tries(place) - self._before.get(place, 0)
 
+    def _read(self, line: int) -> None:
+        """The source has nothing more of a line that an earlier try has asked for."""
+        self.lines.read(line)
+        self.end_line(line)
+
     async def _either(self, upcoming: asyncio.Future[Unit | None] | None) -> None:
         """Wait for the source's next unit, or for a change."""
         changed = asyncio.ensure_future(self._changed.wait())
@@ -96,6 +102,7 @@ class Asking:
     def _parts(self, unit: Unit) -> list[Unit]:
         """The unit of the source, divided by how often its rollouts were tried before."""
         line = unit.line
+        self.lines.read(line)
         by_tries: dict[int, list[Pair]] = {}
         for pair in all_pairs(unit.request) if unit.wanted is None else unit.wanted:
             place = (line, *pair)
@@ -115,18 +122,23 @@ class Asking:
             self.end_line(line)
         return parts
 
-    async def _next_again(self) -> Unit | None:
-        while self._again and not self._feed.stopped:
-            line, pairs = self._again.popleft()
+    def _next_again(self) -> Unit | None:
+        """None where there is nothing to repeat, or the budget does not allow it before others have ended."""
+        while self._again:
+            line, pairs = self._again[0]
             unit = self.lines.unit(line)
             assert unit is not None
             part = unit_of_try(unit, pairs, self._rejections.tries((line, *pairs[0])))
-            self.on_wait()
-            fits = await self._feed.fits_again(part, lambda: self.lines.held(line))  # noqa: B023
+            fits = self._feed.fits_again(part, self.lines.held(line))
+            if not fits and self._feed.budget.holding:
+                self.on_wait()
+                return None
+            self._again.popleft()
             self.lines.waited(line, len(pairs))
             if fits:
                 self.lines.ask(line, pairs)
                 self.asked_again += len(pairs)
                 return part
-            self.end_line(line)
+            self._feed.budget.reached = True
+            self.lines.leave(line)
         return None

@@ -59,13 +59,16 @@ class BoundedCalls:
             self._jobs.put((future, function, arguments))
             return await self._limited(future, self.timeout_s, in_thread=True)
 
-    async def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
-        """Run a coroutine on the loop for hooks; it is cancelled at its time limit. Raises OutOfTime and Abandoned."""
+    async def run(self, function: Callable[..., Coroutine[Any, Any, _T]], *arguments: Any) -> _T:
+        """As :meth:`call`, of an async function, on the loop for hooks. It is cancelled at its time limit."""
         async with self._places:
+            if self._abandoned:
+                raise Abandoned
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 threading.Thread(target=_serve, args=(self._loop,), name="brimful-hooks-loop", daemon=True).start()
-            future = asyncio.run_coroutine_threadsafe(_within(coroutine, self.timeout_s), self._loop)
+            limited = _within(function, arguments, self.timeout_s)
+            future = asyncio.run_coroutine_threadsafe(limited, self._loop)
             return await self._limited(future, self.timeout_s + _LATE_S, in_thread=False)
 
     def abandon(self) -> None:
@@ -129,8 +132,8 @@ def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
     loop.call_soon(loop.stop)  # once they have seen it
 
 
-async def _within(coroutine: Coroutine[Any, Any, _T], timeout_s: float) -> _T:
-    task = asyncio.ensure_future(coroutine)
+async def _within(function: Callable[..., Coroutine[Any, Any, _T]], arguments: tuple[Any, ...], timeout_s: float) -> _T:
+    task = asyncio.ensure_future(function(*arguments))
     done, _ = await asyncio.wait({task}, timeout=timeout_s)
     if not done:
         task.cancel()

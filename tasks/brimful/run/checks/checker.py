@@ -63,10 +63,10 @@ class Checker:
         found: Any = await self._calls.call(self._in_thread, line, completion)
         if isinstance(found, Completion):
             assert self._hook is not None
-            found = await self._calls.run(self._hook.end(self._hook.begin(line, found)))
+            found = await self._calls.run(self._hook.call, line, found)
         elif inspect.isawaitable(found):
             assert self._hook is not None
-            found = await self._calls.run(self._hook.end(found))
+            found = await self._calls.run(self._hook.end, found)
         verdict: Verdict = found
         return verdict
 

@@ -17,7 +17,8 @@ FLAG = "--hook"
 
 
 class Hook:
-    """Call :meth:`begin` where the function may block. It returns a verdict, or an awaitable for :meth:`end`."""
+    """A plain function is called by :meth:`begin`, where it may block. It returns a verdict, or an awaitable for
+    :meth:`end`. An async one is called by :meth:`call`."""
 
     def __init__(self, name: str, function: Any) -> None:
         self.name = name
@@ -32,6 +33,13 @@ class Hook:
         except BaseException as error:
             return self._raised(error)
         return answer if inspect.isawaitable(answer) else self._returned(answer)
+
+    async def call(self, line: Line, completion: Completion) -> Verdict:
+        try:
+            answer = self._function(line, completion)
+        except BaseException as error:
+            return self._raised(error)
+        return await self.end(answer)
 
     async def end(self, answer: Any) -> Verdict:
         try:

@@ -86,7 +86,7 @@ class Judge:
             pairs.setdefault(item.line, set()).add(pair)
         for line, some in pairs.items():
             missing = [pair for pair in some if not self._collector.done.has(line, *pair)]
-            self._lines.ask(line, missing, self._feed.lines.get(line))
+            self._lines.expect(line, missing, self._feed.lines.get(line))
         self._feed.expect((line, *pair) for line, some in pairs.items() for pair in some)
         await self.take(recovered.delivered, earlier=True)
 
@@ -236,11 +236,10 @@ class Judge:
                     self._lines.end(item.line, pair)
         for (line, _), pairs in again.items():
             self._asking.repeat(line, pairs)
-        for line, _ in again:
+        for line in {item.line for item in items}:
             if (unit := self._lines.unit(line)) is not None:
                 self._feed.budget.keep(line, unit.request, self._lines.held(line))
-        for item in items:
-            self._asking.end_line(item.line)
+            self._asking.end_line(line)
 
     def _release_if_idle(self) -> None:
         """Where all that is in flight waits for the streak's end, no other call can end it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from brimful.packing.units import Unit
@@ -38,24 +38,40 @@ class _Open:
     """In flight or being checked, by the unit that asked for them."""
     waiting: int = 0
     """Rollouts that will be asked for again."""
+    incomplete: bool = False
+    """Further rollouts of it are still to be asked for, maybe by the run's next try."""
 
 
 class OpenLines:
     def __init__(self) -> None:
         self._lines: dict[int, _Open] = {}
+        self._waiting = 0
         self.in_flight = 0
         """Rollouts in flight or being checked."""
 
-    def __bool__(self) -> bool:
-        return bool(self._lines)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._lines)
+    @property
+    def busy(self) -> bool:
+        """Whether rollouts are in flight, being checked, or to be asked for again."""
+        return self.in_flight > 0 or self._waiting > 0
 
     def unit(self, line: int) -> Unit | None:
         """The line, if it is open and known."""
         found = self._lines.get(line)
         return None if found is None else found.unit
+
+    def expect(self, line: int, pairs: Iterable[Pair], unit: Unit | None) -> None:
+        """An earlier try has asked for these rollouts. The line stays open until it was :meth:`read` once more."""
+        self.ask(line, pairs, unit)
+        self.leave(line)
+
+    def leave(self, line: int) -> None:
+        """Some rollouts of the line are left to the source, or to the run's next try."""
+        if (found := self._lines.get(line)) is not None:
+            found.incomplete = True
+
+    def read(self, line: int) -> None:
+        if (found := self._lines.get(line)) is not None:
+            found.incomplete = False
 
     def ask(self, line: int, pairs: Iterable[Pair], unit: Unit | None = None) -> None:
         found = self._lines.setdefault(line, _Open())
@@ -69,6 +85,7 @@ class OpenLines:
         if (found := self._lines.get(line)) is None:
             return
         found.waiting += again
+        self._waiting += again
         for part in found.parts:
             if pair in part:
                 part.discard(pair)
@@ -79,6 +96,7 @@ class OpenLines:
         """So many rollouts are asked for again, or never."""
         if (found := self._lines.get(line)) is not None:
             found.waiting -= count
+            self._waiting -= count
 
     def held(self, line: int) -> tuple[int, int]:
         """``(rollouts, requests at least)`` of the line that are in flight or being checked."""
@@ -86,9 +104,9 @@ class OpenLines:
         return sum(map(len, parts)), len(parts)
 
     def close_if_done(self, line: int) -> bool:
-        """Whether nothing of the line is in flight, being checked, or to be asked for again; it is then forgotten."""
+        """Whether nothing of the line is in flight, being checked, or still to be asked for; it is then forgotten."""
         found = self._lines.get(line)
-        if found is not None and (found.parts or found.waiting):
+        if found is not None and (found.parts or found.waiting or found.incomplete):
             return False
         self._lines.pop(line, None)
         return True

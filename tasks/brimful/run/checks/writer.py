@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from brimful.dispatch.outcomes import STOPS
 from brimful.outcome import Cause, Failure, Outcome, Rollout
 from brimful.packing.units import Delivered, Failed, Unit
 from brimful.run.checks.asking import Asking
@@ -24,8 +25,8 @@ class VerdictWriter:
         self._rejections = rejections
         self._asking = asking
         self._tries = tries
-        self._failures: dict[int, list[Failed]] = {}
-        """Given up, and not recorded while other rollouts of the line are open."""
+        self._failures: dict[int, dict[tuple[Pair, ...], Failed]] = {}
+        """By line and rollouts: not recorded while others of the line are open."""
 
     def write(
         self, items: Sequence[Delivered | Failed], verdicts: Mapping[Place, Verdict], *, earlier: bool
@@ -39,6 +40,7 @@ class VerdictWriter:
         failed: list[tuple[Delivered, Rollout, Rejected | Broken]] = []
         for item in items:
             if isinstance(item, Failed):
+                self._fail(item)
                 continue
             records: list[dict[str, Any]] = []
             for index, rollout in enumerate(item.rollouts):
@@ -67,8 +69,8 @@ class VerdictWriter:
             place = (item.line, rollout.prompt_index, rollout.choice_index)
             if isinstance(against, Broken) or self._asking.tries(place) >= self._tries:
                 given_up[place] = self._failure(place, item.id, against, item.outcome, rollout.text)
-        for place, failure in given_up.items():
-            self._failures.setdefault(place[0], []).append(failure)
+        for failure in given_up.values():
+            self._fail(failure)
         return set(given_up)
 
     def give_up(self, unit: Unit, pair: Pair) -> None:
@@ -76,16 +78,21 @@ class VerdictWriter:
         place = (unit.line, *pair)
         if (last := self._rejections.last(place)) is not None:
             outcome = Outcome(last.request)
-            failure = self._failure(place, unit.id, last.verdict, outcome, None, unit)
-            self._failures.setdefault(unit.line, []).append(failure)
+            self._fail(self._failure(place, unit.id, last.verdict, outcome, None, unit))
 
     def end(self, line: int) -> None:
         """Record what was given up of the line: only now, since a recorded line is not asked for when the run resumes.
 
         Raises FleetError.
         """
-        if failures := self._failures.pop(line, None):
-            self._collector.take(failures, self._feed, earlier=True, accepted={})
+        for failed in self._failures.pop(line, {}).values():
+            self._collector.fail(failed, self._feed)
+
+    def _fail(self, failed: Failed) -> None:
+        if failed.failure.cause in STOPS:
+            self._collector.fail(failed, self._feed)
+        else:
+            self._failures.setdefault(failed.line, {})[failed.wanted] = failed
 
     def _failure(
         self,

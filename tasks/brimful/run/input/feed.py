@@ -62,6 +62,8 @@ class Feed:
         self._reading: asyncio.Task[None] | None = None
         self.at_end = False
         self.stopped = False
+        self.on_read: Callable[[int], None] = lambda line: None
+        """Called with each line of :meth:`expect` of which nothing else is to be asked for."""
         self.on_stop: Callable[[], None] = lambda: None
         self.fault: InputError | None = None
         """The first bad line under ``--strict``, or what ended the input early."""
@@ -143,19 +145,12 @@ class Feed:
     def failed_before(self, line: int) -> bool:
         return self.errors is not None and line in self.errors.lines
 
-    async def fits_again(self, unit: Unit, held: Callable[[], tuple[int, int]]) -> bool:
-        """Hold what asking for the unit's rollouts once more may use. False when the run or its budget ends.
+    def fits_again(self, unit: Unit, held: tuple[int, int]) -> bool:
+        """Hold what asking for the unit's rollouts once more may use, if the budget allows it just now.
 
         ``held``: the rollouts of its line in flight, and in how many requests.
         """
-        wanted = len(unit.wanted or ())
-        while not self.stopped and not self.budget.take_more(unit.line, unit.request, wanted, held()):
-            if not self.budget.holding:
-                self.budget.reached = True
-                return False
-            self._freed.clear()
-            await self._freed.wait()
-        return not self.stopped
+        return self.budget.take_more(unit.line, unit.request, len(unit.wanted or ()), held)
 
     async def units(self) -> AsyncIterator[Unit]:
         """For the driver. Ends early when stopped, when the budget is reached, and at an error (see ``fault``)."""
@@ -248,6 +243,8 @@ class Feed:
             if pairs:
                 self.lines[item.line] = item
             wanted = tuple(pair for pair in pairs if pair not in in_flight)
+            if not wanted:
+                self.on_read(item.line)
         elif recorded != asked_again and (recorded or self.retry_errors):
             return None
         return None if wanted == () else replace(item, wanted=wanted)

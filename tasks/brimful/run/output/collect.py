@@ -70,7 +70,8 @@ class Collector:
 
         Rollouts that the output holds already are dropped. ``earlier``: outcomes of an earlier try, which are written
         but not counted as requests of this one. ``accepted``: the only rollouts that are written, by line, prompt and
-        choice, with further fields for their records; whoever accepts them tells the feed when a line has ended.
+        choice, with further fields for their records; whoever accepts them calls :meth:`fail` for the failures, and
+        tells the feed when a line has ended.
         """
         records = []
         new: dict[tuple[int, int, int], int] = {}
@@ -100,12 +101,15 @@ class Collector:
         if records:
             self.record_undecided()
         for item in batch:
-            if isinstance(item, Failed):
-                self._fail(item, feed.lines.get(item.line))
             if accepted is None:
                 if isinstance(item, Failed):
+                    self.fail(item, feed)
                     feed.failed(item.line, item.wanted)
                 feed.settle(item.line)
+
+    def fail(self, failed: Failed, feed: Feed) -> None:
+        """Record a failure, or what it means for the whole run. Raises FleetError."""
+        self._fail(failed, feed.lines.get(failed.line))
 
     def named(self, item: Delivered, feed: Feed) -> Delivered:
         """With the model that was asked for, where models have prices and it is not known."""
