@@ -17,6 +17,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from brimful.limits import default_guard_s
 from brimful_worker.local.server.valkey import Valkey
 from support.commands import command, environment
 from support.pool_worker import Background
@@ -74,6 +75,8 @@ class Machines:
                 BRIMFUL_SLOTS=str(SLOTS),
                 BRIMFUL_STARTS=str(STARTS),
                 BRIMFUL_WINDOW_S=str(WINDOW_S),
+                # As of a whole minute: a loaded machine does not get punctual because the window is short.
+                BRIMFUL_GUARD_S=str(default_guard_s(60.0)),
                 BRIMFUL_CONCURRENCY="16",
                 BRIMFUL_TIMEOUT_S="5",
                 BRIMFUL_VISIBILITY_TIMEOUT_S=str(visibility_s),
