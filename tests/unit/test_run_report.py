@@ -19,6 +19,7 @@ from brimful.packing.units import Unit
 from brimful.run.output.paths import OutputFormat
 from brimful.run.output.records import dump_line
 from brimful.run.report.columns import MOST_WORDS
+from brimful.run.report.overview import tiles
 from brimful.run.report.page import write_report
 from brimful.run.report.reading import read_run
 from support.fake_driver import FakeDriver
@@ -233,6 +234,23 @@ def test_the_combinations_of_a_sweep_stand_beside_each_other(tmp_path: Path) -> 
     assert page.words("sweep.temperature") == ["0", "0.7"] * 2
     figures = read_run(out).figures
     assert (figures.sampled_lines, figures.failed_lines, figures.asked) == (3, 1, 4)
+    assert figures.sidecar is not None
+    figures.sidecar.parameters["sweep"] = [{"temperature": 0}, {"temperature": 0.7}]
+    assert "2 combinations" in tiles(figures)
+
+
+def test_records_that_hold_their_prompt_need_no_input(out: Path, tmp_path: Path) -> None:
+    out.write_bytes(b"".join(dump_line(record | {"prompt": f"kept {record['line']}"}) for record in records(out)))
+    (tmp_path / "in.jsonl").unlink()
+    page = Page(write_report(out))
+    assert page.meta["note"] == ""
+    assert [group["prompt"] for group in page.groups[:3]] == ["kept 1", "kept 2", "Say 2"]  # a failure's own request
+
+
+def test_the_text_that_a_hook_failed_with_is_shown(out: Path) -> None:
+    failures = out.with_name("out.jsonl.errors.jsonl")
+    failures.write_bytes(b"".join(dump_line(record | {"text": "half a JSON"}) for record in records(failures)))
+    assert Page(write_report(out)).groups[2]["cells"][0]["refused"] == "half a JSON"
 
 
 def test_a_failure_that_was_made_good_is_no_failure(out: Path) -> None:

@@ -71,6 +71,11 @@ class RunFigures:
         return next((one["summary"].get("cost") for one in reversed(tries) if "summary" in one), None)
 
     @property
+    def combinations(self) -> int:
+        """Of a sweep, in which each line with each combination counts as one; 0 without a sweep."""
+        return len(self.sidecar.parameters.get("sweep") or ()) if self.sidecar is not None else 0
+
+    @property
     def lines(self) -> int:
         """Lines of the input, as the last summary counted them; those that left a record where there is none."""
         tries = self.sidecar.tries if self.sidecar is not None else []

@@ -34,7 +34,7 @@ class Groups:
         """``{"id", "line", "prompt_index", "prompt", "input", "cells": [{"choice", "text", …}]}``
 
         ``prompt`` is a string, token ids, a list of messages, or None. A failure has ``cause``, ``error`` and
-        ``status`` in place of ``text``.
+        ``status`` in place of ``text``, and ``refused``, the text that a hook failed with.
         """
         rows = range(self._cells.starts[number], self._cells.starts[number + 1])
         records = [self._record(row) for row in rows]
@@ -75,7 +75,8 @@ class Groups:
         cell = {name: record[name] for name in _COPIED if record.get(name) is not None}
         cell["choice"] = self._cells.choice[row]
         if self._cells.source[row] % 2:
-            return cell | {"cause": record.get("cause"), "error": record.get("message"), "status": record.get("status")}
+            cell |= {"cause": record.get("cause"), "error": record.get("message"), "status": record.get("status")}
+            return cell | ({"refused": record["text"]} if record.get("text") else {})  # by a check or hook
         model = record.get("asked_model") or record.get("model")
         cell |= {"text": record["text"], "model": model, "tokens": (record.get("usage") or {}).get("completion_tokens")}
         if message := {name: value for name, value in (record.get("message") or {}).items() if name != "role"}:

@@ -56,9 +56,11 @@ def tiles(figures: RunFigures, *, brief: bool = False) -> str:
     left = max(0, figures.lines - figures.sampled_lines - figures.failed_lines)
     unasked = max(0, figures.asked - counts.rollouts - figures.failed)
     odd = [(counts.truncated, "truncated"), (counts.filtered, "filtered"), (counts.empty, "empty")]
+    prompts = [(figures.failed_lines, "failed"), (left, "left"), (figures.combinations, "combinations")]
+    rollouts = [(figures.failed, "failed"), (unasked, "left"), *odd]
     shown: list[tuple[str, list[tuple[int, str]] | str]] = [
-        (_counted(figures.lines, "prompt"), [(figures.failed_lines, "failed"), (left, "left")]),
-        (_counted(counts.rollouts, "rollout"), [(figures.failed, "failed"), (unasked, "left"), *odd]),
+        (_counted(figures.lines, "prompt"), prompts),
+        (_counted(counts.rollouts, "rollout"), rollouts),
     ]
     if counts.rollouts:
         rate = f"{counts.rollouts / active_s * 60:,.0f}/min"

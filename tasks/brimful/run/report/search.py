@@ -53,7 +53,7 @@ class Search:
     def _check(self, hits: bytearray, source: int, offset: int, record: Mapping[str, Any], needle: str) -> None:
         rows, offsets = self._rows[source], self._offsets[source]
         first = place = bisect_left(offsets, offset)
-        texts = [record.get("text") if source % 2 == 0 else record.get("message"), record.get("hook")]
+        texts = [record.get("text"), record.get("hook"), record.get("message") if source % 2 else None]
         if isinstance(message := record.get("message"), dict):
             texts.append({name: value for name, value in message.items() if name not in _UNSEEN})
         own = needle in text_of(texts).lower()

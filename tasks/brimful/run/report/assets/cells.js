@@ -59,7 +59,8 @@ const partner = ({ cells }, index) => cells.find((each, place) => place !== inde
 
 /** The cells of two runs as pairs, with a word where one of them is missing. `runOf(index)` is "A" or "B". */
 function paired(group, cells, runOf) {
-  const gone = (run) => h("div", { class: "cell gone" }, h("div", { class: "facts" }, h("span", { class: `run-${run.toLowerCase()}` }, run)),
+  const gone = (run) => h("div", { class: "cell gone" },
+    h("div", { class: "facts" }, h("span", { class: `run-${run.toLowerCase()}` }, run)),
     h("div", { class: "text none" }, `not in ${run}`));
   const pairs = [];
   for (const [index, cell] of cells.entries()) {
@@ -78,7 +79,9 @@ const cellClass = (cell, matches) => `cell${cell.cause ? " failed" : ""}${matche
 function shortCell(cell, { needle, matches, run, other }) {
   const element = h("div", { class: cellClass(cell, matches) }, facts(cell, { run }));
   if (cell.cause) {
-    element.append(h("div", { class: "text", dir: "auto" }, marked(cut(cell.error ?? "", 0, SHORT), needle)));
+    for (const [kind, text] of [["text", cell.error], ["reasoning", cell.refused]]) {
+      if (text) element.append(h("div", { class: kind, dir: "auto" }, marked(cut(text, 0, SHORT), needle)));
+    }
     return element;
   }
   if (other && other.text !== undefined && !needle) {
@@ -133,6 +136,7 @@ function wholeCell(cell, { needle, matches, run, other }) {
   const element = h("div", { class: `${cellClass(cell, matches)} whole` }, facts(cell, { whole: true, run }));
   if (cell.cause) {
     element.append(...longText(cell.error ?? "", needle));
+    if (cell.refused) element.append(...longText(cell.refused, needle, "reasoning"));
   } else if (other && other.text !== undefined && cell.text.length + other.text.length < 4 * PIECE) {
     element.append(differences(cell.text, other.text, run));
   } else {

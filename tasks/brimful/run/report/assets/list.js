@@ -42,8 +42,8 @@ class VirtualList {
     this.content.style.height = `${Math.min(this.#whole, TALLEST)}px`;
     this.content.replaceChildren();
     this.rows.clear();
-    this.#draw(0); // what is on screen at once, the rest in the next frame
-    this.#later();
+    this.#draw(0); // what is on screen; the rest follows once that is painted
+    requestAnimationFrame(() => this.#later());
   }
 
   /** Make one row again, if it is on screen. */

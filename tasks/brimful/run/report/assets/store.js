@@ -60,7 +60,8 @@ function plain(value) {
   return String(value);
 }
 
-const textOf = (cell) => [cell.text ?? cell.error ?? "", plain(cell.message), plain(cell.hook)].filter(Boolean).join("\n");
+const textOf = (cell) => [cell.text ?? cell.error ?? "", cell.refused, plain(cell.message), plain(cell.hook)]
+  .filter(Boolean).join("\n");
 
 /** A chunk's text in lower case, and the row (or group, as ~group) that each part of it belongs to. */
 function haystack(chunk, store) {
