@@ -88,6 +88,18 @@ def test_columns_of_the_input_are_typed_columns_of_a_parquet_output(tmp_path: Pa
     assert (second["nested"], second["huge"], second["asked_model"]) == ("[", str(1 << 70), "mine")
 
 
+def test_whole_numbers_that_no_float_holds_stay_exact(tmp_path: Path) -> None:
+    long = (1 << 62) + 1
+    lines = [{"id": long, "a": long, "b": long, "c": 1}, {"id": 2, "a": 1, "b": 0.5, "c": 0.5}]
+    source, out = (
+        write_lines(tmp_path / "in.jsonl", [{"prompt": "a", **line} for line in lines]),
+        tmp_path / "o.parquet",
+    )
+    run(options(source, out=out))
+    found = pq.read_table(out).select(["id", "a", "b", "c"]).to_pylist()
+    assert found == [{"id": long, "a": long, "b": str(long), "c": 1.0}, {"id": 2, "a": 1, "b": "0.5", "c": 0.5}]
+
+
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_columns_named_as_ours_are_renamed(tmp_path: Path, suffix: str) -> None:
     line = {"prompt": "a", "text": "theirs", "line": 9, "usage": {"x": 1}, "input": "i", "input.text": 5, "of": 3}

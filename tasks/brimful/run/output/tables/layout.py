@@ -11,6 +11,7 @@ from brimful.runtime.json_bytes import encode
 
 MOST_COLUMNS = 1000
 """Columns of one group, such as the input's. A group with more of them is one column of JSON."""
+_EXACT = 1 << 53  # up to it, a float holds every whole number
 _INT64 = range(-(1 << 63), 1 << 63)
 
 
@@ -20,6 +21,8 @@ class Kind(StrEnum):
     NULL = "null"
     BOOL = "bool"
     INT = "int"
+    LONG = "long"
+    """Whole numbers of 64 bits, some of which no float holds exactly."""
     FLOAT = "float"
     TEXT = "text"
     JSON = "json"
@@ -34,7 +37,7 @@ class Kind(StrEnum):
         if isinstance(value, bool):
             return cls.BOOL
         if isinstance(value, int):
-            return cls.INT if value in _INT64 else cls.MIXED
+            return cls.INT if abs(value) <= _EXACT else cls.LONG if value in _INT64 else cls.MIXED
         if isinstance(value, float):
             return cls.FLOAT
         return cls.TEXT if isinstance(value, str) else cls.JSON
@@ -45,6 +48,8 @@ class Kind(StrEnum):
             return self
         if self is Kind.NULL:
             return other
+        if {self, other} == {Kind.INT, Kind.LONG}:
+            return Kind.LONG
         return Kind.FLOAT if {self, other} == {Kind.INT, Kind.FLOAT} else Kind.MIXED
 
 
@@ -63,9 +68,12 @@ class Column:
         value = record.get(self.field)
         if self.inner is not None:
             value = value.get(self.inner) if isinstance(value, Mapping) else None
-        if value is None or self.kind not in (Kind.TEXT, Kind.JSON, Kind.MIXED):
-            return value
+        if value is None or self.kind in _NUMBERS:
+            return value if isinstance(value, int | float) else None  # a provider's usage may be anything
         return clean(value) if isinstance(value, str) and self.kind is not Kind.JSON else encode(value).decode()
+
+
+_NUMBERS = (Kind.NULL, Kind.BOOL, Kind.INT, Kind.LONG, Kind.FLOAT)
 
 
 def clean(text: str) -> str:
@@ -97,7 +105,7 @@ def layout(records: Iterable[Mapping[str, Any]]) -> list[Column]:
             _note(found, record.get(name))
         if record.keys() - _LEFT_OUT:
             _note(further, {name: value for name, value in record.items() if name not in _LEFT_OUT})
-    columns = [Column("id", id_kind if id_kind is Kind.INT else Kind.MIXED, "id")]
+    columns = [Column("id", id_kind if id_kind in (Kind.INT, Kind.LONG) else Kind.MIXED, "id")]
     columns += [Column(name, kind, name) for name, kind in _FIRST.items()]
     last = [Column(name, kind, name) for name, kind in _LAST.items()]
     last[5:5] = [Column(name, _INT, "usage", name) for name in _USAGE]

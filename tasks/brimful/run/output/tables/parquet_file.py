@@ -12,7 +12,7 @@ from brimful.runtime.atomic import atomic_write
 
 _ROWS = 20_000  # of a row group, in memory at a time
 _CHARACTERS = 64 << 20  # of its texts, about
-_TYPES = {Kind.BOOL: "bool", Kind.INT: "int64", Kind.FLOAT: "float64"}  # all else is text
+_TYPES = {Kind.BOOL: "bool", Kind.INT: "int64", Kind.LONG: "int64", Kind.FLOAT: "float64"}  # all else is text
 _NARROW = {"prompt_index", "choice_index", "attempts", "packed"}
 
 
