@@ -81,6 +81,7 @@ def test_a_grid_in_a_file(tmp_path: Path) -> None:
         ("combinations: [{model: a}, {model: 3}]", "combinations[1].model: must be a valid string"),
         ("combinations: [{model: a}, {model: a}]", "the combination model=a is listed twice"),
         ("n: [4]", "n is also given as an option"),
+        ("seed: [1]\nseed: [2]", "'seed' stands twice in one object"),
         ("seed: [1, 1.0]", "seed[1]: must be a valid integer"),
         ("top_k: [1, 1.0]", "the combination top_k=1 is listed twice"),
         (

@@ -78,10 +78,12 @@ def parse_parameters(given: list[str]) -> dict[str, Any]:
         name, equals, text = pair.partition("=")
         if not equals or not name.strip():
             raise UsageError(f"--param {pair}: must be NAME=VALUE, for instance --param top_p=0.9")
+        if (name := name.strip()) in fields:
+            raise UsageError(f"--param {name}: is given twice; give it once (several values of a field: --sweep FILE)")
         try:
-            fields[name.strip()] = json.loads(text)
+            fields[name] = json.loads(text)
         except ValueError:
-            fields[name.strip()] = text
+            fields[name] = text
     return fields
 
 

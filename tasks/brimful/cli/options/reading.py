@@ -175,7 +175,10 @@ def read_options(given: Mapping[str, Any], workload: Workload = Workload.BATCH) 
     if templates is not None and templates.messages is not None and given["job"]:
         raise UsageError("--messages-template and --job exclude each other: a Job is a completion")
     files, notes = expand(given["inputs"])
-    fields = {**parse_parameters(given["param"] or []), **({} if given["n"] is None else {"n": given["n"]})}
+    fields = parse_parameters(given["param"] or [])
+    if twice := [name for name in ("n", "model", *_NUMBERS) if name in fields and given[name] is not None]:
+        raise UsageError(f"{option(twice[0])} and --param {twice[0]} set the same field: give one of them")
+    fields |= {} if given["n"] is None else {"n": given["n"]}
     lists: dict[str, list[Any]] = {"model": parse_models(given["model"])}
     for name, kind in _NUMBERS.items():
         lists[name] = parse_numbers(option(name), given[name], kind)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +44,13 @@ def load_messages(path: Path) -> list[dict[str, Any]]:
 def load_structure(path: Path, label: str) -> Any:
     """A YAML or JSON file. Raises UsageError."""
     text = read_text(path, label)
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        _check_twice([name for name, _ in pairs], label)
+        return dict(pairs)
+
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=once)
     except RecursionError:
         raise UsageError(f"{label}: is nested too deeply") from None
     except ValueError as error:
@@ -78,7 +85,14 @@ def _yaml(text: str, label: str) -> Any:
         # Aliases could make a small file enormous, and JSON has none.
         if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):
             raise UsageError(f"{label}: has an alias (*name); write the value out")
-        return _plain(yaml.safe_load(text), label)
+        loader = yaml.SafeLoader(text)
+        try:
+            node = loader.get_single_node()
+            for mapping in _mappings(node):
+                _check_twice([key.value for key, _ in mapping.value if isinstance(key.value, str)], label)
+            return None if node is None else _plain(loader.construct_document(node), label)
+        finally:
+            loader.dispose()
     except RecursionError:
         raise UsageError(f"{label}: is nested too deeply") from None
     except yaml.YAMLError as error:
@@ -86,6 +100,23 @@ def _yaml(text: str, label: str) -> Any:
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         problem = getattr(error, "problem", None) or "not YAML"
         raise UsageError(f"{label}: {where}{problem}; quote texts that hold {{ }}, : or #") from None
+    except (ValueError, TypeError, KeyError, AttributeError) as error:  # a date that is none, for instance
+        raise UsageError(f"{label}: a value cannot be read ({error}); quote it") from None
+
+
+def _mappings(node: Any) -> Iterator[Any]:
+    """Every mapping node at and below ``node``."""
+    for each in node.value if node is not None and isinstance(node.value, list) else ():
+        for inner in each if isinstance(each, tuple) else (each,):
+            yield from _mappings(inner)
+    if node is not None and node.id == "mapping":
+        yield node
+
+
+def _check_twice(names: list[str], label: str) -> None:
+    """Raises UsageError for a name that stands twice, of which parsers keep the last."""
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise UsageError(f"{label}: {twice[0]!r} stands twice in one object; name it once")
 
 
 def _plain(value: Any, label: str) -> Any:
