@@ -12,7 +12,7 @@ help:
 	@echo "make demo    a whole fleet against the mock gateway, about two minutes"
 	@echo "make test    all tests, on real parts"
 	@echo "make check   linters and types"
-	@echo "make compat  tests with Debian's Prometheus, Redis and Chromium, which it installs if they are missing; npm's openai"
+	@echo "make compat  tests with Debian's Prometheus, Redis and Chromium, which it installs if they are missing; npm's openai, pip's data files"
 	@echo "make bench   every figure of the README, and the public peers beside us"
 	@echo "make chaos   long storms of faults; MINUTES=10 SEED=1 [STORM=limits_storm] runs one storm alone"
 	@echo "make clean   removes .venv and what the above made"

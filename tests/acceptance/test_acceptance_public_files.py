@@ -113,19 +113,8 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], zipfile.
     def wheel(package: str) -> zipfile.ZipFile:
         if package not in got:
             to = folder / package
-            pip = [
-                sys.executable,
-                "-m",
-                "pip",
-                "download",
-                "-q",
-                "--no-deps",
-                "--only-binary",
-                ":all:",
-                "-d",
-                to,
-                package,
-            ]
+            options = ["-q", "--no-deps", "--only-binary=:all:", "--timeout=15", "--retries=1", "-d", str(to)]
+            pip = [sys.executable, "-m", "pip", "download", *options, package]
             done = subprocess.run(pip, capture_output=True, text=True)
             if done.returncode:
                 pytest.skip(f"pip cannot download {package}: {done.stderr.strip().splitlines()[-1]}")

@@ -141,4 +141,4 @@ def test_a_table_from_a_pipe_is_sampled_and_its_sent_columns_are_told(tmp_path: 
         prepared.close()
         writer.join(10)
     assert [record["input"] for record in records(tmp_path / "out.jsonl")] == [{"question": "a", "answer": "x"}]
-    assert f"{path}: 'seed' set fields of the requests; --column NAME carries one through" in told
+    assert f"{path}: 'seed' sets a field of the requests; --column NAME carries it through instead" in told

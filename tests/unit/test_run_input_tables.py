@@ -102,6 +102,8 @@ def test_csv_faults_name_the_line_and_leave_the_other_rows(tmp_path: Path) -> No
         "8: is not CSV (',' expected after '\"'); write a quote inside a cell doubled, and the cell in quotes",
         "9: q: is empty; a prompt is text, a list of texts or a chat's messages",
     ]
+    kept = [item.data for item in items if isinstance(item, BadLine)]
+    assert kept[:4] == [b'["short"]', b'["long","1","2"]', b'{"q":"\xff","a":"1"}', b'["\\"a\\"b,1"]']
 
 
 def test_csv_without_a_header(tmp_path: Path) -> None:
@@ -221,8 +223,8 @@ def test_columns_of_json_lines_are_named_too(tmp_path: Path) -> None:
 REFUSED: dict[str, tuple[str, bytes, dict[str, Any], str]] = {
     "no such column": ("a.csv", b"Question,b\nx,y\n", {"prompt": "question"}, "has no column 'question'; its "
                        "columns are 'Question' and 'b'; did you mean 'Question'?"),
-    "no prompt": ("a.csv", b"question,b\nx,y\nx,y\n", {}, "which one holds it, --prompt-column question (the same "
-                  "for all 2 lines)"),
+    "no prompt": ("a.csv", b"question,b\nx,y\nx,y\n", {}, "which one holds it, --prompt-column question, or use a "
+                  "--template (the same for all 2 lines)"),
     "two of a name": ("a.csv", b"prompt,prompt\nx,y\n", {}, "two columns named 'prompt'"),
     "open quote": ("a.csv", b'prompt\nx\n"y\nz\n', {}, "a.csv:3: a quote that opens in this row is never closed"),
     "header not UTF-8": ("a.csv", b"\xff,prompt\n1,b\n", {}, "a.csv:1: a column's name is not UTF-8"),
@@ -377,7 +379,9 @@ def test_columns_that_are_called_like_fields_of_a_request(tmp_path: Path) -> Non
 def test_columns_that_are_sent_are_told(tmp_path: Path) -> None:
     path = parquet(tmp_path / "in.parquet", {"prompt": ["a"], "n": [2], "seed": [1], "answer": ["x"], "id": [1]})
     found = survey(options(path), PROFILE)
-    assert found.notes == [f"{path}: 'n' and 'seed' set fields of the requests; --column NAME carries one through"]
+    assert found.notes == [
+        f"{path}: 'n' and 'seed' set fields of the requests; --column NAME carries it through instead"
+    ]
     ids = parquet(tmp_path / "ids.parquet", {"prompt": ["a", "b"], "id": [1, 1]})
     assert [(row[0], row[2]) for row in rows(ids, columns=("id",))] == [
         ("1", {"id": 1}),

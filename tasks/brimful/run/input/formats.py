@@ -227,8 +227,8 @@ def _no_prompt(line: dict[str, Any]) -> str:
                 return f"{message}; it has {name[:60]!r}: did you mean {meant}?"
     if not line.keys() - {"id", *_PROMPTS}:
         return message
-    name = found or "NAME"
-    return f"{message}; its columns are {listed(list(line))}: say which one holds it, --prompt-column {name}"
+    way = f"say which one holds it, --prompt-column {found or 'NAME'}, or use a --template"
+    return f"{message}; its columns are {listed(list(line))}: {way}"
 
 
 def _not_rows(line: dict[str, Any]) -> str | None:

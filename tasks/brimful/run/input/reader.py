@@ -269,7 +269,8 @@ class Reader:
             self._noted.add(file)
             if names:
                 shown = listed(sorted(names))
-                self._notes.append(f"{file}: {shown} set fields of the requests; --column NAME carries one through")
+                what = "sets a field" if len(names) == 1 else "set fields"
+                self._notes.append(f"{file}: {shown} {what} of the requests; --column NAME carries it through instead")
 
 
 def _duplicate(id: str, before: str, *, default: bool) -> str:

@@ -53,7 +53,7 @@ def csv_rows(
 
 def _row(place: int, cells: list[str], names: list[str], forms: list[Form], fault: str | None = None) -> Row:
     if fault is not None:
-        return Row(place, b"[]", fault=fault)
+        return Row(place, to_json(cells).encode("utf-8", "replace"), fault=fault)
     if not cells:
         return Row(place, b"")
     if len(cells) != len(names):

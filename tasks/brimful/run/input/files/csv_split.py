@@ -25,7 +25,7 @@ class Cells(NamedTuple):
     place: int
     """The line where it begins."""
     cells: list[str]
-    """Empty for a blank line. Bytes that are not UTF-8 are lone surrogates."""
+    """Empty for a blank line; the text itself where there is a fault. Bytes that are not UTF-8 are lone surrogates."""
     fault: str | None = None
 
 
@@ -62,7 +62,7 @@ def split_rows(stream: io.BufferedReader, name: str, *, tabs: bool) -> Iterator[
                 ) from None
             else:
                 fault = f"is not CSV ({text}); write a quote inside a cell doubled, and the cell in quotes"
-                yield Cells(place, [], fault)
+                yield Cells(place, ["".join(lines.row).rstrip("\r\n").replace(_CR, "\r")], fault)
                 continue
         else:
             if separator == "\t" and len(lines.row) > 1 < width and _like_rows(lines.row, width):
