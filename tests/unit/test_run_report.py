@@ -18,6 +18,7 @@ from brimful.outcome import Cause, Failure
 from brimful.packing.units import Unit
 from brimful.run.output.paths import OutputFormat
 from brimful.run.output.records import dump_line
+from brimful.run.report.charts import Series, chart
 from brimful.run.report.columns import MOST_WORDS
 from brimful.run.report.overview import tiles
 from brimful.run.report.page import write_report
@@ -109,9 +110,9 @@ def test_figures_are_plain_numbers_and_no_card_is_empty(out: Path, tmp_path: Pat
     text = Page(write_report(out)).text
     charts = re.findall(r"<svg.*?</svg>", text.replace(Page(write_report(out)).script, ""), re.DOTALL)
     assert len(charts) == 5  # the wide one has a narrow form for phones
-    for chart in charts:
-        ElementTree.fromstring(chart)
-        assert not re.search(r"\de[+-]?\d", chart)
+    for each in charts:
+        ElementTree.fromstring(each)
+        assert not re.search(r"\de[+-]?\d", each)
     assert "slots 16" in text
     assert "starts 600" in text
     failed = tmp_path / "failed.jsonl"
@@ -119,6 +120,14 @@ def test_figures_are_plain_numbers_and_no_card_is_empty(out: Path, tmp_path: Pat
     text = Page(write_report(failed)).text
     assert re.findall(r"<h2>(.*?)</h2>", text) == ["Parameters"]
     assert '<b>0</b> <span>rollouts</span><small><span class="bad">60 failed</span></small>' in text
+
+
+def test_an_axis_has_plain_numbers() -> None:
+    for top, words in ((30_000.0, ("15k", "30k")), (1_500_000.0, ("750k", "1.5M")), (0.5, ("0.25", "0.5"))):
+        drawn = chart(Series([top], ["12:00:00"], "rollouts"))
+        for word in words:
+            assert f">{word}</text>" in drawn
+        assert "e+" not in drawn
 
 
 def test_what_the_researcher_brought_are_columns(out: Path) -> None:
