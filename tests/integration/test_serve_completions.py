@@ -333,3 +333,29 @@ async def test_a_key_that_is_replaced_in_its_file_is_used_from_then_on(
         settings = here.front.process.key
         await wait_until_async(lambda: settings.settings.api_key.get_secret_value() == "sk-second-002", "the new key")
         assert (await here.complete())[0] == 200
+
+
+async def test_a_provider_without_a_list_of_models_has_the_profile_s(
+    monkeypatch: pytest.MonkeyPatch, valkey: Valkey
+) -> None:
+    provider = Recorder()
+    async with serving(provider) as root, door(monkeypatch, valkey.url, f"{root}/v1") as here:
+        provider.answers = [web.Response(status=404)]
+        for _ in range(2):  # it is asked once
+            async with here.http.get(f"{here.url}/models") as answer:
+                assert [model["id"] for model in (await answer.json())["data"]] == ["llama-8b"]
+
+
+async def test_interactive_requests_go_before_batch(monkeypatch: pytest.MonkeyPatch, valkey: Valkey) -> None:
+    provider = Recorder()
+    async with serving(provider) as root, door(monkeypatch, valkey.url, f"{root}/v1", slots=1) as here:
+        admission = here.front.process.key.admission
+        provider.answers = [web.Response(body=completion()) for _ in range(4)]
+        async with admission.slot():
+            asking = []
+            for prompt, workload in (("b1", "batch"), ("b2", "batch"), ("i", "interactive")):
+                body = {"prompt": prompt, "model": "m"}
+                asking.append(asyncio.create_task(here.post("completions", body, X_Acs_Workload=workload)))
+                await wait_until_async(lambda: admission.waiting == len(asking), "it to wait")
+        assert [status for status, _, _ in await asyncio.gather(*asking)] == [200, 200, 200]
+        assert [json.loads(body)["prompt"] for body in provider.bodies] == ["i", "b1", "b2"]

@@ -18,6 +18,7 @@ from brimful_worker.serve.front import FRONT
 from brimful_worker.serve.refusals import Refusal
 
 _KEPT_S = 60.0
+_PATIENCE_S = 10.0
 
 
 class Models:
@@ -38,7 +39,11 @@ class Models:
 
 
 async def _ask(provider: Provider) -> list[Any]:
-    answer = await provider.models()
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            answer = await provider.models()
+    except TimeoutError:
+        return []
     document = parse_json(answer) if isinstance(answer, Answer) and answer.status == 200 else None
     data = document.get("data") if isinstance(document, dict) else None
     return [each for each in data if isinstance(each, dict) and each.get("id")] if isinstance(data, list) else []
