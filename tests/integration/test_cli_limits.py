@@ -46,7 +46,9 @@ def test_a_reserve_that_leaves_nothing_to_batch_is_refused(brought: str) -> None
         assert done.returncode == ExitCode.USAGE
         assert "leaves none to batch" in done.stderr
     assert _set(brought, "--reserve-slots", "15").returncode == 0
-    assert _set(brought, "--slots", "15").returncode == ExitCode.USAGE
+    done = _set(brought, "--slots", "15")
+    assert done.returncode == ExitCode.USAGE
+    assert done.stderr.startswith("brimful: --slots 15: the reserve of 15 leaves none to batch"), "the option typed"
     assert _set(brought, "--reset", "--slots", "15").returncode == 0
 
 

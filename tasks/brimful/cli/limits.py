@@ -139,7 +139,7 @@ def _check_reserves(limits: Mapping[str, float], given: Container[str]) -> None:
                     f"it must be below, lower it with --reserve-{name}"
                 )
             raise UsageError(
-                f"--reserve-{name} {reserve:g}: leaves none of the {most:g} {name} to batch; it must be below {most:g}"
+                f"--reserve-{name} {reserve:g}: leaves none to batch of the {most:g} {name}; it must be below {most:g}"
             )
 
 
