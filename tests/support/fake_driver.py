@@ -93,7 +93,7 @@ class FakeDriver:
         if self._reverse:
             items.reverse()
         if self._split is not None:
-            items = [one for item in items for one in _single(item)]
+            items = [one for item in items for one in single(item)]
             self._split.shuffle(items)
         for start in range(0, len(items), self._batch):
             await asyncio.sleep(0)
@@ -123,7 +123,7 @@ class FakeDriver:
         return [Delivered(unit.line, unit.id, rollouts, model, usage, outcome, 1, asked_model)]
 
 
-def _single(item: Delivered | Failed) -> list[Delivered | Failed]:
+def single(item: Delivered | Failed) -> list[Delivered | Failed]:
     """One delivery for each rollout, as when a line was split."""
     if isinstance(item, Failed):
         return [item]

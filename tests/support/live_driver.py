@@ -20,16 +20,19 @@ class LiveDriver(FakeDriver):
         stored: list[Delivered] | None = None,
         die_after: int | None = None,
         at_once: int = 4,
+        prompt_tokens: int = 4,
     ) -> None:
         """``die_after``: so many deliveries."""
-        super().__init__(answer)
+        super().__init__(answer, prompt_tokens=lambda unit: prompt_tokens)
         self.stored = [] if stored is None else stored
         self.sync: Callable[[], Awaitable[bool]] | None = None
         self._dies_after = die_after
         self._at_once = at_once
-        self.most_stored = 0
+        self.in_flight: list[Unit] = []
+        self._written: list[Delivered | Failed] = []
 
     async def recover(self) -> Recovered:
+        self._written += self.stored
         return Recovered(list(self.stored), frozenset())
 
     async def deliveries(
@@ -44,6 +47,7 @@ class LiveDriver(FakeDriver):
                 if isinstance(batch, BaseException):
                     raise batch
                 yield batch
+                self._written += batch
                 delivered += 1
                 if delivered % 3 == 0 and len(tasks) < 2:
                     tasks.append(asyncio.create_task(self._acknowledge()))
@@ -64,20 +68,26 @@ class LiveDriver(FakeDriver):
         async def sample(unit: Unit) -> None:
             await asyncio.sleep(0)
             items = self._ended(unit)
+            self.in_flight.remove(unit)
             self.stored += [item for item in items if isinstance(item, Delivered)]
-            self.most_stored = max(self.most_stored, len(self.stored))
             ended.put_nowait(items)
             places.release()
 
+        def begin(unit: Unit) -> None:
+            task = asyncio.create_task(sample(unit))
+            samples.add(task)
+            task.add_done_callback(samples.discard)
+
         try:
+            for unit in self.in_flight:
+                begin(unit)
             async for unit in units:
                 self.asked.append(unit)
                 await places.acquire()
                 if self._stopped is not None:
                     break
-                task = asyncio.create_task(sample(unit))
-                samples.add(task)
-                task.add_done_callback(samples.discard)
+                self.in_flight.append(unit)
+                begin(unit)
         except Exception as error:
             ended.put_nowait(error)
         while samples:
@@ -88,6 +98,9 @@ class LiveDriver(FakeDriver):
         await super().stop(drain=drain)
 
     async def _acknowledge(self) -> None:
-        seen = len(self.stored)
+        """Forget what the consumer had written when it was asked."""
+        written, self._written = self._written, []
         if self.sync is None or await self.sync():
-            del self.stored[:seen]
+            self.stored[:] = [item for item in self.stored if not any(item is each for each in written)]
+        else:
+            self._written = written + self._written

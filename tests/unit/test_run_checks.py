@@ -175,7 +175,6 @@ def test_a_killed_run_resumes_with_nothing_lost_and_nothing_accepted_twice(tmp_p
     while run(asked, LiveDriver(sampler, stored=stored, die_after=9)) is None:
         tries += 1
     assert tries > 2
-    assert stored == []
     assert sorted(identities(out)) == sorted((f"p{line}", 0, choice) for line in range(30) for choice in range(n))
     assert all(record.get("tries", 1) == json.loads(record["text"])["age"] for record in records(out))
     # Each sample was judged to the end: as many as its place needed, and none sampled twice.
@@ -519,3 +518,37 @@ def test_a_sweep_is_checked_by_combination_and_resumed(tmp_path: Path) -> None:
     assert len(again) == len(rejected)  # each try once
     assert summary.checks is not None
     assert summary.checks["rejected"] == len(rejected)
+
+
+def test_only_the_other_choices_are_asked_for_beside_one_that_a_killed_run_gave_up(tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    gave_up = {"id": "p0", "line": 1, "prompt_index": 0, "choice_index": 1, "request_id": "r", "reason": "no JSON"}
+    write_lines(tmp_path / "out.jsonl.rejected.jsonl", [{**gave_up, "try": 1, "by": "schema"}])
+    driver = LiveDriver(Sampler(lambda line, choice: 1))
+    summary = run(options(prompts(tmp_path, 1, n=3), out=out, checks=by_schema(tmp_path, tries=1)), driver)
+    assert summary is not None
+    assert [unit.wanted for unit in driver.asked] == [((0, 0), (0, 2))]
+    (failure,) = records(tmp_path / "out.jsonl.errors.jsonl")
+    assert (failure["wanted"], failure["message"]) == (
+        [[0, 1]],
+        "not accepted in 1 try, the last by the schema: no JSON",
+    )
+
+
+def test_a_choice_that_the_budget_does_not_reach_is_left_for_the_next_try(tmp_path: Path) -> None:
+    body = """
+    def check(line, completion):
+        if completion.choice_index == 0:
+            raise ValueError("never")
+        if completion.tries == 1:
+            raise Again("once more")
+    """
+    out, source, checks = tmp_path / "out.jsonl", prompts(tmp_path, 1, n=2), by_hook(tmp_path, body)
+    summary = run(options(source, out=out, checks=checks, budget_tokens=230), LiveDriver(prompt_tokens=200))
+    assert summary is not None
+    assert (summary.ended, summary.left, summary.failed) == ("budget", 1, 0)
+    driver = LiveDriver()
+    summary = run(options(source, out=out, checks=checks), driver)
+    assert summary is not None
+    assert [unit.wanted for unit in driver.asked] == [((0, 1),)]
+    assert (summary.ended, summary.left, summary.failed, summary.rollouts) == ("done", 0, 1, 1)

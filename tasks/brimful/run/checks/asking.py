@@ -104,7 +104,8 @@ class Asking:
         line = unit.line
         self.lines.read(line)
         by_tries: dict[int, list[Pair]] = {}
-        for pair in all_pairs(unit.request) if unit.wanted is None else unit.wanted:
+        wanted = all_pairs(unit.request) if unit.wanted is None else unit.wanted
+        for pair in wanted:
             place = (line, *pair)
             tries = self._rejections.tries(place)
             if tries and self._feed.asks_again(line):
@@ -117,7 +118,7 @@ class Asking:
         parts = []
         for tries, pairs in by_tries.items():
             self.lines.ask(line, pairs, unit)
-            parts.append(unit_of_try(unit, pairs, tries) if tries or len(by_tries) > 1 else unit)
+            parts.append(unit_of_try(unit, pairs, tries) if tries or len(pairs) < len(wanted) else unit)
         if not parts:
             self.end_line(line)
         return parts
