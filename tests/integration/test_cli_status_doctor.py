@@ -391,6 +391,6 @@ def test_doctor_reports_dead_letters(valkey: Valkey) -> None:
         assert 0 < client.ttl(DEAD_LETTERS) <= TTL_S
     assert check.level is Level.WARN
     assert check.said.startswith(
-        f"{MOST} messages could not be run; the last: 2 h ago, queue batch: reason {MOST + 1}; "
+        f"{MOST:,} messages could not be run; the last: 2 h ago, queue batch: reason {MOST + 1}; "
     )
     assert DEAD_LETTERS in check.todo

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.commands import command, environment, write_prompts
-from support.terminal import Terminal
+from support.terminal import Terminal, Wrapping
 
 _SHOWS = """
 import asyncio, sys, warnings
@@ -101,6 +101,15 @@ def test_a_resize_leaves_nothing_torn(wrapping: bool) -> None:
         terminal.do("warn a library's words")
         _whole(terminal.do("show")[3:], PAIRS)
         assert terminal.do("close") == ["brimful: first words", "brimful: more words", "a library's words"]
+
+
+def test_a_block_at_the_top_of_the_screen_leaves_no_copies_in_tmux_s_history() -> None:
+    with _Shown(80, wrapping=True) as terminal:
+        for _ in range(3):
+            _whole(terminal.do("show")[:], PAIRS[:-1])
+        assert terminal.do("close") == []
+        assert isinstance(terminal.screen, Wrapping)
+        assert terminal.screen.copies == 0
 
 
 def test_it_leaves_the_screen_to_messages_and_the_table(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import struct
 import subprocess
 import termios
 from collections.abc import Sequence
+from typing import Any
 
 import pyte
 
@@ -17,6 +18,13 @@ from support.waiting import wait_until
 
 class Wrapping(pyte.Screen):
     """Wraps its lines again when it becomes narrower, and moves the cursor with them, as tmux and most others do."""
+
+    copies = 0
+    """How often all of it was erased from its first character on: tmux then keeps a copy in its history."""
+
+    def erase_in_display(self, how: int = 0, *arguments: Any, **more: Any) -> None:
+        self.copies += how == 0 and (self.cursor.x, self.cursor.y) == (0, 0)
+        super().erase_in_display(how, *arguments, **more)
 
     def resize(self, lines: int | None = None, columns: int | None = None) -> None:
         width, rows, row = columns or self.columns, [], 0

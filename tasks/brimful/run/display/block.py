@@ -2,7 +2,7 @@
 
 Between two drawings the cursor stands at the block's first character, and all below it is the block. So a resize tears
 nothing: a terminal that wraps old lines again moves the cursor with them, one that cuts them leaves it in its row, and
-in both the next drawing erases from there to the end of the screen.
+in both the next drawing begins there and erases what follows it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from rich.file_proxy import FileProxy
 from rich.segment import ControlType, Segment
 from rich.text import Text
 
-_ERASE = "\r\x1b[J"
+_TO_END_OF_LINE, _TO_END_OF_SCREEN = "\x1b[K", "\x1b[J"
 _NO_WRAP, _WRAP = "\x1b[?7l", "\x1b[?7h"
 _HIDE, _SHOW = "\x1b[?25l", "\x1b[?25h"
-LEAVE = _ERASE + _WRAP + _SHOW
-"""Removes the block on the terminal."""
+LEAVE = f"\r{_TO_END_OF_LINE}\x1b7\x1b[B{_TO_END_OF_SCREEN}\x1b8{_WRAP}{_SHOW}"
+"""Removes the block on the terminal. At the screen's first character, erasing to its end would make tmux keep a copy of
+all lines in its history, so the first line is erased alone."""
 _GAP = 3  # columns between two pairs
 
 
@@ -81,13 +82,14 @@ class _Drawing:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         # A terminal that has become narrower since its size was read cuts off what it would otherwise wrap.
-        yield _Codes(_HIDE + _ERASE + _NO_WRAP)
+        yield _Codes(_HIDE + _NO_WRAP + "\r")
         for place, line in enumerate(self._lines):
             if place:
                 yield Segment.line()
             yield from line.render(console)
+            yield _Codes(_TO_END_OF_LINE)
         up = len(self._lines) - 1
-        yield _Codes(_WRAP + "\r" + (f"\x1b[{up}A" if up else ""))
+        yield _Codes(_TO_END_OF_SCREEN + _WRAP + "\r" + (f"\x1b[{up}A" if up else ""))
 
 
 def fold(pairs: Sequence[Text], width: int) -> list[Text]:
