@@ -32,7 +32,7 @@ class Door:
     http: aiohttp.ClientSession
 
     def openai(self, **more: Any) -> AsyncOpenAI:
-        return AsyncOpenAI(base_url=self.url, api_key="any", **{"max_retries": 0, **more})
+        return AsyncOpenAI(base_url=self.url, **{"api_key": "any", "max_retries": 0, **more})
 
     async def post(self, path: str, body: Any, **headers: str) -> tuple[int, dict[str, Any], Any]:
         """Status, headers and JSON of an answer. ``headers``: with _ for -."""
@@ -73,10 +73,12 @@ async def door(
 
 
 @contextmanager
-def door_process(redis_url: str, provider_url: str, **env: str) -> Iterator[tuple[str, Running]]:
+def door_process(
+    redis_url: str, provider_url: str, *, host: str = "127.0.0.1", **env: str
+) -> Iterator[tuple[str, Running]]:
     """``brimful serve --port 0``: its base URL, and the process."""
     env = {"BRIMFUL_REDIS_URL": redis_url, "ACS_API_BASE": provider_url, "ACS_API_KEY": KEY, **env}
-    with Running("serve", "--port", "0", **env) as running:
+    with Running("serve", "--host", host, "--port", "0", **env) as running:
         yield running.line_with("http://").strip(), running
 
 

@@ -14,6 +14,7 @@ from brimful.cli.commands import run_command
         (["run", "in.jsonl", "-o", "a", "--n", "1", "--n=4"], "--n: is given 2 times"),
         (["validate", "in.jsonl", "--model", "a", "--model", "b"], "to sample with each value, write --model A,B"),
         (["validate", "in.jsonl", "--pack", "off", "--pack", "off"], "--pack: is given 2 times"),
+        (["serve", "--port", "1", "--port", "2"], "--port: is given 2 times"),
         (["validate", "in.jsonl", "--param", "top_p=1", "--param", "top_p=0.5"], "--param top_p: is given twice"),
         (["validate", "in.jsonl", "--seed", "1", "--param", "seed=2"], "--seed and --param seed set the same field"),
         (["limits", "set", "--slots", "1", "--slots", "2"], "--slots: is given 2 times"),

@@ -36,8 +36,8 @@ _LISTS = ("model", "temperature", "seed", "max_tokens")
 """Parameters of options that take several values, separated by commas (:mod:`brimful.run.input.sweep.grid`)."""
 
 
-class _OnceEach(TyperCommand):
-    """A command that refuses an option with one value that is given twice, of which Click silently keeps the last.
+class _OnceEach:
+    """A command or group that refuses an option with one value that is given twice, of which Click keeps the last.
 
     A flag may be repeated, and so may an option that collects its values.
     """
@@ -45,19 +45,31 @@ class _OnceEach(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         from brimful.errors import UsageError
 
-        _, _, order = self.make_parser(ctx).parse_args(args=list(args))
+        this: Any = self
+        _, _, order = this.make_parser(ctx).parse_args(args=list(args))
         for parameter, count in Counter(order).items():
             if count > 1 and parameter.param_type_name == "option" and _takes_one(parameter):
                 name = max(parameter.opts, key=len)
                 ways = f"; to sample with each value, write {name} A,B" if parameter.name in _LISTS else ""
                 raise UsageError(f"{name}: is given {count} times, and takes effect once; give it once{ways}")
-        return super().parse_args(ctx, args)
+        found: list[str] = super().parse_args(ctx, args)  # type: ignore[misc]  # of the class beside it
+        return found
+
+
+class _Command(_OnceEach, TyperCommand):
+    pass
+
+
+class _Group(_OnceEach, TyperGroup):
+    pass
 
 
 def _check_once(app: typer.Typer) -> None:
-    """Make all commands of an app :class:`_OnceEach`."""
+    """Make all commands of an app, and the app's own options, :class:`_OnceEach`."""
     for command in _commands(app):
-        command.cls = command.cls if command.cls not in (None, TyperCommand) else _OnceEach
+        command.cls = command.cls if command.cls not in (None, TyperCommand) else _Command
+    if app.registered_callback is not None:
+        app.registered_callback.cls = _Group
 
 
 def _commands(app: typer.Typer) -> Iterable[Any]:

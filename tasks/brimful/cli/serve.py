@@ -1,18 +1,40 @@
-"""``brimful serve``: the front door, an OpenAI-compatible HTTP server within the key's limits."""
+"""``brimful serve``: the front door, an OpenAI-compatible HTTP server within the key's limits; its callers' tokens."""
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Annotated
 
+import redis
 import typer
 
+from brimful.cli.style import say
 from brimful.config import Settings
 from brimful.runtime.extras import worker_module
+from brimful.state.callers.tokens import add_caller, list_callers, revoke_caller
+from brimful.state.probes import connect, unreachable
+from brimful.state.target import find_redis
+
+serve = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+token = typer.Typer(
+    help="Add, list and revoke the tokens of the front door's callers.", no_args_is_help=True, rich_markup_mode=None
+)
+serve.add_typer(token, name="token")
+
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON: one object a line.")]
+_Name = Annotated[str, typer.Argument(metavar="NAME", help="The caller's name.")]
 
 
-def serve(
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+@serve.callback(invoke_without_command=True)
+def _serve(
+    context: typer.Context,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; one that others can reach needs tokens.")
+    ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
 ) -> None:
     """Serve OpenAI's API until SIGTERM or Ctrl-C. It prints its base URL as the only line on stdout.
@@ -20,15 +42,60 @@ def serve(
     It needs BRIMFUL_REDIS_URL, the API key and the provider's URL, like a worker, and keeps within the key's limits
     together with all workers. On SIGTERM or Ctrl-C the requests on the wire are answered; a second one abandons them.
     """
+    if context.invoked_subcommand is not None:
+        return
     server = worker_module("serve.server", "the front door")
     server.serve(Settings.load(), host=host, port=port, ready=_describe)
+
+
+@token.command("add")
+def token_add(name: _Name, as_json: _Json = False) -> None:
+    """Make a caller's token and print it, this once: Redis keeps only its hash.
+
+    It is valid within a second at all front doors of the fleet. With the first one, all callers need a token.
+    """
+    with _redis() as (client, fleet):
+        made = add_caller(client, fleet, name)
+    print(json.dumps({"name": name, "token": made}) if as_json else made)
+    say(f"{name} sends it as `Authorization: Bearer TOKEN`: OpenAI's clients do, as OPENAI_API_KEY")
+
+
+@token.command("list")
+def token_list(as_json: _Json = False) -> None:
+    """List the callers that have a token, and since when."""
+    with _redis() as (client, fleet):
+        found = list_callers(client, fleet)
+    for each in found:
+        created = datetime.fromtimestamp(each.created, UTC).isoformat(timespec="seconds")
+        print(json.dumps({"name": each.name, "created": created}) if as_json else f"{each.name:32}{created}")
+    if not found:
+        say("no caller has a token: `brimful serve token add NAME` makes one")
+
+
+@token.command("revoke")
+def token_revoke(name: _Name, as_json: _Json = False) -> None:
+    """Revoke a caller's token: within a second no front door takes a request with it. Those under way go on."""
+    with _redis() as (client, fleet):
+        revoke_caller(client, fleet, name)
+    print(json.dumps({"name": name, "revoked": True}) if as_json else f"{name}  revoked")
+
+
+@contextmanager
+def _redis() -> Iterator[tuple[redis.Redis, str]]:
+    """A client, and the fleet's name."""
+    target = find_redis(settings := Settings.load())
+    with connect(target.url) as client:
+        try:
+            yield client, settings.fleet
+        except (redis.RedisError, OSError) as error:
+            raise unreachable(target.url, error) from None
 
 
 def _describe(url: str) -> None:
     print(url, flush=True)
     print(
         f"The front door listens. In another terminal:\n"
-        f"  export OPENAI_BASE_URL={url} OPENAI_API_KEY=any\n"
+        f"  export OPENAI_BASE_URL={url} OPENAI_API_KEY=any    # or a token, once there are some\n"
         f"Any OpenAI client then samples within the key's limits. Ctrl-C stops it.",
         file=sys.stderr,
         flush=True,

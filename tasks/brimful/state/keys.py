@@ -94,3 +94,11 @@ def answer_key(identity: str, fleet: str = "") -> str:
     ``identity``: a digest of the caller and the key.
     """
     return f"brimful:{{answer:{of_fleet(fleet, identity)}}}"
+
+
+def callers_key(fleet: str) -> str:
+    """HASH: caller of the front door → JSON of its token's digest; "" → how often this has changed.
+
+    It is the fleet's, not the API key's: callers keep their tokens when the key is replaced.
+    """
+    return f"brimful:{{{of_fleet(fleet, 'callers')}}}"

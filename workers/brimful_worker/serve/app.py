@@ -12,7 +12,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from brimful_worker.metrics import catalogue as metrics
-from brimful_worker.serve.caller import identify
+from brimful_worker.serve.caller import CALLER, PROBES, Caller, identify
 from brimful_worker.serve.completions.handlers import chat_completions, completions
 from brimful_worker.serve.completions.reading import REQUEST_ID
 from brimful_worker.serve.front import FRONT, Front
@@ -23,8 +23,6 @@ log = logging.getLogger(__name__)
 
 MAX_BODY = 64 * 2**20
 """Bytes of a request's body, decompressed."""
-_UNCOUNTED = ("/healthz", "/readyz")
-"""Probes would drown the callers."""
 _ENDPOINTS = {"/v1/completions": "completions", "/v1/chat/completions": "chat"}
 _DISCONNECTED = 499
 """nginx's status for a caller that went away; only in the log."""
@@ -83,12 +81,14 @@ async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 def _count(http: web.Request, status: int, seconds: float) -> None:
     metrics.SERVING.dec()
-    if http.path in _UNCOUNTED:
+    if http.path in PROBES:  # they would drown the callers
         return
     endpoint = _ENDPOINTS.get(http.path, "other")
     metrics.SERVED.inc(endpoint, str(status) if status == _DISCONNECTED else f"{status // 100}xx")
     metrics.SERVED_SECONDS.observe(seconds, endpoint)
-    log.info("%s %s %d in %.3f s, %s", http.method, _place(http), status, seconds, http[REQUEST_ID])
+    caller = http.get(CALLER, Caller()).name
+    of = f", caller {caller}" if caller else ""
+    log.info("%s %s %d in %.3f s, %s%s", http.method, _place(http), status, seconds, http[REQUEST_ID], of)
 
 
 async def _answer(http: web.Request, handler: Handler) -> web.StreamResponse:

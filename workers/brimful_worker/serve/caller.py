@@ -7,6 +7,12 @@ from dataclasses import dataclass
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from brimful_worker.serve.front import FRONT
+
+PROBES = ("/healthz", "/readyz")
+"""What everybody may ask: they say only whether this process runs, and lets requests in."""
+_SCHEME = "bearer "
+
 
 @dataclass(frozen=True, slots=True)
 class Caller:
@@ -22,6 +28,14 @@ _ANYBODY = Caller()
 
 @web.middleware
 async def identify(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Without tokens, whoever reaches the loopback address may ask."""
-    request[CALLER] = _ANYBODY
+    """Refuses whoever has no valid token. Without any tokens, whoever reaches the loopback address may ask."""
+    request[CALLER] = _ANYBODY if request.path in PROBES else _resolve(request)
     return await handler(request)
+
+
+def _resolve(http: web.Request) -> Caller:
+    front = http.app[FRONT]
+    header = http.headers.get("Authorization", "")
+    token = header[len(_SCHEME) :].strip() if header[: len(_SCHEME)].lower() == _SCHEME else None
+    record = front.callers.resolve(token, front.process.key.settings.api_key.get_secret_value())
+    return _ANYBODY if record is None else Caller(record.name)

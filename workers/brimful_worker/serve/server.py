@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ipaddress
 import logging
 import signal
@@ -18,7 +17,9 @@ from aiohttp import web
 from brimful.config import Settings
 from brimful.errors import SettingError
 from brimful.runtime.aio import cancel_and_wait
-from brimful.state.redis_url import required
+from brimful.state.callers.tokens import list_callers
+from brimful.state.redis_retry import REDIS_ERRORS
+from brimful.state.redis_url import required, sync_redis_client
 from brimful_worker.fleet_process import open_metrics
 from brimful_worker.serve.app import make_app
 from brimful_worker.serve.front import Front
@@ -41,8 +42,8 @@ def serve(settings: Settings, *, host: str, port: int, ready: Callable[[str], No
     It listens before Redis is reached, and answers 503 until then. Raises SettingError if it cannot listen or a setting
     is missing, and FleetTaken if the fleet is another API key's.
     """
-    check_address(host)
     required(settings.redis_url)
+    check_address(host, lambda: _tokens_exist(settings))
     _ = settings.api_base, settings.key_tag  # raise SettingError if they are not set
     logging.basicConfig(level=settings.log_level.upper(), format=_FORMAT)
     with listen(host, port) as listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -50,15 +51,30 @@ def serve(settings: Settings, *, host: str, port: int, ready: Callable[[str], No
         runner.run(_serve(settings, host, listener, ready))
 
 
-def check_address(host: str) -> None:
-    """Raises SettingError for an address that others can reach: they would need tokens."""
-    with contextlib.suppress(ValueError):
-        if host == "localhost" or ipaddress.ip_address(host).is_loopback:
-            return
+def check_address(host: str, tokens_exist: Callable[[], bool]) -> None:
+    """Raises SettingError for an address that others can reach, if no caller has a token."""
+    if host == "localhost" or _is_loopback(host) or tokens_exist():
+        return
     raise SettingError(
         f"--host {host}: without tokens, brimful serve listens on this machine only (127.0.0.1 or ::1): everybody who "
-        "reaches it samples with the fleet's API key"
+        "reaches it samples with the fleet's API key; `brimful serve token add NAME` makes a token"
     )
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+def _tokens_exist(settings: Settings) -> bool:
+    """Also True without Redis: on such an address nobody is let in without a token, whatever Redis says later."""
+    try:
+        with sync_redis_client(required(settings.redis_url), socket_timeout=5, socket_connect_timeout=5) as client:
+            return bool(list_callers(client, settings.fleet))
+    except REDIS_ERRORS:
+        return True
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -97,7 +113,8 @@ async def opened(settings: Settings, listener: socket.socket) -> AsyncIterator[t
 
     Leaving cuts off whatever is under way.
     """
-    front = Front(settings, f"serve-{listener.getsockname()[1]}@{socket.gethostname()}")
+    address, port = listener.getsockname()[:2]
+    front = Front(settings, f"serve-{port}@{socket.gethostname()}", tokens_required=not _is_loopback(address))
     runner = web.AppRunner(
         make_app(front),
         handler_cancellation=True,  # a caller that disconnects ends its request
@@ -109,11 +126,12 @@ async def opened(settings: Settings, listener: socket.socket) -> AsyncIterator[t
     async with front.once:
         await web.SockSite(runner, listener, backlog=_BACKLOG).start()
         joined = asyncio.create_task(_join(front))
+        callers = asyncio.create_task(front.callers.watch(front.once.pipeline))
         try:
             yield front, joined
         finally:
             await runner.cleanup()
-            await cancel_and_wait([joined])
+            await cancel_and_wait([joined, callers])
             await front.process.aclose()
 
 

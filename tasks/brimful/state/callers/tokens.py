@@ -1,0 +1,87 @@
+"""Callers of the front door and their tokens, of which Redis has only the SHA-256.
+
+A token is 256 random bits, so a plain hash of it cannot be guessed back: the slow hashes that passwords need would only
+cost every request its time. Each change raises a revision, by which front doors notice it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+import redis
+
+from brimful.errors import UsageError
+from brimful.runtime import json_bytes
+from brimful.state.keys import callers_key
+
+REVISION = ""
+"""Field of the hash that counts the changes; no caller's name. It stays when the last token is revoked."""
+_VERSION = 1
+_PREFIX = "brimful_"
+"""By which scanners for secrets find a token."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True)
+class CallerRecord:
+    """One caller, as stored."""
+
+    name: str
+    digest: str
+    """Of its token (:func:`digest_of`)."""
+    created: float
+    """Seconds, Unix."""
+
+
+def digest_of(token: str) -> str:
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def add_caller(client: redis.Redis, fleet: str, name: str) -> str:
+    """The new caller's token, which cannot be had again. Raises UsageError for a bad name and one that exists."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"{name!r}: a caller's name has 1 to 64 letters, digits, '_', '.', '-', the first no sign")
+    token = _PREFIX + secrets.token_urlsafe(32)
+    stored = {"version": _VERSION, **asdict(CallerRecord(name, digest_of(token), time.time()))}
+    pipe = client.pipeline(transaction=True)
+    pipe.hsetnx(callers_key(fleet), name, json_bytes.encode(stored))
+    pipe.hincrby(callers_key(fleet), REVISION, 1)
+    added, _ = pipe.execute()
+    if not added:
+        raise UsageError(
+            f"{name}: has a token already; first `brimful serve token revoke {name}`, or take another name"
+        )
+    return token
+
+
+def revoke_caller(client: redis.Redis, fleet: str, name: str) -> None:
+    """Raises UsageError if there is no such caller."""
+    if name == REVISION or not client.hexists(callers_key(fleet), name):
+        raise UsageError(f"{name or 'an empty name'}: no caller has this name; `brimful serve token list` shows them")
+    pipe = client.pipeline(transaction=True)
+    pipe.hdel(callers_key(fleet), name)
+    pipe.hincrby(callers_key(fleet), REVISION, 1)
+    pipe.execute()
+
+
+def list_callers(client: redis.Redis, fleet: str) -> list[CallerRecord]:
+    """By name."""
+    found: Mapping[str, str] = client.hgetall(callers_key(fleet))  # type: ignore[assignment]  # not the async client
+    records = [parse_record(raw.encode()) for name, raw in found.items() if name != REVISION]
+    return sorted((record for record in records if record is not None), key=lambda record: record.name)
+
+
+def parse_record(raw: bytes) -> CallerRecord | None:
+    """None if a later version wrote it, whose limits this one does not know, or if it is damaged: it admits nobody."""
+    try:
+        stored = json_bytes.decode(raw)
+        if stored.get("version") != _VERSION:
+            return None
+        return CallerRecord(str(stored["name"]), str(stored["digest"]), float(stored["created"]))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None

@@ -1,0 +1,1 @@
+"""Who may ask, as one front door knows it."""
