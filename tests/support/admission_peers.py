@@ -208,7 +208,7 @@ class Peer:
             if status == "ok":
                 return self._apply(message, reply)
             if status == "frozen":
-                self.clock.note_frozen(world.now, reply["now"])
+                self.clock.note_frozen(world.now, world.now, reply)
                 self.due = self.thaws = world.now + THAW_S
                 return None
             if status == "late":

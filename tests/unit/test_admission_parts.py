@@ -210,11 +210,11 @@ class TestClock:
     def test_how_long_a_reading_stands(self) -> None:
         clock = RedisClock()
         assert clock.waited(1.0) is None
-        clock.note_frozen(1.0, 50_000)
-        clock.note_frozen(1.5, 50_000)
-        assert clock.waited(2.0) == (50_000, 1000)
-        clock.note_frozen(2.5, 51_000)  # somebody has spoken
-        assert clock.waited(3.0) == (51_000, 500)
+        clock.note_frozen(0.5, 1.0, {"now": 50_000, "real": 70_000, "clock": "c"})
+        clock.note_frozen(1.1, 1.5, {"now": 50_000, "real": 70_600, "clock": "c"})
+        assert clock.waited(2.5) == (50_000, 1500, "c", 72_260)
+        clock.note_frozen(2.0, 2.5, {"now": 51_000, "real": 72_000})  # somebody has spoken
+        assert clock.waited(3.0) == (51_000, 500, "", 73_255)
         clock.note(3.0, 3.1, 52_000)
         assert clock.waited(4.0) is None
 

@@ -45,6 +45,7 @@ class Storm:
         """Of the server: it ends with the thread that has started it."""
         self._in_force = InForce(DEFAULTS)
         self._done: list[tuple[float, Event]] = []
+        self._operator = asyncio.Lock()
         self._stalls: list[tuple[float, float]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self.findings: list[str] = []
@@ -132,15 +133,16 @@ class Storm:
             await self._processes.add(number)
 
     async def _set_limits(self, limits: Limits, lease_s: float) -> None:
-        began = time.monotonic()
-        try:
-            await asyncio.to_thread(self._server.set_limits, limits, lease_s)
-        except UsageError:
-            return  # too short a lease for a process that is far away
-        except redis.RedisError:
-            self._in_force.change(began, time.monotonic(), limits, sure=False)
-            return
-        self._in_force.change(began, time.monotonic(), limits)
+        async with self._operator:  # of two changes at the same time nobody knew which is in force
+            began = time.monotonic()
+            try:
+                await asyncio.to_thread(self._server.set_limits, limits, lease_s)
+            except UsageError:
+                return  # too short a lease for a process that is far away
+            except redis.RedisError:
+                self._in_force.change(began, time.monotonic(), limits, sure=False)
+                return
+            self._in_force.change(began, time.monotonic(), limits)
 
     async def _settle(self) -> None:
         """All faults end, and each process must get something to do again."""

@@ -24,7 +24,8 @@
 --    bound_ms     optional: upper limit of the admission's clock, by the process's own clock
 --    stepped      optional true: a clock past bound_ms was stepped, and is held back to it
 --    clock        id of the clock that bound_ms is about; "" = it has not read any
---    waited       optional [reading, milliseconds]: since the first "frozen" reply with this reading
+--    waited       optional [reading, milliseconds, clock, most]: since the first "frozen" reply with this reading and
+--                 clock; and what Redis's TIME shows at most (ms), if it was not stepped since
 --    lease_ms     its value of the lease, used where the limits in force are not known yet
 --    seen         number of the last grant it has taken
 --    rev          revision of the limits it knows
@@ -50,6 +51,7 @@
 --    status       "ok"; "join": join first, nothing was done; "stale": an older command, nothing was done;
 --                 "late": the clock is past bound_ms, nothing was done, to be sent again at once with a new bound;
 --                 "frozen": the process cannot tell how much time has passed, nothing was done, to be sent again soon;
+--                 TIME is in the field real (ms)
 --                 "schema": the fleet uses another schema, in the field schema; nothing was done, no other field is set
 --    epoch, now   the epoch in force; the clock
 --    clock        optional: the clock's id, when the process knows another
@@ -95,7 +97,7 @@ local me = message.process
 local function exchange()
   if frozen then
     prompt_others()
-    return cjson.encode({status = 'frozen', epoch = state.epoch, now = now})
+    return cjson.encode({status = 'frozen', epoch = state.epoch, now = now, clock = state.clock, real = real})
   end
   if late then return cjson.encode({status = 'late', epoch = state.epoch, now = now}) end
   local schema = other_schema()

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 _KEPT = 16
 _SLACK_S = 0.25
@@ -16,6 +18,16 @@ guard. A command that takes this much longer than the slowest of those kept is s
 _SLACK_SHARE = 0.005
 _TICK_S = 0.002
 """Redis's clock is read in whole milliseconds."""
+
+
+class _Frozen(NamedTuple):
+    """The first reply that showed this reading of a clock that stood still."""
+
+    now_ms: int
+    clock: str
+    time_ms: int
+    sent: float
+    received: float
 
 
 class RedisClock:
@@ -27,7 +39,7 @@ class RedisClock:
         self._readings: deque[tuple[float, float]] = deque(maxlen=_KEPT)
         """The least and the most by which ``boot_time()`` is ahead, by each reading."""
         self._last_sent = 0.0
-        self._frozen: tuple[int, float] | None = None
+        self._frozen: _Frozen | None = None
 
     def reset(self) -> None:
         self._readings.clear()
@@ -41,14 +53,19 @@ class RedisClock:
         self._last_sent = sent
         self._frozen = None
 
-    def note_frozen(self, received: float, now_ms: int) -> None:
-        """A reply that shows ``now_ms``, though more time may have passed."""
-        if self._frozen is None or self._frozen[0] != now_ms:
-            self._frozen = now_ms, received
+    def note_frozen(self, sent: float, received: float, reply: Mapping[str, Any]) -> None:
+        """A reply that shows ``now``, though more time may have passed."""
+        if self._frozen is None or self._frozen.now_ms != reply["now"]:
+            self._frozen = _Frozen(reply["now"], reply.get("clock", ""), reply["real"], sent, received)
 
-    def waited(self, sent: float) -> tuple[int, int] | None:
-        """The reading of a clock that others have not moved meanwhile, and for how many milliseconds it is known."""
-        return None if self._frozen is None else (self._frozen[0], int((sent - self._frozen[1]) * 1000))
+    def waited(self, sent: float) -> tuple[int, int, str, int] | None:
+        """Of a clock that was frozen: its reading, for how many milliseconds that is known, and its id. And the most
+        that Redis's own TIME shows when a command sent now is carried out, unless it is stepped."""
+        if (frozen := self._frozen) is None:
+            return None
+        since = sent - frozen.sent
+        most_ms = frozen.time_ms + (since + _SLACK_S + _SLACK_SHARE * since) * 1000
+        return frozen.now_ms, int((sent - frozen.received) * 1000), frozen.clock, int(most_ms)
 
     def not_after(self, at_ms: float) -> float:
         """A ``boot_time()`` not later than the moment at which the clock showed ``at_ms``."""

@@ -123,7 +123,7 @@ class Rpc:
                 continue
             self._answered = True
             if answer.reply["status"] == "frozen":
-                self._clock.note_frozen(answer.received, answer.reply["now"])
+                self._clock.note_frozen(answer.sent, answer.received, answer.reply)
                 await asyncio.sleep(_THAW_S)
                 continue
             if "clock" in answer.reply:

@@ -4,11 +4,12 @@
 -- reason to hold the clock back, or the clock was stepped: the process tells which (exchange.lua, `late` and `stepped`).
 --
 -- A process that has not read this clock yet, as one that joins, has no bound. Unless the fleet has no other process, it
--- moves the clock by LEAP_MS at most; if more has passed, one of the others must speak first (`frozen`). If none does for
+-- moves the clock by LEAP_MS at most; if more has passed, one of the others must speak first (`frozen`). From then on TIME
+-- is right until the process sees a step of it, however long its command was on its way. If nobody speaks for
 -- FROZEN_MOST_MS, all may be cut off or dead: the clock moves by the time that the process has waited itself, and loses
 -- the rest. The difference to TIME is kept as skew.
 local LEAP_MS, FROZEN_MOST_MS = 250, 2000
-local now, late, frozen
+local now, real, late, frozen
 
 local function listeners(channel)
   return redis.call('PUBSUB', 'NUMSUB', channel)[2]
@@ -59,11 +60,12 @@ local function without_step(at, last)
   elseif not message.clock then
     return others_live() and at - last > 2 * message.lease_ms and last or at
   end
-  local waited = message.waited
-  if not waited or waited[1] ~= last or waited[2] < FROZEN_MOST_MS then return nil end
+  local reading, waited, clock, most = unpack(message.waited or {})
+  if clock and clock == state.clock and last > reading then return real <= most and at or nil end
+  if reading ~= last or waited < FROZEN_MOST_MS then return nil end
   -- Meanwhile nobody could join the epoch.
-  if state.opens_at then put('opens_at', number('opens_at') + waited[2]) end
-  return math.min(at, last + waited[2])
+  if state.opens_at then put('opens_at', number('opens_at') + waited) end
+  return math.min(at, last + waited)
 end
 
 local turned_at = number('last') -- when the last turn was
@@ -72,7 +74,8 @@ do
     put('last', math.max(newest(last_seen_key), newest(starts_key), newest(slots_key) - message.lease_ms))
   end
   local time = redis.call('TIME')
-  local real, last = time[1] * 1000 + math.floor(time[2] / 1000), number('last')
+  local last = number('last')
+  real = time[1] * 1000 + math.floor(time[2] / 1000)
   local at = without_step(real + number('skew'), last)
   frozen = not at
   now = math.max(last, at or last)
