@@ -16,14 +16,15 @@ from typing import Any
 
 from dotenv import dotenv_values
 from pydantic import ByteSize, Field, SecretStr, ValidationError, ValidationInfo, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
 
 from brimful.credentials import DOTENV, checked_url, first_set, is_set, key_file, read_key
 from brimful.errors import SettingError
 from brimful.limits import default_guard_s
-from brimful.names import MOST_WEIGHT, LogLevel, Workload
+from brimful.names import MOST_WEIGHT, LogLevel
 from brimful.profile import DEFAULT_PROVIDER, Profile, ProviderChoice, choose_provider, load_prices, profile_in_use
 from brimful.redis_address import with_tls_files
+from brimful.serve_settings import ServeSettings
 from brimful.words.setting_faults import FORMER_NAMES, OTHER_VARIABLES, fault_text, former_values, variable
 
 _REHEARSE = "--rehearse needs none"
@@ -31,7 +32,7 @@ REHEARSAL_KEY = "rehearsal-"
 """How a generated key begins. It is no provider's."""
 
 
-class Settings(BaseSettings):
+class Settings(ServeSettings):
     """One process's settings, built by :meth:`load`."""
 
     model_config = SettingsConfigDict(
@@ -137,12 +138,6 @@ class Settings(BaseSettings):
     """Level of a worker's log: DEBUG, INFO, WARNING or ERROR."""
     state_dir: Path | None = None
     """Where the embedded Valkey keeps its data. Default: $XDG_STATE_HOME/brimful."""
-
-    # the front door
-    serve_workload: Workload = Workload.INTERACTIVE
-    """Of requests to the front door without X-Acs-Workload."""
-    serve_keepalive_s: float = Field(5.0, gt=0)
-    """Seconds without an event after which the front door writes a comment into a stream."""
 
     weight: float = Field(1.0, ge=1 / MOST_WEIGHT, le=MOST_WEIGHT)
     """The share of a run or a map beside others on the same fleet: one of weight 3 gets three times as many requests as

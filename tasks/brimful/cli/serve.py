@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated
 
 import redis
@@ -36,6 +37,10 @@ def _serve(
         str, typer.Option(help="Address to listen on; one that others can reach needs tokens.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Folder of files and batches. Default: BRIMFUL_SERVE_DATA, else in the state directory."),
+    ] = None,
 ) -> None:
     """Serve OpenAI's API until SIGTERM or Ctrl-C. It prints its base URL as the only line on stdout.
 
@@ -45,7 +50,7 @@ def _serve(
     if context.invoked_subcommand is not None:
         return
     server = worker_module("serve.server", "the front door")
-    server.serve(Settings.load(), host=host, port=port, ready=_describe)
+    server.serve(Settings.load(serve_data=data), host=host, port=port, ready=_describe)
 
 
 @token.command("add")

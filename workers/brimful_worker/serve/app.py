@@ -15,6 +15,7 @@ from brimful_worker.metrics import catalogue as metrics
 from brimful_worker.serve.caller import CALLER, PROBES, Caller, identify
 from brimful_worker.serve.completions.handlers import chat_completions, completions
 from brimful_worker.serve.completions.reading import REQUEST_ID
+from brimful_worker.serve.files.handlers import create_file, delete_file, file_content, get_file, list_files
 from brimful_worker.serve.front import FRONT, Front
 from brimful_worker.serve.models import MODELS, Models, get_model, list_models
 from brimful_worker.serve.refusals import Refusal
@@ -22,7 +23,7 @@ from brimful_worker.serve.refusals import Refusal
 log = logging.getLogger(__name__)
 
 MAX_BODY = 64 * 2**20
-"""Bytes of a request's body, decompressed."""
+"""Bytes of a request's body, decompressed; a file's are bounded by a setting."""
 _ENDPOINTS = {"/v1/completions": "completions", "/v1/chat/completions": "chat"}
 _DISCONNECTED = 499
 """nginx's status for a caller that went away; only in the log."""
@@ -48,6 +49,11 @@ ROUTES = (
     web.post("/v1/chat/completions", chat_completions),
     web.get("/v1/models", list_models),
     web.get("/v1/models/{model:.+}", get_model),
+    web.post("/v1/files", create_file),
+    web.get("/v1/files", list_files),
+    web.get("/v1/files/{file}", get_file),
+    web.get("/v1/files/{file}/content", file_content),
+    web.delete("/v1/files/{file}", delete_file),
 )
 
 

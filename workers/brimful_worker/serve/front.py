@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 from aiohttp import web
 
 from brimful.config import Settings
+from brimful.errors import SettingError
+from brimful.state.embedded import state_dir
 from brimful_worker.fleet_process import FleetProcess
 from brimful_worker.serve.callers.registry import Registry
 from brimful_worker.serve.completions.once import Once
+from brimful_worker.serve.files.store import Files
 from brimful_worker.serve.gate import Gate
 from brimful_worker.serve.rate_headers import RateHeaders
 
 
 class Front:
-    """Made when the port is known, since ``brimful status`` shows it. Raises SettingError; opens nothing."""
+    """Made when the port is known, since ``brimful status`` shows it. Raises SettingError. Opens nothing, but makes the
+    folder of files."""
 
     def __init__(self, settings: Settings, name: str, *, tokens_required: bool = False) -> None:
         """``tokens_required``: even if the fleet has none yet."""
@@ -22,7 +29,22 @@ class Front:
         self.process = FleetProcess(settings, name, places=0, stopping=lambda: self.gate.draining)
         self.once = Once(settings)
         self.callers = Registry(settings.fleet, required=tokens_required)
+        self.files = Files(data_folder(settings) / "files")
         self.rates = RateHeaders(lambda: self.process.key.admission.status())
+
+
+def data_folder(settings: Settings) -> Path:
+    """Of files and batches, made with mode 0700. By default, one for each API key. Raises SettingError."""
+    if settings.serve_data is None:
+        return state_dir(settings.state_dir) / settings.key_tag / "serve"
+    folder = settings.serve_data.expanduser().absolute()
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingError(f"BRIMFUL_SERVE_DATA (--data): cannot make {folder}: {error.strerror or error}") from None
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise SettingError(f"BRIMFUL_SERVE_DATA (--data): cannot write to {folder}; name a directory of yours")
+    return folder
 
 
 FRONT = web.AppKey("front", Front)

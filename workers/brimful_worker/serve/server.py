@@ -22,6 +22,7 @@ from brimful.state.redis_retry import REDIS_ERRORS
 from brimful.state.redis_url import required, sync_redis_client
 from brimful_worker.fleet_process import open_metrics
 from brimful_worker.serve.app import make_app
+from brimful_worker.serve.files.sweep import sweep_files
 from brimful_worker.serve.front import Front
 
 log = logging.getLogger(__name__)
@@ -139,11 +140,11 @@ async def _join(front: Front) -> None:
     """Returns when the gate drains."""
     await front.process.start()
     log.info("Redis is reached")
-    rates = asyncio.create_task(front.rates.watch())
+    working = [asyncio.create_task(front.rates.watch()), asyncio.create_task(sweep_files(front.files))]
     try:
         await front.gate.watch(lambda: front.process.key.admission.failure)
     finally:
-        await cancel_and_wait([rates])
+        await cancel_and_wait(working)
 
 
 async def _wait(task: asyncio.Task[None], event: asyncio.Event) -> None:

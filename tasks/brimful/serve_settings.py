@@ -1,0 +1,27 @@
+"""The settings of the front door: a part of :class:`brimful.config.Settings`, and apart from it for its size alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import ByteSize, Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from brimful.names import Workload
+
+
+class ServeSettings(BaseSettings):
+    """``BRIMFUL_SERVE_*``"""
+
+    model_config = SettingsConfigDict(use_attribute_docstrings=True)
+
+    serve_workload: Workload = Workload.INTERACTIVE
+    """Of requests to the front door without X-Acs-Workload."""
+    serve_keepalive_s: float = Field(5.0, gt=0)
+    """Seconds without an event after which the front door writes a comment into a stream."""
+    serve_data: Path | None = None
+    """Where the front door keeps files and batches. Default: in the state directory, apart for each API key."""
+    serve_file_max: ByteSize = Field(ByteSize(512 * 2**20), gt=0)
+    """The largest file that a caller may upload, such as 200MB."""
+    serve_keep_s: float = Field(2_592_000, ge=60)
+    """Seconds for which the front door keeps files, and batches that have ended."""
