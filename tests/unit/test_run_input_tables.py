@@ -369,7 +369,8 @@ def test_columns_that_are_called_like_fields_of_a_request(tmp_path: Path) -> Non
     )
     more = {"prompt": "q", "columns": ("mode", "temperature")}
     found = survey(options(path, **more), PROFILE)
-    assert found.notes == []  # the first row has no n
+    told = f"{path}: 'n' sets a field of the requests; --column NAME carries it through instead"
+    assert found.notes == [told]  # once a file, though the first row has none
     first, second = read(path, **more)
     assert isinstance(second, Unit)
     assert dict(second.request.fields) == {"prompt": "b", "n": 2, "max_tokens": 8}

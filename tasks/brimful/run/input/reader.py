@@ -165,7 +165,7 @@ class Reader:
         self.at_end = False
         """Whether the input was read to its end, not to the limit."""
         self._notes = list(options.notes)
-        self._noted: set[str] = set()
+        self._noted: dict[str, set[str]] = {}
 
     def new_notes(self) -> list[str]:
         """What the user may want to know about the files, since the last call."""
@@ -264,13 +264,14 @@ class Reader:
         return message
 
     def _note_sent(self, names: Set[str], file: str) -> None:
-        """Tell once a file which columns of a table are sent. Most tables were not made for requests."""
-        if file not in self._noted:
-            self._noted.add(file)
-            if names:
-                shown = listed(sorted(names))
-                what = "sets a field" if len(names) == 1 else "set fields"
-                self._notes.append(f"{file}: {shown} {what} of the requests; --column NAME carries it through instead")
+        """Tell once a file and column that it is sent. Most tables were not made for requests."""
+        told = self._noted.setdefault(file, set())
+        if new := names - told:  # a row leaves out what its cells do not fill
+            told |= new
+            what = "sets a field" if len(new) == 1 else "set fields"
+            self._notes.append(
+                f"{file}: {listed(sorted(new))} {what} of the requests; --column NAME carries it through instead"
+            )
 
 
 def _duplicate(id: str, before: str, *, default: bool) -> str:
