@@ -16,6 +16,7 @@ import pytest
 from brimful.errors import InputError, UsageError
 from brimful.outcome import Cause, Failure
 from brimful.packing.units import Unit
+from brimful.run.input.sweep.sweep import Sweep
 from brimful.run.output.paths import OutputFormat
 from brimful.run.output.records import dump_line
 from brimful.run.report.charts import Series, chart
@@ -244,8 +245,13 @@ def test_the_combinations_of_a_sweep_stand_beside_each_other(tmp_path: Path) -> 
     figures = read_run(out).figures
     assert (figures.sampled_lines, figures.failed_lines, figures.asked) == (3, 1, 4)
     assert figures.sidecar is not None
-    figures.sidecar.parameters["sweep"] = [{"temperature": 0}, {"temperature": 0.7}]
-    assert "2 combinations" in tiles(figures)
+    for sweep, told in (
+        (Sweep([{"temperature": 0}, {"temperature": 0.7}]), "2 combinations"),
+        (Sweep([{"model": model, "seed": seed} for model in "ab" for seed in range(3)]), "6 combinations"),
+        (Sweep([{"seed": seed, "top_k": None} for seed in range(1)] + [{"seed": 1, "top_k": 2}] * 999), "1,000 comb"),
+    ):
+        figures.sidecar.parameters.update(sweep.parameters)
+        assert told in tiles(figures)
 
 
 def test_records_that_hold_their_prompt_need_no_input(out: Path, tmp_path: Path) -> None:

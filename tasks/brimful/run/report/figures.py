@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from brimful.run.display.stats import Counts, Histogram, Recent
+from brimful.run.input.sweep.sweep import combinations_in
 from brimful.run.output.sidecar import Sidecar
 from brimful.run.report.columns import Cells
 
@@ -73,7 +74,7 @@ class RunFigures:
     @property
     def combinations(self) -> int:
         """Of a sweep, in which each line with each combination counts as one; 0 without a sweep."""
-        return len(self.sidecar.parameters.get("sweep") or ()) if self.sidecar is not None else 0
+        return combinations_in(self.sidecar.parameters) if self.sidecar is not None else 0
 
     @property
     def lines(self) -> int:

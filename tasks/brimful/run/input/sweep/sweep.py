@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -111,6 +112,14 @@ def with_combination(fields: Mapping[str, Any], combination: Mapping[str, Any]) 
     both = {"max_tokens", "max_completion_tokens"}  # two names of one thing
     dropped = both if both & combination.keys() else ()
     return {**{name: value for name, value in fields.items() if name not in dropped}, **combination}
+
+
+def combinations_in(parameters: Mapping[str, Any]) -> int:
+    """How many combinations :attr:`Sweep.parameters` tells of; 0 without a sweep."""
+    told = parameters.get(SWEEP)
+    if isinstance(told, list):
+        return math.prod(len(parameters[f"sweep of {name}"]) for name in told)
+    return int(told.split()[0].replace(",", "")) if told else 0
 
 
 def overridden_notes(lines: Mapping[str, int]) -> list[str]:
