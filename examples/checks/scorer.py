@@ -1,7 +1,8 @@
 """A hook: it rejects people who are too old, and gives the others a score.
 
 brimful run examples/checks/people.jsonl -o people.out.jsonl --rehearse --chat --n 4 --seed 1 --max-tokens 64 \
-  --param response_format='{"type": "json_schema", "json_schema": {"name": "person", "schema": …}}' \
+  --param response_format='{"type": "json_schema", "json_schema": {"name": "person", "schema":
+    '"$(cat examples/checks/person.schema.json)"'}}' \
   --schema examples/checks/person.schema.json --hook examples/checks/scorer.py:score --tries 8
 """
 
