@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from brimful.outcome import Cause, Failure
+from brimful.packing.units import DriveStatus, Unit
+from brimful.run import session
 from brimful.run.output.done_index import DoneIndex
 from brimful.run.output.errors_file import ErrorsFile
+from brimful.run.totals import Totals
 from support.fake_driver import FakeDriver
 from support.runs import options, prompts, records, run, write_lines
 
@@ -49,6 +55,29 @@ def test_failures_are_recorded_and_asked_again_only_with_retry_errors(tmp_path: 
     assert summary is not None
     assert (summary.exit_code, summary.failed, errors.exists()) == (0, 0, False)
     assert len(records(out)) == 6
+
+
+def test_what_is_asked_again_counts_once_while_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, source = tmp_path / "out.jsonl", write_lines(tmp_path / "in.jsonl", [{"prompt": "a"}] * 8 + ["{no json"])
+    fault = Failure(Cause.TIMEOUT, "late", None, permanent=False)
+    asked = options(source, out=out, read={"defaults": {"max_tokens": 8, "n": 2}})
+    run(asked, FakeDriver(lambda unit, *_: fault if unit.line > 2 else "ok"))
+    made: list[Totals] = []
+    monkeypatch.setattr(session, "Totals", lambda *given, **named: made.append(Totals(*given, **named)) or made[-1])
+    seen: list[tuple[int, int, int]] = []
+
+    def again(unit: Unit, *_: int) -> str | Failure:
+        now = made[0].progress(DriveStatus(), stopping=False)
+        seen.append((now.succeeded, now.failed, now.done))
+        return fault if unit.line == 3 else "ok"
+
+    summary = run(replace(asked, retry_errors=True), FakeDriver(again, batch=1, ahead=1))
+    assert summary is not None
+    assert (summary.succeeded, summary.failed, summary.requests) == (7, 2, 9)
+    assert seen[0] == (2, 7, 3)  # done: those sampled, and the bad line
+    assert all(sampled + failed == 9 for sampled, failed, _ in seen)
+    assert [done for *_, done in seen] == sorted(done for *_, done in seen)
+    assert seen[-1] == (6, 3, 8)
 
 
 def test_bad_lines_are_recorded_and_can_be_corrected(tmp_path: Path) -> None:

@@ -27,8 +27,6 @@ class Totals:
         self._began = clock()
         self.resumed = prepared.counts.rollouts
         """Rollouts of earlier tries."""
-        self._succeeded = prepared.done.lines
-        """Requests that succeeded in earlier tries."""
 
     @property
     def _requests(self) -> int:
@@ -44,8 +42,7 @@ class Totals:
         """Failed requests that this try asks for again, and that have not ended."""
         if not self._prepared.options.retry_errors:
             return 0
-        ended = self._prepared.done.lines - self._succeeded + self._collector.failed_again
-        return max(0, self._prepared.left - ended)
+        return max(0, self._prepared.left - self._collector.ended_again)
 
     @property
     def _cost(self) -> float | None:

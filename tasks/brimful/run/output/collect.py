@@ -14,6 +14,7 @@ from brimful.packing.usage import ESTIMATED
 from brimful.run.display.stats import Counts, Histogram, Recent
 from brimful.run.input.columns import KEEP_ALL, Keep
 from brimful.run.input.feed import Feed
+from brimful.run.input.line_sets import LineSet
 from brimful.run.input.reader import BadLine
 from brimful.run.output.done_index import DoneIndex
 from brimful.run.output.errors_file import ErrorsFile
@@ -49,14 +50,15 @@ class Collector:
         self.attempts = 0
         self.rate_limited = 0
         self.packed = 0
-        self.failed_again = 0
-        """Failures of requests that had failed before."""
+        self._failed_now = LineSet()
+        self.ended_again = 0
+        """Requests that had failed before, and have succeeded or failed in this try."""
         self.retries: dict[str, int] = {}
 
     @property
     def failed(self) -> int:
-        """Requests that failed."""
-        return len(self.errors.lines) if self.errors is not None else self._unrecorded
+        """Requests that failed, and have not succeeded since."""
+        return self.errors.failed if self.errors is not None else self._unrecorded
 
     def take(
         self,
@@ -93,6 +95,8 @@ class Collector:
         self.sink.write(records)
         for place, of in new.items():
             self.done.add(*place, of)
+            if self.errors is not None and self.done.complete(place[0]):
+                self.ended_again += self.errors.make_good(place[0])
         for record in records:
             self.counts.add(record)
         feed.budget.count(self.counts.models_with(self.rejected))
@@ -158,7 +162,8 @@ class Collector:
 
     def _record(self, failed: Failed, line: Unit | None) -> None:
         if self.errors is not None:
-            self.failed_again += failed.line in self.errors.lines
+            before = failed.line in self.errors.lines
+            self.ended_again += self._failed_now.add(failed.line) and before  # a line may have several records
             self.errors.write_failed(failed, line, self.keep)
         else:
             self._unrecorded += 1

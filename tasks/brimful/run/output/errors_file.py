@@ -41,6 +41,8 @@ class ErrorsFile:
     def _reset(self) -> None:
         self.lines = LineSet()
         """Places of lines that have a record."""
+        self._made_good = 0
+        """Those of them that have succeeded since :meth:`load`."""
         self.by_combination: Counter[int] = Counter()
         """Failed requests of a sweep."""
         self.bad = LineSet()
@@ -66,6 +68,17 @@ class ErrorsFile:
             for number, (record, _) in enumerate(scan(self.path), 1):
                 self._count(record, self._place(record, f"{self.path}:{number}"))
         self.file.lock()  # from here on its loss is noticed
+
+    @property
+    def failed(self) -> int:
+        """Lines that have a record and have not succeeded since."""
+        return len(self.lines) - self._made_good
+
+    def make_good(self, line: int) -> bool:
+        """Count a line that has succeeded; its records are dropped by the next :meth:`load`. False: it has none."""
+        recorded = line in self.lines
+        self._made_good += recorded
+        return recorded
 
     def write_bad(self, bad: BadLine, keep: Keep = KEEP_ALL) -> None:
         """Record a bad line with the kept ones of its columns, as far as they are known. Raises FleetError."""
