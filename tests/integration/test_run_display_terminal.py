@@ -11,7 +11,7 @@ from support.commands import command, environment, write_prompts
 from support.terminal import Terminal, Wrapping
 
 _SHOWS = """
-import asyncio, sys, warnings
+import asyncio, sys
 sys.path.insert(0, sys.argv[1])
 from brimful.packing.units import DriveStatus
 from brimful.run.display.progress import Progress
@@ -37,7 +37,7 @@ async def main():
             print(text, file=sys.stderr)
         else:
             live.close()
-        print("done", flush=True)
+        print("done", file=sys.__stdout__, flush=True)
 
 asyncio.run(main())
 """

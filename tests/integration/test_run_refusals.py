@@ -26,6 +26,7 @@ from brimful.state import redis_retry
 from brimful_worker.local.server.valkey import Valkey
 from support.commands import brimful, command, environment, write_prompts
 from support.fake_driver import FakeDriver
+from support.gateways import gateway_process
 from support.runs import options, write_lines
 from support.waiting import wait_until, wait_until_async
 
@@ -170,10 +171,12 @@ def test_a_full_standard_output_is_named(tmp_path: Path) -> None:
 def test_a_wrong_model_in_the_first_lines_fails_those_lines_only(tmp_path: Path) -> None:
     lines = [{"prompt": f"p{line}", "model": "nosuch" if line < 60 else "llama-8b"} for line in range(90)]
     source, out = write_lines(tmp_path / "in.jsonl", lines), tmp_path / "out.jsonl"
-    done = brimful("run", source, "-o", out, "--rehearse", "--workers", "1", "--json", *_RUN)
-    assert done.returncode == 3, done.stderr
-    summary = json.loads(done.stdout)
-    assert (summary["succeeded"], summary["failed_by_cause"]) == (30, {"bad_request": 60})
-    done = brimful("run", source, "-o", tmp_path / "o.jsonl", "--limit", "60", "--rehearse", "--workers", "1", *_RUN)
-    assert done.returncode == 1, done.stderr
-    assert "refused every request in the same words: " in done.stderr
+    with gateway_process("--latency", "0") as gateway:
+        at = {"ACS_API_BASE": gateway.url, "ACS_API_KEY": "any"}
+        done = brimful("run", source, "-o", out, "--workers", "1", "--json", *_RUN, **at)
+        assert done.returncode == 3, done.stderr
+        summary = json.loads(done.stdout)
+        assert (summary["succeeded"], summary["failed_by_cause"]) == (30, {"bad_request": 60})
+        done = brimful("run", source, "-o", tmp_path / "o.jsonl", "--limit", "60", "--workers", "1", *_RUN, **at)
+        assert done.returncode == 1, done.stderr
+        assert "refused every request in the same words: " in done.stderr
