@@ -5,20 +5,24 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from typing import Any
 
 import aiohttp
 import openai
 import pytest
 
 from brimful.cli.commands import run_command
-from brimful.state.callers.tokens import add_caller, revoke_caller
+from brimful.state.callers.tokens import add_caller, read_usage, revoke_caller, set_budget
 from brimful.state.keys import callers_key
 from brimful.state.redis_url import sync_redis_client
 from brimful_worker.local.server.valkey import Valkey
+from brimful_worker.metrics import catalogue as metrics
 from brimful_worker.serve.callers.registry import TRUSTED_S
+from brimful_worker.serve.callers.usage import _MOST_LABELS
 from support.commands import brimful
-from support.doors import KEY, Door, door, door_process
+from support.doors import KEY, Door, door, door_process, until_active
 from support.gateways import running_gateway
+from support.metrics import stop_counting
 from support.waiting import wait_until_async
 
 
@@ -141,6 +145,9 @@ def test_the_commands(valkey: Valkey, monkeypatch: pytest.MonkeyPatch, capsys: p
     assert json.loads(token("add", "bob", "--json")[1])["token"].startswith("brimful_")
     listed = [json.loads(line) for line in token("list", "--json")[1].splitlines()]
     assert [each["name"] for each in listed] == ["ann", "bob"]
+    assert json.loads(token("set", "bob", "--budget-tokens", "5", "--json")[1]) == {"name": "bob", "budget_tokens": 5}
+    assert "0 of 5 tokens" in token("list")[1]
+    assert token("set", "carl", "--budget-tokens", "5")[0] == 2
     assert token("revoke", "ann")[0] == 0
     assert token("list")[1].split()[0] == "bob"
     code, _, error = token("revoke", "ann")
@@ -167,3 +174,114 @@ async def test_with_a_token_it_listens_for_others(valkey: Valkey) -> None:
                 with sync_redis_client(valkey.url) as client:
                     client.flushall()
                 assert await answers({}) == 401
+
+
+async def ask(here: Door, token: str, **more: Any) -> tuple[int, dict[str, str], Any]:
+    body = {"model": "llama-8b", "prompt": "The sky is", "max_tokens": 4, **more}
+    return await here.post("completions", body, Authorization=f"Bearer {token}")
+
+
+async def usage(here: Door, token: str) -> dict[str, Any]:
+    headers = {"Authorization": f"Bearer {token}"}
+    async with here.http.get(here.url.removesuffix("v1") + "usage", headers=headers) as answer:
+        assert answer.status == 200
+        found: dict[str, Any] = await answer.json()
+        return found
+
+
+async def test_a_caller_over_its_budget_gets_429_and_the_others_do_not_notice(
+    monkeypatch: pytest.MonkeyPatch, valkey: Valkey
+) -> None:
+    with sync_redis_client(valkey.url) as client:
+        poor, rich = add_caller(client, "", "poor", budget_tokens=40), add_caller(client, "", "rich")
+    async with (
+        running_gateway() as gateway,
+        door(monkeypatch, valkey.url, gateway.url) as one,
+        door(monkeypatch, valkey.url, gateway.url, clean=False) as two,
+    ):
+        await asyncio.gather(until(one, poor, 200), until(two, poor, 200), until(one, None, 401), until(two, None, 401))
+        answers = [await ask(one, poor) for _ in range(20)]
+        passed = [body["usage"]["total_tokens"] for status, _, body in answers if status == 200]
+        assert 0 < len(passed) < 20
+        assert sum(passed) <= 40
+        assert [answer[0] for answer in answers] == [200] * len(passed) + [429] * (20 - len(passed))
+        _, headers, body = answers[-1]
+        assert body["error"]["code"] == "insufficient_quota"
+        assert "budget of caller poor" in body["error"]["message"]
+        assert headers["x-should-retry"] == "false"
+        assert all(status == 200 for status, _, _ in [await ask(one, rich) for _ in range(3)])
+
+        async def elsewhere() -> bool:
+            return (await ask(two, poor))[0] == 429
+
+        await wait_until_async(elsewhere, "the other front door to know it")
+        streamed, _, body = await ask(two, poor, stream=True)
+        assert (streamed, body["error"]["code"]) == (429, "insufficient_quota")
+        seen = await usage(two, poor)
+        assert seen["caller"] == "poor"
+        assert seen["budget_tokens"] == 40
+        assert seen["requests"] >= len(passed)
+        with sync_redis_client(valkey.url) as client:
+            set_budget(client, "", "poor", 0)
+
+        async def again() -> bool:
+            return (await ask(one, poor))[0] == 200
+
+        await wait_until_async(again, "the new budget")
+
+        async def counted() -> bool:
+            with sync_redis_client(valkey.url) as client:
+                return read_usage(client, "").get("rich", {}).get("requests") == 3
+
+        await wait_until_async(counted, "the counts in Redis")
+        assert (await usage(one, rich))["tokens"] > 0
+
+
+async def test_what_requests_under_way_may_use_is_held(monkeypatch: pytest.MonkeyPatch, valkey: Valkey) -> None:
+    with sync_redis_client(valkey.url) as client:
+        token = add_caller(client, "", "ann", budget_tokens=100)
+    async with (
+        running_gateway(per_token_s=0.5) as gateway,
+        door(monkeypatch, valkey.url, gateway.url) as here,
+    ):
+        await until(here, None, 401)
+        going = asyncio.create_task(ask(here, token, max_tokens=80))
+        await until_active(gateway, 1)
+        status, headers, body = await ask(here, token, max_tokens=80)
+        assert (status, headers.get("Retry-After")) == (429, "1"), "the other may use less"
+        assert "held by requests under way" in body["error"]["message"]
+        going.cancel()
+        await wait_until_async(lambda: gateway.slots.active == 0, "the caller's going to be noticed")
+
+        async def charged() -> bool:
+            return (await usage(here, token))["tokens"] >= 80
+
+        await wait_until_async(charged, "what it may have used to be charged")
+
+
+async def test_the_last_counts_are_written_at_the_end(monkeypatch: pytest.MonkeyPatch, valkey: Valkey) -> None:
+    monkeypatch.setattr("brimful_worker.serve.callers.registry._EVERY_S", 3600.0)
+    token = add(valkey)
+    async with running_gateway() as gateway, door(monkeypatch, valkey.url, gateway.url) as here:
+        assert (await ask(here, token))[0] == 200
+    with sync_redis_client(valkey.url) as client:
+        assert read_usage(client, "")["ann"]["requests"] == 1
+
+
+async def test_each_caller_has_series_in_the_metrics(
+    monkeypatch: pytest.MonkeyPatch, valkey: Valkey, request: pytest.FixtureRequest
+) -> None:
+    for index in range(_MOST_LABELS):
+        add(valkey, f"c{index:03}")
+    token = add(valkey, "zoe")
+    port = metrics.serve(0, key_tag="k")
+    request.addfinalizer(stop_counting)
+    async with running_gateway() as gateway, door(monkeypatch, valkey.url, gateway.url) as here:
+        await until(here, None, 401)
+        assert (await ask(here, token))[0] == 200
+        async with here.http.get(f"http://127.0.0.1:{port}/metrics") as answer:
+            lines = (await answer.text()).splitlines()
+    counts = [line for line in lines if line.startswith("brimful_caller_requests_total{")]
+    assert len(counts) == _MOST_LABELS + 1
+    assert 'brimful_caller_requests_total{caller="(others)",key="k"} 1.0' in counts
+    assert 'brimful_caller_requests_total{caller="c000",key="k"} 0.0' in counts

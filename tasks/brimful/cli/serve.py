@@ -16,9 +16,19 @@ import typer
 from brimful.cli.style import say
 from brimful.config import Settings
 from brimful.runtime.extras import worker_module
-from brimful.state.callers.tokens import add_caller, list_callers, revoke_caller
+from brimful.state.callers.tokens import (
+    KINDS,
+    REQUESTS,
+    TOKENS,
+    add_caller,
+    list_callers,
+    read_usage,
+    revoke_caller,
+    set_budget,
+)
 from brimful.state.probes import connect, unreachable
 from brimful.state.target import find_redis
+from brimful.words.counted import counted
 
 serve = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 token = typer.Typer(
@@ -27,6 +37,7 @@ token = typer.Typer(
 serve.add_typer(token, name="token")
 
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON: one object a line.")]
+_Budget = typer.Option(min=0, help="The most tokens that it may use in all; 0 = no such limit.")
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="The caller's name.")]
 
 
@@ -54,27 +65,42 @@ def _serve(
 
 
 @token.command("add")
-def token_add(name: _Name, as_json: _Json = False) -> None:
+def token_add(name: _Name, budget_tokens: Annotated[int, _Budget] = 0, as_json: _Json = False) -> None:
     """Make a caller's token and print it, this once: Redis keeps only its hash.
 
     It is valid within a second at all front doors of the fleet. With the first one, all callers need a token.
     """
     with _redis() as (client, fleet):
-        made = add_caller(client, fleet, name)
+        made = add_caller(client, fleet, name, budget_tokens=budget_tokens)
     print(json.dumps({"name": name, "token": made}) if as_json else made)
     say(f"{name} sends it as `Authorization: Bearer TOKEN`: OpenAI's clients do, as OPENAI_API_KEY")
 
 
 @token.command("list")
 def token_list(as_json: _Json = False) -> None:
-    """List the callers that have a token, and since when."""
+    """List the callers that have a token, since when, and what they have used."""
     with _redis() as (client, fleet):
-        found = list_callers(client, fleet)
+        found, usage = list_callers(client, fleet), read_usage(client, fleet)
     for each in found:
         created = datetime.fromtimestamp(each.created, UTC).isoformat(timespec="seconds")
-        print(json.dumps({"name": each.name, "created": created}) if as_json else f"{each.name:32}{created}")
+        used = usage.get(each.name, dict.fromkeys(KINDS, 0))
+        if as_json:
+            print(
+                json.dumps({"name": each.name, "created": created, "budget_tokens": each.budget_tokens or None, **used})
+            )
+        else:
+            of = f" of {each.budget_tokens:,}" if each.budget_tokens else ""
+            print(f"{each.name:24}  {created}  {counted(used[REQUESTS], 'request')}, {used[TOKENS]:,}{of} tokens")
     if not found:
         say("no caller has a token: `brimful serve token add NAME` makes one")
+
+
+@token.command("set")
+def token_set(name: _Name, budget_tokens: Annotated[int, _Budget], as_json: _Json = False) -> None:
+    """Change a caller's budget; its token stays, and what it has used counts."""
+    with _redis() as (client, fleet):
+        set_budget(client, fleet, name, budget_tokens)
+    print(json.dumps({"name": name, "budget_tokens": budget_tokens or None}) if as_json else f"{name}  set")
 
 
 @token.command("revoke")

@@ -102,3 +102,8 @@ def callers_key(fleet: str) -> str:
     It is the fleet's, not the API key's: callers keep their tokens when the key is replaced.
     """
     return f"brimful:{{{of_fleet(fleet, 'callers')}}}"
+
+
+def callers_usage_key(fleet: str) -> str:
+    """HASH: ``<kind> <caller>`` → what the caller has used of it since its token was made."""
+    return f"{callers_key(fleet)}:usage"

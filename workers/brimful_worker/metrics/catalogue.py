@@ -138,6 +138,21 @@ SERVED_SECONDS = Histogram(
     buckets=_WIRE_S,
     values=(_ENDPOINTS,),
 )
+CALLER_REQUESTS = Counter(
+    "brimful_caller_requests_total",
+    "Requests sampled, or begun, for a caller of the front door.",
+    "requests",
+    ("caller",),
+)
+CALLER_TOKENS = Counter(
+    "brimful_caller_tokens_total", "Tokens used by a caller of the front door.", "tokens", ("caller",)
+)
+CALLER_WAITED_SECONDS = Counter(
+    "brimful_caller_waited_seconds_total",
+    "Time that a caller's requests have waited for slots and starts.",
+    "seconds",
+    ("caller",),
+)
 SERVING = Gauge("brimful_serving_requests", "HTTP requests under way in the front door.", "requests")
 
 CATALOGUE: tuple[Metric, ...] = tuple(entry for entry in list(globals().values()) if isinstance(entry, Metric))

@@ -11,8 +11,10 @@ import uuid
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from brimful.words.counted import counted
 from brimful_worker.metrics import catalogue as metrics
-from brimful_worker.serve.caller import CALLER, PROBES, Caller, identify
+from brimful_worker.serve.caller import CALLER, PROBES, TOKENS_USED, Caller, identify
+from brimful_worker.serve.callers.sampling import show_usage
 from brimful_worker.serve.completions.handlers import chat_completions, completions
 from brimful_worker.serve.completions.reading import REQUEST_ID
 from brimful_worker.serve.files.handlers import create_file, delete_file, file_content, get_file, list_files
@@ -47,6 +49,7 @@ ROUTES = (
     web.get("/readyz", readyz),
     web.post("/v1/completions", completions),
     web.post("/v1/chat/completions", chat_completions),
+    web.get("/usage", show_usage),
     web.get("/v1/models", list_models),
     web.get("/v1/models/{model:.+}", get_model),
     web.post("/v1/files", create_file),
@@ -93,7 +96,8 @@ def _count(http: web.Request, status: int, seconds: float) -> None:
     metrics.SERVED.inc(endpoint, str(status) if status == _DISCONNECTED else f"{status // 100}xx")
     metrics.SERVED_SECONDS.observe(seconds, endpoint)
     caller = http.get(CALLER, Caller()).name
-    of = f", caller {caller}" if caller else ""
+    used = f", {counted(http[TOKENS_USED], 'token')}" if TOKENS_USED in http else ""
+    of = f", caller {caller}{used}" if caller else ""
     log.info("%s %s %d in %.3f s, %s%s", http.method, _place(http), status, seconds, http[REQUEST_ID], of)
 
 

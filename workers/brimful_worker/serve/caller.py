@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from brimful.state.callers.tokens import CallerRecord
 from brimful_worker.serve.front import FRONT
 
 PROBES = ("/healthz", "/readyz")
@@ -20,9 +21,12 @@ class Caller:
 
     name: str = ""
     """Empty: somebody on this machine, without a token."""
+    record: CallerRecord | None = None
 
 
 CALLER = web.RequestKey("caller", Caller)
+TOKENS_USED = web.RequestKey("tokens_used", int)
+"""What sampling the request took, once that is known."""
 _ANYBODY = Caller()
 
 
@@ -38,4 +42,4 @@ def _resolve(http: web.Request) -> Caller:
     header = http.headers.get("Authorization", "")
     token = header[len(_SCHEME) :].strip() if header[: len(_SCHEME)].lower() == _SCHEME else None
     record = front.callers.resolve(token, front.process.key.settings.api_key.get_secret_value())
-    return _ANYBODY if record is None else Caller(record.name)
+    return _ANYBODY if record is None else Caller(record.name, record)

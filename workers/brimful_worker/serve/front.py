@@ -12,6 +12,7 @@ from brimful.errors import SettingError
 from brimful.state.embedded import state_dir
 from brimful_worker.fleet_process import FleetProcess
 from brimful_worker.serve.callers.registry import Registry
+from brimful_worker.serve.callers.usage import Usage
 from brimful_worker.serve.completions.once import Once
 from brimful_worker.serve.files.store import Files
 from brimful_worker.serve.gate import Gate
@@ -28,7 +29,8 @@ class Front:
         self.gate = Gate()
         self.process = FleetProcess(settings, name, places=0, stopping=lambda: self.gate.draining)
         self.once = Once(settings)
-        self.callers = Registry(settings.fleet, required=tokens_required)
+        self.usage = Usage(settings.fleet)
+        self.callers = Registry(settings.fleet, self.usage, required=tokens_required)
         self.files = Files(data_folder(settings) / "files")
         self.rates = RateHeaders(lambda: self.process.key.admission.status())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import logging
 import signal
@@ -133,6 +134,8 @@ async def opened(settings: Settings, listener: socket.socket) -> AsyncIterator[t
         finally:
             await runner.cleanup()
             await cancel_and_wait([joined, callers])
+            with contextlib.suppress(*REDIS_ERRORS, TimeoutError):
+                await asyncio.wait_for(front.callers.write_usage(front.once.pipeline), _CUT_S)
             await front.process.aclose()
 
 

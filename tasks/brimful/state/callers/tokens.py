@@ -1,4 +1,4 @@
-"""Callers of the front door and their tokens, of which Redis has only the SHA-256.
+"""Callers of the front door, what they have used, and their tokens, of which Redis has only the SHA-256.
 
 A token is 256 random bits, so a plain hash of it cannot be guessed back: the slow hashes that passwords need would only
 cost every request its time. Each change raises a revision, by which front doors notice it.
@@ -11,19 +11,21 @@ import re
 import secrets
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import redis
 
 from brimful.errors import UsageError
 from brimful.runtime import json_bytes
-from brimful.state.keys import callers_key
+from brimful.state.keys import callers_key, callers_usage_key
 
 REVISION = ""
 """Field of the hash that counts the changes; no caller's name. It stays when the last token is revoked."""
 _VERSION = 1
 _PREFIX = "brimful_"
 """By which scanners for secrets find a token."""
+REQUESTS, TOKENS, WAITED_MS = KINDS = ("requests", "tokens", "waited_ms")
+"""What is counted of each caller."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
@@ -36,20 +38,26 @@ class CallerRecord:
     """Of its token (:func:`digest_of`)."""
     created: float
     """Seconds, Unix."""
+    budget_tokens: int = 0
+    """The most that it may use in all; 0: no such limit."""
 
 
 def digest_of(token: str) -> str:
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def add_caller(client: redis.Redis, fleet: str, name: str) -> str:
+def usage_field(caller: str, kind: str) -> str:
+    return f"{kind} {caller}"
+
+
+def add_caller(client: redis.Redis, fleet: str, name: str, *, budget_tokens: int = 0) -> str:
     """The new caller's token, which cannot be had again. Raises UsageError for a bad name and one that exists."""
     if not _NAME.fullmatch(name):
         raise UsageError(f"{name!r}: a caller's name has 1 to 64 letters, digits, '_', '.', '-', the first no sign")
     token = _PREFIX + secrets.token_urlsafe(32)
-    stored = {"version": _VERSION, **asdict(CallerRecord(name, digest_of(token), time.time()))}
+    record = CallerRecord(name, digest_of(token), time.time(), budget_tokens)
     pipe = client.pipeline(transaction=True)
-    pipe.hsetnx(callers_key(fleet), name, json_bytes.encode(stored))
+    pipe.hsetnx(callers_key(fleet), name, _stored(record))
     pipe.hincrby(callers_key(fleet), REVISION, 1)
     added, _ = pipe.execute()
     if not added:
@@ -59,12 +67,22 @@ def add_caller(client: redis.Redis, fleet: str, name: str) -> str:
     return token
 
 
+def set_budget(client: redis.Redis, fleet: str, name: str, budget_tokens: int) -> None:
+    """0 removes the limit. Raises UsageError if there is no such caller."""
+    record = _find(client, fleet, name)
+    pipe = client.pipeline(transaction=True)
+    pipe.hset(callers_key(fleet), name, _stored(replace(record, budget_tokens=budget_tokens)))
+    pipe.hincrby(callers_key(fleet), REVISION, 1)
+    pipe.execute()
+
+
 def revoke_caller(client: redis.Redis, fleet: str, name: str) -> None:
-    """Raises UsageError if there is no such caller."""
+    """Its counts are deleted too. Raises UsageError if there is no such caller."""
     if name == REVISION or not client.hexists(callers_key(fleet), name):
-        raise UsageError(f"{name or 'an empty name'}: no caller has this name; `brimful serve token list` shows them")
+        raise _unknown(name)
     pipe = client.pipeline(transaction=True)
     pipe.hdel(callers_key(fleet), name)
+    pipe.hdel(callers_usage_key(fleet), *(usage_field(name, kind) for kind in KINDS))
     pipe.hincrby(callers_key(fleet), REVISION, 1)
     pipe.execute()
 
@@ -76,12 +94,41 @@ def list_callers(client: redis.Redis, fleet: str) -> list[CallerRecord]:
     return sorted((record for record in records if record is not None), key=lambda record: record.name)
 
 
+def read_usage(client: redis.Redis, fleet: str) -> dict[str, dict[str, int]]:
+    """Caller → kind → amount."""
+    found: Mapping[str, str] = client.hgetall(callers_usage_key(fleet))  # type: ignore[assignment]
+    usage: dict[str, dict[str, int]] = {}
+    for entry, amount in found.items():
+        kind, _, caller = entry.partition(" ")
+        usage.setdefault(caller, dict.fromkeys(KINDS, 0))[kind] = int(amount)
+    return usage
+
+
 def parse_record(raw: bytes) -> CallerRecord | None:
     """None if a later version wrote it, whose limits this one does not know, or if it is damaged: it admits nobody."""
     try:
         stored = json_bytes.decode(raw)
         if stored.get("version") != _VERSION:
             return None
-        return CallerRecord(str(stored["name"]), str(stored["digest"]), float(stored["created"]))
+        budget = int(stored.get("budget_tokens", 0))
+        return CallerRecord(str(stored["name"]), str(stored["digest"]), float(stored["created"]), budget)
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def _find(client: redis.Redis, fleet: str, name: str) -> CallerRecord:
+    raw = client.hget(callers_key(fleet), name) if name != REVISION else None
+    if raw is None:
+        raise _unknown(name)
+    record = parse_record(str(raw).encode())
+    if record is None:
+        raise UsageError(f"{name}: a later brimful wrote this caller's record; change it with that one, or revoke it")
+    return record
+
+
+def _unknown(name: str) -> UsageError:
+    return UsageError(f"{name or 'an empty name'}: no caller has this name; `brimful serve token list` shows them")
+
+
+def _stored(record: CallerRecord) -> bytes:
+    return json_bytes.encode({"version": _VERSION, **asdict(record)})

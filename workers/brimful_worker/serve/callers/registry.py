@@ -1,4 +1,4 @@
-"""The callers of the fleet, read from Redis twice a second: tokens are looked up without a command per request."""
+"""The callers of the fleet, read from Redis twice a second, so that no request costs a command for its token."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import time
 from brimful.state.callers.tokens import REVISION, CallerRecord, digest_of, parse_record
 from brimful.state.keys import callers_key
 from brimful.state.redis_retry import REDIS_ERRORS
+from brimful_worker.serve.callers.usage import Usage
 from brimful_worker.serve.refusals import Refusal, redis_away, unavailable
 from brimful_worker.singles.pipeline import SharedPipeline
 
@@ -23,9 +24,10 @@ TRUSTED_S = 30.0
 class Registry:
     """One front door's view of its fleet's callers."""
 
-    def __init__(self, fleet: str, *, required: bool) -> None:
+    def __init__(self, fleet: str, usage: Usage, *, required: bool) -> None:
         """``required``: nobody may ask without a token, even if there is none yet."""
         self._key = callers_key(fleet)
+        self._usage = usage
         self._callers: dict[str, CallerRecord] = {}
         self._revision: bytes | None = None
         self._read_at: float | None = None
@@ -39,9 +41,14 @@ class Registry:
                 began = time.monotonic()
                 await self._look(pipeline)
                 self._read_at = began
+                await self.write_usage(pipeline)
             except REDIS_ERRORS as error:
                 log.debug("the callers could not be read: %s", type(error).__name__)
             await asyncio.sleep(_EVERY_S)
+
+    async def write_usage(self, pipeline: SharedPipeline) -> None:
+        """Raises redis.RedisError."""
+        await self._usage.exchange(pipeline, [each.name for each in self._callers.values() if each.budget_tokens])
 
     def resolve(self, token: str | None, provider_key: str) -> CallerRecord | None:
         """The token's caller; None for somebody without one, where none is required.
@@ -73,6 +80,7 @@ class Registry:
         self.required = self.required or bool(found) or self._revision is not None
         records = {name: parse_record(raw) for name, raw in found.items()}
         self._callers = {record.digest: record for record in records.values() if record is not None}
+        self._usage.begin(sorted(record.name for record in self._callers.values()))
         for name in (name for name, record in records.items() if record is None):
             log.error("caller %r is refused: a later brimful wrote its record, or it is damaged", name[:64])
 

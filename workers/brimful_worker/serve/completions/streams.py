@@ -15,6 +15,7 @@ from aiohttp import web
 from brimful.outcome import Outcome
 from brimful.runtime import json_bytes
 from brimful.runtime.aio import cancel_and_wait
+from brimful_worker.serve.callers.sampling import sample_for_caller
 from brimful_worker.serve.completions.exchanges import Streamed
 from brimful_worker.serve.completions.failures import failed
 from brimful_worker.serve.completions.reading import REQUEST_ID, Asked
@@ -107,7 +108,7 @@ async def answer_stream(http: web.Request, asked: Asked, kept: list[bytes]) -> w
     response = _Response(http, front)
     refusal: Refusal | None = None
     try:
-        outcome = await _pass_on(front, asked, exchange, channel, response)
+        outcome = await _pass_on(http, asked, exchange, channel, response)
         if outcome.failure is not None:
             refusal = failed(outcome.failure, exchange.last, front.process.key.provider)
             refusal.headers |= answer_headers(front, exchange.headers, outcome.attempts, outcome.waited_s)
@@ -124,12 +125,13 @@ async def answer_stream(http: web.Request, asked: Asked, kept: list[bytes]) -> w
     return response.stream
 
 
-async def _pass_on(front: Front, asked: Asked, exchange: Streamed, channel: Channel, response: _Response) -> Outcome:
+async def _pass_on(
+    http: web.Request, asked: Asked, exchange: Streamed, channel: Channel, response: _Response
+) -> Outcome:
     """Raises Refusal."""
+    front = http.app[FRONT]
     async with front.gate.turn(asked.deadline_s) as turn:
-        sampling = asyncio.create_task(
-            front.process.sampler.sample(asked.request, on_wire=turn.on_wire, exchange=exchange)
-        )
+        sampling = asyncio.create_task(sample_for_caller(http, asked, turn, exchange))
         sampling.add_done_callback(lambda _: channel.end())
         try:
             while (events := await channel.get(front.settings.serve_keepalive_s)) is not None:

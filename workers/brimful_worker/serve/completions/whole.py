@@ -5,6 +5,7 @@ from __future__ import annotations
 from aiohttp import web
 
 from brimful.runtime import json_bytes
+from brimful_worker.serve.callers.sampling import sample_for_caller
 from brimful_worker.serve.completions.exchanges import WholeAnswer
 from brimful_worker.serve.completions.failures import failed
 from brimful_worker.serve.completions.reading import Asked
@@ -17,7 +18,7 @@ async def answer_whole(http: web.Request, asked: Asked) -> web.Response:
     front = http.app[FRONT]
     exchange = WholeAnswer(asked)
     async with front.gate.turn(asked.deadline_s) as turn:
-        outcome = await front.process.sampler.sample(asked.request, on_wire=turn.on_wire, exchange=exchange)
+        outcome = await sample_for_caller(http, asked, turn, exchange)
     provider_headers = exchange.last.headers if exchange.last is not None else {}
     headers = answer_headers(front, provider_headers, outcome.attempts, outcome.waited_s)
     if outcome.failure is not None:

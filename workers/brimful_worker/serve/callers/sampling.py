@@ -1,0 +1,42 @@
+"""A caller's request on its way through the sampler, counted as the caller's; and ``GET /usage``."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from brimful.outcome import Outcome
+from brimful.runtime import json_bytes
+from brimful.state.redis_retry import REDIS_ERRORS
+from brimful_worker.sampling.exchange import Exchange
+from brimful_worker.serve.caller import CALLER, TOKENS_USED
+from brimful_worker.serve.completions.reading import Asked
+from brimful_worker.serve.front import FRONT
+from brimful_worker.serve.gate import Turn
+from brimful_worker.serve.refusals import Refusal, redis_away
+
+
+async def sample_for_caller(http: web.Request, asked: Asked, turn: Turn, exchange: Exchange) -> Outcome:
+    """Raises Refusal if the caller's budget is at its end."""
+    front, caller = http.app[FRONT], http[CALLER]
+    with front.usage.request(caller.record, asked.request.hold) as account:
+
+        def on_wire(now: bool) -> None:
+            account.sent |= now
+            turn.on_wire(now)
+
+        account.outcome = await front.process.sampler.sample(asked.request, on_wire=on_wire, exchange=exchange)
+    http[TOKENS_USED] = account.tokens
+    return account.outcome
+
+
+async def show_usage(http: web.Request) -> web.Response:
+    """A caller's own counts."""
+    front, caller = http.app[FRONT], http[CALLER]
+    if caller.record is None:
+        raise Refusal(404, "usage is counted for callers that have a token; the server has none yet", "no_tokens")
+    try:
+        counts = await front.usage.of(front.once.pipeline, caller.name)
+    except REDIS_ERRORS:
+        raise redis_away() from None
+    shown = {"caller": caller.name, **counts, "budget_tokens": caller.record.budget_tokens or None}
+    return web.Response(body=json_bytes.encode(shown), content_type="application/json")

@@ -1,0 +1,137 @@
+"""What callers have used: counted in this process, and added to the fleet's counts in Redis twice a second.
+
+A request thereby costs no command. A front door that is killed loses the counts of the last half second.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from brimful.outcome import Outcome
+from brimful.state.callers.tokens import KINDS, REQUESTS, TOKENS, WAITED_MS, CallerRecord, usage_field
+from brimful.state.keys import callers_usage_key
+from brimful_worker.metrics import catalogue as metrics
+from brimful_worker.serve.refusals import NO_RETRY, Refusal
+from brimful_worker.singles.pipeline import SharedPipeline
+
+_MOST_LABELS = 100
+"""Callers with series of their own in the metrics; the others share one."""
+
+
+@dataclass(slots=True)
+class Account:
+    """One request's."""
+
+    outcome: Outcome | None = None
+    """Stays None if its caller goes away, or it is refused."""
+    sent: bool = False
+    tokens: int = 0
+
+
+class Usage:
+    """One front door's counts."""
+
+    def __init__(self, fleet: str) -> None:
+        self._key = callers_usage_key(fleet)
+        self._unwritten: Counter[tuple[str, str]] = Counter()
+        """By caller and kind: what Redis does not have yet."""
+        self._writing: Counter[tuple[str, str]] = Counter()
+        """On its way there."""
+        self._held: defaultdict[str, int] = defaultdict(int)
+        """Tokens that requests under way in this process may use, by caller."""
+        self._written: dict[str, int] = {}
+        """Tokens in Redis, of all front doors, by caller with a budget."""
+        self._labels: set[str] = set()
+
+    @contextmanager
+    def request(self, caller: CallerRecord | None, hold: int) -> Iterator[Account]:
+        """Counts one request, which may use ``hold`` tokens. Raises Refusal (429) if its budget has fewer."""
+        account = Account()
+        if caller is None:
+            yield account
+            return
+        self._check(caller, hold)
+        self._held[caller.name] += hold
+        try:
+            yield account
+        finally:
+            self._held[caller.name] -= hold
+            if not self._held[caller.name]:
+                del self._held[caller.name]
+            outcome = account.outcome
+            account.tokens = _tokens(outcome) if outcome is not None else hold if account.sent else 0
+            waited_ms = round(outcome.waited_s * 1000) if outcome is not None else 0
+            for kind, amount in ((REQUESTS, 1), (TOKENS, account.tokens), (WAITED_MS, waited_ms)):
+                self._unwritten[caller.name, kind] += amount
+            self._measure(caller.name, account.tokens, waited_ms)
+
+    async def exchange(self, pipeline: SharedPipeline, budgeted: list[str]) -> None:
+        """Add what is new to Redis, and read the tokens of the callers that have a budget. Raises redis.RedisError."""
+        news, self._unwritten = self._unwritten, Counter()
+        self._writing = Counter(news)
+        adding = [
+            (entry, pipeline.ask("HINCRBY", self._key, usage_field(*entry), amount))
+            for entry, amount in news.items()
+            if amount
+        ]
+        reading = (
+            pipeline.ask("HMGET", self._key, *(usage_field(name, TOKENS) for name in budgeted)) if budgeted else None
+        )
+        try:
+            for entry, added in adding:
+                await added
+                del news[entry]
+        finally:
+            self._unwritten.update(news)  # what may not have arrived is written again: rather counted twice than never
+        if reading is not None:
+            await reading
+            self._written = {name: int(value or 0) for name, value in zip(budgeted, reading.result(), strict=True)}
+        self._writing = Counter()
+
+    async def of(self, pipeline: SharedPipeline, caller: str) -> dict[str, int]:
+        """Kind → amount, of all front doors. Raises redis.RedisError."""
+        values = await pipeline.ask("HMGET", self._key, *(usage_field(caller, kind) for kind in KINDS))
+        return {
+            kind: int(value or 0) + self._unwritten[caller, kind] for kind, value in zip(KINDS, values, strict=True)
+        }
+
+    def _check(self, caller: CallerRecord, hold: int) -> None:
+        budget = caller.budget_tokens
+        if not budget:
+            return
+        entry = (caller.name, TOKENS)
+        spent = self._written.get(caller.name, 0) + self._writing[entry] + self._unwritten[entry]
+        held = self._held.get(caller.name, 0)
+        if spent + held + hold <= budget:
+            return
+        message = (
+            f"the token budget of caller {caller.name} is at its end: of {budget:,} tokens {spent:,} are spent and "
+            f"{held:,} held by requests under way; this request may use {hold:,}. The server's operator can raise it"
+        )
+        waits = spent + hold <= budget  # those under way may use less than they hold
+        raise Refusal(429, message, "insufficient_quota", headers={"Retry-After": "1"} if waits else NO_RETRY)
+
+    def begin(self, callers: Iterable[str]) -> None:
+        """Expose these callers' series, at 0: Prometheus sees no increase in one that first appears above."""
+        for caller in callers:
+            self._measure(caller, 0, 0, requests=0)
+
+    def _measure(self, caller: str, tokens: int, waited_ms: int, *, requests: int = 1) -> None:
+        if not metrics.serving():
+            return
+        if len(self._labels) < _MOST_LABELS:
+            self._labels.add(caller)
+        label = caller if caller in self._labels else "(others)"
+        metrics.CALLER_REQUESTS.inc(label, by=requests)
+        metrics.CALLER_TOKENS.inc(label, by=tokens)
+        metrics.CALLER_WAITED_SECONDS.inc(label, by=waited_ms / 1000)
+
+
+def _tokens(outcome: Outcome) -> int:
+    """The answer's usage, and what attempts without one may have used."""
+    usage = (outcome.completion or {}).get("usage")
+    counts = [usage.get(f"{kind}_tokens") for kind in ("prompt", "completion")] if isinstance(usage, dict) else []
+    return sum(count for count in counts if isinstance(count, int) and count > 0) + outcome.unmetered_tokens
