@@ -134,7 +134,7 @@ class Storm:
 
     async def _set_limits(self, limits: Limits, lease_s: float) -> None:
         async with self._operator:  # of two changes at the same time nobody knew which is in force
-            began = time.monotonic()
+            began, port = time.monotonic(), self._server.port
             try:
                 await asyncio.to_thread(self._server.set_limits, limits, lease_s)
             except UsageError:
@@ -142,7 +142,8 @@ class Storm:
             except redis.RedisError:
                 self._in_force.change(began, time.monotonic(), limits, sure=False)
                 return
-            self._in_force.change(began, time.monotonic(), limits)
+            # The answer may be that of a server which was replaced meanwhile.
+            self._in_force.change(began, time.monotonic(), limits, sure=self._server.port == port)
 
     async def _settle(self) -> None:
         """All faults end, and each process must get something to do again."""
