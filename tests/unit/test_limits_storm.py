@@ -39,11 +39,13 @@ def test_a_limit_that_was_replaced_excuses_what_was_under_way() -> None:
     assert limits.at(22 + UNDER_WAY_S) == {DEFAULTS, FEW}
 
 
-@pytest.mark.parametrize("unsure", ["lost", "failed"])
+@pytest.mark.parametrize("unsure", ["lost", "lost meanwhile", "failed"])
 def test_a_change_that_may_not_be_in_force_excuses_until_the_next(unsure: str) -> None:
     limits = InForce(DEFAULTS)
     limits.change(10, 11, MANY)
-    limits.change(20, 21, FEW, sure=unsure == "lost")
+    if unsure == "lost meanwhile":
+        limits.memory_lost(20.5)
+    limits.change(20, 21, FEW, sure=unsure != "failed")
     if unsure == "lost":
         limits.memory_lost(21 + TAUGHT_S + 0.1)
         assert limits.at(40) == {DEFAULTS, FEW}

@@ -36,17 +36,19 @@ class InForce:
     def __init__(self, defaults: Limits) -> None:
         self._defaults = defaults
         self._changes: list[_Change] = []
+        self._lost = -math.inf
 
     def change(self, began: float, ended: float, limits: Limits, *, sure: bool = True) -> None:
         """The operator set them, by a command that was sent and answered at these times. If it has failed it is not
-        ``sure``: it may have been carried out."""
+        ``sure``: it may have been carried out. Nor is one that met a loss of memory: it may be forgotten."""
         for change in self._changes:
-            if sure and change.replaced == math.inf:
+            if sure and began > self._lost and change.replaced == math.inf:
                 change.replaced = ended
         self._changes.append(_Change(began, limits))
 
     def memory_lost(self, at: float) -> None:
         """Redis may have forgotten the last change; then those before hold until the next."""
+        self._lost = at
         for change in self._changes:
             if at - TAUGHT_S < change.replaced <= at:
                 change.replaced = math.inf
