@@ -63,6 +63,13 @@ def test_fields_that_are_sent_though_unknown_are_reported(tmp_path: Path) -> Non
     assert found.columns == []
 
 
+@pytest.mark.parametrize(("columns", "rest"), [(9, "1 other"), (10, "2 others"), (60, "42 or more others")])
+def test_of_many_columns_the_first_are_named(tmp_path: Path, columns: int, rest: str) -> None:
+    line = {"prompt": "a"} | {f"c{place}": 1 for place in range(columns)}
+    (note,) = _validate(write_lines(tmp_path / "in.jsonl", [line])).notes
+    assert note == f"{', '.join(f'`c{place}`' for place in range(8))} and {rest} are carried through, not sent"
+
+
 @pytest.mark.parametrize(
     ("lines", "more", "told"),
     [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -11,9 +11,6 @@ from brimful.cli.options import reading as shared
 from brimful.names import Workload
 from brimful.run.input.formats import InputFormat
 from brimful.run.output.paths import Order, OutputFormat
-
-if TYPE_CHECKING:
-    pass
 
 
 def run(

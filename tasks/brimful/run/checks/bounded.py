@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 _T = TypeVar("_T")
 _Job = tuple["Future[Any]", Callable[..., Any], tuple[Any, ...]]
 _LATE_S = 1.0
-"""How much later than its time limit a coroutine may end it itself, before its loop counts as blocked."""
+"""Seconds that a coroutine has to end itself at its time limit, before its loop counts as blocked."""
 
 
 class OutOfTime(Exception):

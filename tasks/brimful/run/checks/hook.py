@@ -77,7 +77,7 @@ def _unfit(reason: str) -> Broken:
 
 
 def _plain(value: Any) -> Any:
-    """Of numpy, torch and the like: scalars and arrays."""
+    """Convert scalars and arrays of numpy, torch and the like."""
     if callable(tolist := getattr(value, "tolist", None)):
         return tolist()
     raise TypeError(f"a {type(value).__name__} has no form in JSON")

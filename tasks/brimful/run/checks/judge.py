@@ -127,8 +127,9 @@ class Judge:
             task.add_done_callback(self._tasks.discard)
 
     async def settled(self) -> bool:
-        """Wait until all that was taken so far is judged and written. False: some of it is not, and not yet or never
-        will be in this try. Raises what writing a verdict has raised."""
+        """Wait until all that was taken so far is judged and written. Raises what writing a verdict has raised.
+
+        Returns False if some of it is not: judging has not begun, or ended early, and leaves it to the next try."""
         if self._asking.began and self._tasks:
             await asyncio.wait(set(self._tasks))
         if self._asking.fault is not None:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from brimful.words.phrases import cut
+
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
@@ -36,5 +38,4 @@ REASON_KEPT = 300  # characters
 
 def one_line(text: str) -> str:
     """White space becomes single spaces; cut to 300 characters."""
-    text = " ".join(text.split())
-    return text if len(text) <= REASON_KEPT else text[: REASON_KEPT - 1] + "…"
+    return cut(" ".join(text.split()), REASON_KEPT)

@@ -1,6 +1,6 @@
-"""How fast a run goes, and how long it will take: figures of one moment, each a function of those before and the time.
+"""Forecasts how long a run will take, and measures its rate, from its figures so far.
 
-No clock: :attr:`Progress.seconds` is the time, in seconds since the try began.
+It reads no clock: :attr:`Progress.seconds` is the time, in seconds since the try began.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from brimful.run.display.progress import Progress
 from brimful.state.status import Status
 
 _MEMORY_S = 30.0
-"""Age at which what has ended counts for a third in the rates."""
+"""Time constant of the rates: what ended so many seconds ago counts for a third."""
 _EASE_S = 4.0
-"""Time in which the forecast shown comes nearer to the newest estimate by two thirds."""
+"""Time constant of the forecast shown: in so many seconds it moves two thirds of the way to the newest estimate."""
 _FULL = 0.95
 """Share of a window's starts from which it counts as full."""
 _BURST_S = 1.0
@@ -70,7 +70,7 @@ class Forecast:
         return rollouts * 60, self._eased(now, None if left == 0 else estimate)
 
     def _eased(self, now: float, estimate: float | None) -> float | None:
-        """The estimate, approached from what was shown before, which has since become shorter by the time passed."""
+        """Move from the seconds shown last, less the time passed since, towards the newest estimate."""
         if estimate is None:
             self._shown = None
             return None

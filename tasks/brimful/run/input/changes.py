@@ -20,6 +20,7 @@ from brimful.run.input.sweep.sweep import NO_SWEEP, Sweep
 from brimful.run.output.done_index import DoneIndex
 from brimful.run.output.errors_file import ErrorsFile
 from brimful.words.counted import counted
+from brimful.words.phrases import enumerated
 
 _NAMED = 5  # changed lines that a message names
 _WAYS_OUT = (
@@ -157,5 +158,4 @@ def name_lines(lines: Sequence[int]) -> str:
     """``line 7``, ``lines 7, 8 and 9``, ``lines 1, 2, 3, 4, 5 and 20 more``."""
     rest = len(lines[_NAMED:])
     words = [str(line) for line in lines[:_NAMED]] + ([f"{rest:,} more"] if rest else [])
-    listed = words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1]
-    return f"line{'s' if len(words) > 1 else ''} {listed}"
+    return f"line{'s' if len(words) > 1 else ''} {enumerated(words)}"

@@ -16,6 +16,7 @@ from brimful.fields import KNOWN, OURS, likely
 from brimful.names import Mode
 from brimful.profile import Profile
 from brimful.words.counted import counted
+from brimful.words.phrases import cut, enumerated
 
 _NAMES = 50  # counted by name
 _NAME_SHOWN = 60  # characters
@@ -109,9 +110,8 @@ class Carried:
             return []
         shown = [f"`{_short(name)}`" for name in columns]
         if (rest := len(shown) - _COLUMNS_SHOWN) > 0:
-            shown[_COLUMNS_SHOWN:] = [f"{rest:,}{' or more' if self._more else ''} others"]
-        listed = shown[0] if len(shown) == 1 else ", ".join(shown[:-1]) + " and " + shown[-1]
-        notes = [f"{listed} {'is' if len(shown) == 1 else 'are'} carried through, not sent"]
+            shown[_COLUMNS_SHOWN:] = [f"{rest:,} or more others" if self._more else counted(rest, "other")]
+        notes = [f"{enumerated(shown)} {'is' if len(shown) == 1 else 'are'} carried through, not sent"]
         for name in columns:
             sent = f"--pass {shlex.quote(name)} sends it"
             if name in self.named:
@@ -142,7 +142,7 @@ def _taken(profile: Profile) -> frozenset[str]:
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= _NAME_SHOWN else name[: _NAME_SHOWN - 1] + "…"
+    return cut(name, _NAME_SHOWN)
 
 
 def _digest(value: Any) -> int:

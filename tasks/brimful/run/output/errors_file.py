@@ -20,6 +20,7 @@ from brimful.run.output.done_index import DoneIndex, all_pairs
 from brimful.run.output.jsonl import RecordFile, mend, scan
 from brimful.run.output.records import given_id, load_line
 from brimful.runtime.atomic import atomic_write
+from brimful.words.phrases import cut
 
 BAD_INPUT = "bad_input"
 """The cause of a line that makes no request. Every other cause is a :class:`brimful.outcome.Cause`."""
@@ -164,8 +165,7 @@ class ErrorsFile:
         message = " ".join(str(record.get("message") or "").split())
         if cause == BAD_INPUT:
             message = _PLACE.sub("", message, count=1)
-        if len(message) > _MESSAGE_KEPT:
-            message = message[: _MESSAGE_KEPT - 1] + "…"
+        message = cut(message, _MESSAGE_KEPT)
         messages = self._messages.setdefault(cause, Counter())
         if message in messages or len(messages) < _MESSAGES:
             messages[message] += 1

@@ -13,6 +13,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from brimful.errors import UsageError, VersionMismatch
 from brimful.runtime.atomic import atomic_write
 from brimful.schema import FILES, check_schema
+from brimful.words.phrases import cut
 
 _TRIES = 50  # kept
 _VALUE_SHOWN = 60  # characters
@@ -74,5 +75,4 @@ class Sidecar:
 
 
 def _show(value: Any) -> str:
-    text = "not set" if value is None else json.dumps(value)
-    return text if len(text) <= _VALUE_SHOWN else text[: _VALUE_SHOWN - 3] + "…"
+    return cut("not set" if value is None else json.dumps(value), _VALUE_SHOWN)

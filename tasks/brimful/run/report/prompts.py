@@ -75,7 +75,7 @@ class Prompts:
         return found
 
     def fileno(self) -> int:
-        """Of a file that holds, for each line with prompts, a JSON array of them on a line."""
+        """The descriptor of a file that holds a JSON array of prompts for each line that has some."""
         self._file.flush()
         return self._file.fileno()
 

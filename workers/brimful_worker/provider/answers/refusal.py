@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from brimful.outcome import Cause
+from brimful.words.phrases import cut
 from brimful_worker.provider.answers.answer import Classification, Kind
 from brimful_worker.provider.answers.retry_after import retry_after
 
@@ -184,5 +185,4 @@ def _brief(value: Any) -> str:
 def one_line(text: str) -> str:
     """``text`` as one printable line of at most 300 characters."""
     text = "".join(char if char.isprintable() else " " for char in text[: 4 * _MAX_MESSAGE_CHARS])
-    text = " ".join(text.split())
-    return text if len(text) <= _MAX_MESSAGE_CHARS else text[: _MAX_MESSAGE_CHARS - 1] + "…"
+    return cut(" ".join(text.split()), _MAX_MESSAGE_CHARS)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 
 from brimful.errors import InputError
+from brimful.words.phrases import cut, enumerated
 
 _SHOWN = 12
 _NAME_SHOWN = 40  # characters
@@ -18,10 +19,10 @@ def unnamed(number: int) -> str:
 
 def listed(names: Sequence[str]) -> str:
     """``'id', 'question' and 'answer'``, of many columns the first ones."""
-    shown = [repr(name if len(name) <= _NAME_SHOWN else name[: _NAME_SHOWN - 1] + "…") for name in names[:_SHOWN]]
+    shown = [repr(cut(name, _NAME_SHOWN)) for name in names[:_SHOWN]]
     if (rest := len(names) - len(shown)) > 0:
         shown.append(f"{rest:,} more")
-    return shown[0] if len(shown) == 1 else ", ".join(shown[:-1]) + f" and {shown[-1]}" if shown else "none"
+    return enumerated(shown)
 
 
 def no_column(name: str, names: Sequence[str]) -> str:

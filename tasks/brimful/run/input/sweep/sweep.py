@@ -25,7 +25,7 @@ _VALUE = 60  # characters of a value in an id
 
 @dataclass(frozen=True)
 class Sweep:
-    """One empty combination: no sweep."""
+    """The combinations of a run. A run without a sweep has one, which is empty."""
 
     combinations: Sequence[Mapping[str, Any]] = ({},)
     """Fields of requests. Null: the field is left out."""

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from typing import IO, Any
 
 from brimful.run.input.templates.values import MAX_TEXT, text_of
+from brimful.words.phrases import cut
 
 _START_S = 20.0  # of processor time, to import Jinja2 and compile
 MEMORY = 512 << 20
@@ -103,8 +104,7 @@ def _words(error: Exception) -> str:
         return f"needs more than {MEMORY >> 20:,} MiB of memory for this line"
     if isinstance(error, RecursionError):
         return "calls itself too deeply"
-    text = str(error) or type(error).__name__
-    return text if len(text) <= _MESSAGE else text[: _MESSAGE - 1] + "…"
+    return cut(str(error) or type(error).__name__, _MESSAGE)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import stat
 from pathlib import Path
 
 from brimful.errors import InputError
+from brimful.words.phrases import cut
 
 MAX_IMAGE = 20 << 20
 """Bytes of one image file."""
@@ -23,8 +24,7 @@ def image_url(place: str, folder: Path | None, label: str) -> str:
     """
     if place.lower().startswith(_URLS):
         return place
-    shown = place if len(place) <= 200 else place[:199] + "…"
-    what = f"{label}: image {shown!r}"
+    what = f"{label}: image {cut(place, 200)!r}"
     if folder is None:
         raise InputError(f"{what}: standard input has no folder to find it in; use a URL, or read a file")
     try:

@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from brimful.errors import InputError
+from brimful.words.phrases import cut
 
 MAX_TEXT = 16 << 20
 """Characters that one template may render for a line."""
@@ -43,6 +44,6 @@ def shared_fault(message: str) -> str | None:
 
 
 def _listed(names: Iterable[str]) -> str:
-    every = [name if len(name) <= _NAME else name[: _NAME - 1] + "…" for name in names]
+    every = [cut(name, _NAME) for name in names]
     more = f" and {len(every) - _NAMES:,} more" if len(every) > _NAMES else ""
     return ", ".join(every[:_NAMES]) + more if every else "none"

@@ -1,0 +1,17 @@
+"""Parts of messages: texts cut to a length, and enumerations. A module of its own, since many rooms use them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def cut(text: str, most: int) -> str:
+    """The text, or its first characters and an ellipsis: ``most`` characters in all."""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def enumerated(words: Sequence[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``; ``none`` without any."""
+    if len(words) < 2:
+        return words[0] if words else "none"
+    return ", ".join(words[:-1]) + " and " + words[-1]

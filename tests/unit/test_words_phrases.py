@@ -1,0 +1,13 @@
+"""Parts of messages: texts cut to a length, and enumerations."""
+
+from __future__ import annotations
+
+from brimful.words.phrases import cut, enumerated
+
+
+def test_a_text_is_cut_to_its_length_ellipsis_included() -> None:
+    assert [cut(text, 3) for text in ("", "abc", "abcd")] == ["", "abc", "ab…"]
+
+
+def test_enumerations() -> None:
+    assert [enumerated(list(words)) for words in ("", "a", "ab", "abc")] == ["none", "a", "a and b", "a, b and c"]
