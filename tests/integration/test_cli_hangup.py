@@ -57,6 +57,16 @@ def test_a_worker_ignores_it(valkey: Valkey, tmp_path: Path, key_file: bool) -> 
 
 
 @pytest.mark.usefixtures("nohup")
+def test_the_front_door_ignores_it(valkey: Valkey, tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("k")
+    key = {"ACS_API_KEY_FILE": str(tmp_path / "key"), "ACS_API_BASE": "http://127.0.0.1:9/v1"}
+    with Running("serve", "--port", "0", BRIMFUL_REDIS_URL=valkey.url, **key) as serve:
+        serve.text_until("Ctrl-C stops it")
+        _hang_up(serve)
+        assert serve.interrupt() == 0
+
+
+@pytest.mark.usefixtures("nohup")
 def test_the_gateway_ignores_it() -> None:
     with Running("gateway", "--port", "0") as gateway:
         gateway.line_with("/v1")

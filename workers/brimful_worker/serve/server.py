@@ -96,7 +96,9 @@ def listen(host: str, port: int) -> socket.socket:
 async def _serve(settings: Settings, host: str, listener: socket.socket, ready: Callable[[str], None]) -> None:
     stop = _StopSignals()
     async with opened(settings, listener) as (front, joined):
-        if settings.api_key_file is not None and not sys.stdout.isatty():  # on one, SIGHUP says that it is closed
+        # On a terminal, SIGHUP says that it is closed; ignored, as by nohup, it stays so.
+        means_key = not sys.stdout.isatty() and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+        if settings.api_key_file is not None and means_key:
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, front.process.look_at_key)
         ready(f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}/v1")
         await _wait(joined, stop.asked)
