@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from brimful.cli.commands import run_command
-from brimful.state.callers.tokens import add_caller, read_usage, revoke_caller, set_budget
+from brimful.state.callers.tokens import add_caller, change_caller, read_usage, revoke_caller
 from brimful.state.keys import callers_key
 from brimful.state.redis_url import sync_redis_client
 from brimful_worker.local.server.valkey import Valkey
@@ -145,7 +145,9 @@ def test_the_commands(valkey: Valkey, monkeypatch: pytest.MonkeyPatch, capsys: p
     assert json.loads(token("add", "bob", "--json")[1])["token"].startswith("brimful_")
     listed = [json.loads(line) for line in token("list", "--json")[1].splitlines()]
     assert [each["name"] for each in listed] == ["ann", "bob"]
-    assert json.loads(token("set", "bob", "--budget-tokens", "5", "--json")[1]) == {"name": "bob", "budget_tokens": 5}
+    assert json.loads(token("set", "bob", "--budget-tokens", "5", "--json")[1])["budget_tokens"] == 5
+    assert token("set", "bob")[0] == 2
+    assert json.loads(token("set", "bob", "--weight", "2", "--json")[1])["budget_tokens"] == 5
     assert "0 of 5 tokens" in token("list")[1]
     assert token("set", "carl", "--budget-tokens", "5")[0] == 2
     assert token("revoke", "ann")[0] == 0
@@ -222,7 +224,7 @@ async def test_a_caller_over_its_budget_gets_429_and_the_others_do_not_notice(
         assert seen["budget_tokens"] == 40
         assert seen["requests"] >= len(passed)
         with sync_redis_client(valkey.url) as client:
-            set_budget(client, "", "poor", 0)
+            change_caller(client, "", "poor", budget_tokens=0)
 
         async def again() -> bool:
             return (await ask(one, poor))[0] == 200

@@ -15,16 +15,17 @@ import typer
 
 from brimful.cli.style import say
 from brimful.config import Settings
+from brimful.errors import UsageError
 from brimful.runtime.extras import worker_module
 from brimful.state.callers.tokens import (
     KINDS,
     REQUESTS,
     TOKENS,
     add_caller,
+    change_caller,
     list_callers,
     read_usage,
     revoke_caller,
-    set_budget,
 )
 from brimful.state.probes import connect, unreachable
 from brimful.state.target import find_redis
@@ -37,7 +38,9 @@ token = typer.Typer(
 serve.add_typer(token, name="token")
 
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON: one object a line.")]
-_Budget = typer.Option(min=0, help="The most tokens that it may use in all; 0 = no such limit.")
+_BUDGET = "The most tokens that it may use in all; 0 = no such limit."
+_WEIGHT = "Its share where callers wait: twice the weight, twice the requests."
+_UNCHANGED = "Default: unchanged."
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="The caller's name.")]
 
 
@@ -65,13 +68,18 @@ def _serve(
 
 
 @token.command("add")
-def token_add(name: _Name, budget_tokens: Annotated[int, _Budget] = 0, as_json: _Json = False) -> None:
+def token_add(
+    name: _Name,
+    weight: Annotated[float, typer.Option(min=0.01, max=1000, help=_WEIGHT)] = 1.0,
+    budget_tokens: Annotated[int, typer.Option(min=0, help=_BUDGET)] = 0,
+    as_json: _Json = False,
+) -> None:
     """Make a caller's token and print it, this once: Redis keeps only its hash.
 
     It is valid within a second at all front doors of the fleet. With the first one, all callers need a token.
     """
     with _redis() as (client, fleet):
-        made = add_caller(client, fleet, name, budget_tokens=budget_tokens)
+        made = add_caller(client, fleet, name, budget_tokens=budget_tokens, weight=weight)
     print(json.dumps({"name": name, "token": made}) if as_json else made)
     say(f"{name} sends it as `Authorization: Bearer TOKEN`: OpenAI's clients do, as OPENAI_API_KEY")
 
@@ -86,21 +94,38 @@ def token_list(as_json: _Json = False) -> None:
         used = usage.get(each.name, dict.fromkeys(KINDS, 0))
         if as_json:
             print(
-                json.dumps({"name": each.name, "created": created, "budget_tokens": each.budget_tokens or None, **used})
+                json.dumps(
+                    {
+                        "name": each.name,
+                        "created": created,
+                        "weight": each.weight,
+                        "budget_tokens": each.budget_tokens or None,
+                        **used,
+                    }
+                )
             )
         else:
             of = f" of {each.budget_tokens:,}" if each.budget_tokens else ""
-            print(f"{each.name:24}  {created}  {counted(used[REQUESTS], 'request')}, {used[TOKENS]:,}{of} tokens")
+            counts = f"{counted(used[REQUESTS], 'request')}, {used[TOKENS]:,}{of} tokens"
+            print(f"{each.name:24}  {created}  weight {each.weight:g}, {counts}")
     if not found:
         say("no caller has a token: `brimful serve token add NAME` makes one")
 
 
 @token.command("set")
-def token_set(name: _Name, budget_tokens: Annotated[int, _Budget], as_json: _Json = False) -> None:
-    """Change a caller's budget; its token stays, and what it has used counts."""
+def token_set(
+    name: _Name,
+    weight: Annotated[float | None, typer.Option(min=0.01, max=1000, help=f"{_WEIGHT} {_UNCHANGED}")] = None,
+    budget_tokens: Annotated[int | None, typer.Option(min=0, help=f"{_BUDGET} {_UNCHANGED}")] = None,
+    as_json: _Json = False,
+) -> None:
+    """Change a caller's weight or budget; its token stays, and what it has used counts."""
+    if weight is None and budget_tokens is None:
+        raise UsageError("nothing to set: give --weight or --budget-tokens")
     with _redis() as (client, fleet):
-        set_budget(client, fleet, name, budget_tokens)
-    print(json.dumps({"name": name, "budget_tokens": budget_tokens or None}) if as_json else f"{name}  set")
+        record = change_caller(client, fleet, name, budget_tokens=budget_tokens, weight=weight)
+    shown = {"name": name, "weight": record.weight, "budget_tokens": record.budget_tokens or None}
+    print(json.dumps(shown) if as_json else f"{name}  set")
 
 
 @token.command("revoke")

@@ -7,6 +7,7 @@ cost every request its time. Each change raises a revision, by which front doors
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 import secrets
 import time
@@ -40,6 +41,8 @@ class CallerRecord:
     """Seconds, Unix."""
     budget_tokens: int = 0
     """The most that it may use in all; 0: no such limit."""
+    weight: float = 1.0
+    """Above 0: twice the weight, twice the grants of a front door at which several callers wait."""
 
 
 def digest_of(token: str) -> str:
@@ -50,12 +53,12 @@ def usage_field(caller: str, kind: str) -> str:
     return f"{kind} {caller}"
 
 
-def add_caller(client: redis.Redis, fleet: str, name: str, *, budget_tokens: int = 0) -> str:
+def add_caller(client: redis.Redis, fleet: str, name: str, *, budget_tokens: int = 0, weight: float = 1.0) -> str:
     """The new caller's token, which cannot be had again. Raises UsageError for a bad name and one that exists."""
     if not _NAME.fullmatch(name):
         raise UsageError(f"{name!r}: a caller's name has 1 to 64 letters, digits, '_', '.', '-', the first no sign")
     token = _PREFIX + secrets.token_urlsafe(32)
-    record = CallerRecord(name, digest_of(token), time.time(), budget_tokens)
+    record = CallerRecord(name, digest_of(token), time.time(), budget_tokens, weight)
     pipe = client.pipeline(transaction=True)
     pipe.hsetnx(callers_key(fleet), name, _stored(record))
     pipe.hincrby(callers_key(fleet), REVISION, 1)
@@ -67,13 +70,21 @@ def add_caller(client: redis.Redis, fleet: str, name: str, *, budget_tokens: int
     return token
 
 
-def set_budget(client: redis.Redis, fleet: str, name: str, budget_tokens: int) -> None:
-    """0 removes the limit. Raises UsageError if there is no such caller."""
-    record = _find(client, fleet, name)
+def change_caller(
+    client: redis.Redis, fleet: str, name: str, *, budget_tokens: int | None = None, weight: float | None = None
+) -> CallerRecord:
+    """None leaves a value as it is. Raises UsageError if there is no such caller."""
+    found = _find(client, fleet, name)
+    record = replace(
+        found,
+        budget_tokens=found.budget_tokens if budget_tokens is None else budget_tokens,
+        weight=found.weight if weight is None else weight,
+    )
     pipe = client.pipeline(transaction=True)
-    pipe.hset(callers_key(fleet), name, _stored(replace(record, budget_tokens=budget_tokens)))
+    pipe.hset(callers_key(fleet), name, _stored(record))
     pipe.hincrby(callers_key(fleet), REVISION, 1)
     pipe.execute()
+    return record
 
 
 def revoke_caller(client: redis.Redis, fleet: str, name: str) -> None:
@@ -110,8 +121,9 @@ def parse_record(raw: bytes) -> CallerRecord | None:
         stored = json_bytes.decode(raw)
         if stored.get("version") != _VERSION:
             return None
-        budget = int(stored.get("budget_tokens", 0))
-        return CallerRecord(str(stored["name"]), str(stored["digest"]), float(stored["created"]), budget)
+        budget, weight = int(stored.get("budget_tokens", 0)), float(stored.get("weight", 1.0))
+        record = CallerRecord(str(stored["name"]), str(stored["digest"]), float(stored["created"]), budget, weight)
+        return record if 0 < weight < math.inf else None
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
 

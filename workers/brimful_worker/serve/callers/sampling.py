@@ -7,6 +7,7 @@ from aiohttp import web
 from brimful.outcome import Outcome
 from brimful.runtime import json_bytes
 from brimful.state.redis_retry import REDIS_ERRORS
+from brimful_worker.admission.turns import NO_FLOW, Flow
 from brimful_worker.sampling.exchange import Exchange
 from brimful_worker.serve.caller import CALLER, TOKENS_USED
 from brimful_worker.serve.completions.reading import Asked
@@ -24,7 +25,9 @@ async def sample_for_caller(http: web.Request, asked: Asked, turn: Turn, exchang
             account.sent |= now
             turn.on_wire(now)
 
-        account.outcome = await front.process.sampler.sample(asked.request, on_wire=on_wire, exchange=exchange)
+        flow = NO_FLOW if caller.record is None else Flow(f"caller {caller.name}", caller.record.weight)
+        sampler = front.process.sampler
+        account.outcome = await sampler.sample(asked.request, on_wire=on_wire, flow=flow, exchange=exchange)
     http[TOKENS_USED] = account.tokens
     return account.outcome
 
