@@ -127,7 +127,8 @@ def lose(client: redis.Redis, name: str, *, half: bool) -> None:
         client.zremrangebyrank(key, 0, (client.zcard(key) - 1) // 2)
     else:
         fields: Any = client.hkeys(key)
-        client.hdel(key, *sorted(fields)[::2])
+        if fields:  # it may have gone meanwhile
+            client.hdel(key, *sorted(fields)[::2])
 
 
 def _in_sync(replica: redis.Redis) -> bool:
