@@ -63,14 +63,25 @@ class InForce:
 def broken(visits: Sequence[Visit], in_force: InForce, window_s: float) -> list[tuple[Visit, str]]:
     """The visits that no limits in force allowed, each with what it exceeded."""
     found = []
-    starts = sorted(visit.sent for visit in visits)
-    for visit in visits:
+    for visit, count in zip(visits, _in_windows(visits, window_s), strict=True):
         allowed = in_force.at(visit.sent)
         most = max(limits.slots for limits in allowed)
         if visit.active > most:
             found.append((visit, f"{visit.active} active, of {most} slots"))
-        last = bisect.bisect_right(starts, visit.sent)
-        count = last - bisect.bisect_right(starts, visit.sent - window_s)
         if all(limits.starts for limits in allowed) and count > (most := max(limits.starts for limits in allowed)):
             found.append((visit, f"{count} starts in {window_s:g} s, of {most}"))
     return found
+
+
+def most_in_window(visits: Sequence[Visit], in_force: InForce, window_s: float) -> int:
+    """The most starts in any window that ended while a limit on them was in force."""
+    counts = zip(visits, _in_windows(visits, window_s), strict=True)
+    return max((n for visit, n in counts if all(limits.starts for limits in in_force.at(visit.sent))), default=0)
+
+
+def _in_windows(visits: Sequence[Visit], window_s: float) -> list[int]:
+    """For each visit, how many were sent in the window that ends with it."""
+    starts = sorted(visit.sent for visit in visits)
+    return [
+        bisect.bisect_right(starts, visit.sent) - bisect.bisect_right(starts, visit.sent - window_s) for visit in visits
+    ]

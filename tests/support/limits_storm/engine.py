@@ -18,7 +18,7 @@ import redis
 from brimful.errors import UsageError
 from support.ledger import Ledger
 from support.limits_storm import schedule
-from support.limits_storm.audit import InForce, Limits, broken
+from support.limits_storm.audit import InForce, Limits, broken, most_in_window
 from support.limits_storm.processes import DEFAULTS, MOST, WINDOW_S, Processes
 from support.limits_storm.server import Server
 from support.storm.machines import say
@@ -66,10 +66,11 @@ class Storm:
                     await self._blow()
                     await self._settle()
                 finally:
+                    killed = sum(process.killed for process in self._processes.all)
                     watching.cancel()
                     await self._processes.end()
                 self.findings += self._processes.findings + self._processes.tracebacks()
-                self._audit()
+                self._audit(killed)
         finally:
             await loop.run_in_executor(self._thread, running.__exit__, None, None, None)
             self._thread.shutdown()
@@ -161,7 +162,7 @@ class Storm:
         started = {visit.process for visit in self._ledger.since(since)}
         return [process.name for process in self._processes.live() if process.name not in started]
 
-    def _audit(self) -> None:
+    def _audit(self, killed: int) -> None:
         visits = self._ledger.visits
         for visit, excess in broken(visits, self._in_force, WINDOW_S):
             near = [(begin, end) for begin, end in self._stalls if visit.arrived - 0.5 < end and begin < visit.arrived]
@@ -176,10 +177,9 @@ class Storm:
             ]
             self.findings.append(f"{excess}, by {visit.process}; before it: {', '.join(before)}")
         kinds = Counter(event.kind for _, event in self._done)
-        processes = self._processes.all
         say(
             f"limits storm: seed {self._seed}: {len(visits)} starts, at most {self._ledger.most_active} active and "
-            f"{self._ledger.most_in_window(WINDOW_S)} in {WINDOW_S:g} s; {len(processes)} processes, "
-            f"{sum(process.killed for process in processes)} killed; "
+            f"{most_in_window(visits, self._in_force, WINDOW_S)} in {WINDOW_S:g} s while starts were limited; "
+            f"{len(self._processes.all)} processes, {killed} killed; "
             + ", ".join(f"{count} × {kind}" for kind, count in kinds.most_common())
         )
