@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any
 
 from brimful.errors import UsageError
 from brimful.names import Workload
@@ -85,14 +84,3 @@ def parse_parameters(given: list[str]) -> dict[str, Any]:
         except ValueError:
             fields[name] = text
     return fields
-
-
-_Kind = TypeVar("_Kind", bound=StrEnum)
-
-
-def parse_choice(kind: type[_Kind], flag: str, value: str) -> _Kind:
-    """Raises UsageError naming the possible values."""
-    try:
-        return kind(value)
-    except ValueError:
-        raise UsageError(f"{flag}: {value!r} is not one of {', '.join(kind)}") from None
