@@ -19,6 +19,7 @@ from brimful.run.prepare import prepare
 from brimful.run.session import Session
 from brimful.state.status import Status, WorkerStatus
 from support.fake_driver import FakeDriver, Killed
+from support.live_driver import LiveDriver
 
 PROFILE = Settings.load().profile
 _WORKER = WorkerStatus("p", "w1@here", "here", 1, held=16, interactive=0, batch=0, heard_s=0.1)
@@ -42,6 +43,8 @@ def options(*inputs: Path | str, out: Path | str, read: dict[str, Any] | None = 
 def run(asked: RunOptions, driver: FakeDriver | None = None, *, profile: Profile = PROFILE) -> Summary | None:
     """The run's summary; None if the driver raised :class:`Killed`."""
     prepared = prepare(asked, profile)
+    if isinstance(driver, LiveDriver):
+        driver.sync = prepared.sync
     try:
         session = Session(prepared, Display(table=False))
         return asyncio.run(session.run(None if prepared.complete else driver or FakeDriver()))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import textwrap
 import threading
@@ -18,29 +17,13 @@ from brimful.errors import FleetError, UsageError
 from brimful.outcome import Cause, Failure
 from brimful.packing.units import Delivered, Unit
 from brimful.run.checks.options import CheckOptions, load_checks
-from brimful.run.display.display import Display
-from brimful.run.display.summary import Summary
 from brimful.run.input.sweep.grid import make_sweep
 from brimful.run.output.jsonl import RecordFile
 from brimful.run.output.paths import Order, OutputFormat
-from brimful.run.prepare import prepare
-from brimful.run.session import Session
-from support.fake_driver import Killed
 from support.live_driver import LiveDriver
-from support.runs import PROFILE, identities, options, prompts, records, write_lines
+from support.runs import identities, options, prompts, records, run, write_lines
 
 PERSON = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
-
-
-def run(asked: Any, driver: LiveDriver) -> Summary | None:
-    prepared = prepare(asked, PROFILE)
-    driver.sync = prepared.sync
-    try:
-        return asyncio.run(Session(prepared, Display(table=False)).run(None if prepared.complete else driver))
-    except Killed:
-        return None
-    finally:
-        prepared.close()
 
 
 def by_hook(tmp_path: Path, body: str, **more: Any) -> CheckOptions:
