@@ -25,3 +25,7 @@ class ServeSettings(BaseSettings):
     """The largest file that a caller may upload, such as 200MB."""
     serve_keep_s: float = Field(2_592_000, ge=60)
     """Seconds for which the front door keeps files, and batches that have ended."""
+    serve_batches: int = Field(4, ge=1)
+    """Batches that one front door samples at once; others wait."""
+    serve_batch_lines: int = Field(50_000, ge=1)
+    """The most requests in one batch."""

@@ -12,7 +12,7 @@ from openai import OpenAI
 
 from brimful_worker.local.server.valkey import Valkey
 from support.commands import Running, brimful, nothing_left
-from support.doors import KEY, door, door_process
+from support.doors import KEY, door, door_process, until_ready
 from support.gateways import GatewayProcess, gateway_process, running_gateway
 from support.waiting import wait_until, wait_until_async
 
@@ -21,20 +21,6 @@ PROMPT = "a canary prompt of nobody's"
 
 def client(url: str) -> OpenAI:
     return OpenAI(base_url=url, api_key="sk-of-the-caller", max_retries=0, timeout=60)
-
-
-def until_ready(url: str) -> None:
-    import urllib.error
-    import urllib.request
-
-    def ready() -> bool:
-        try:
-            with urllib.request.urlopen(url.removesuffix("v1") + "readyz", timeout=10) as answer:
-                return bool(answer.status == 200)
-        except urllib.error.HTTPError:
-            return False
-
-    wait_until(ready, "the front door to be ready")
 
 
 def until_active(gateway: GatewayProcess, count: int) -> None:

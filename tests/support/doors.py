@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import urllib.error
+import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -17,7 +19,7 @@ from brimful_worker.admission import mark_clean
 from brimful_worker.serve.front import Front
 from brimful_worker.serve.server import listen, opened
 from support.commands import Running
-from support.waiting import wait_until_async
+from support.waiting import wait_until, wait_until_async
 
 KEY = "sk-canary-91be77d0c4"
 
@@ -80,6 +82,19 @@ def door_process(
     env = {"BRIMFUL_REDIS_URL": redis_url, "ACS_API_BASE": provider_url, "ACS_API_KEY": KEY, **env}
     with Running("serve", "--host", host, "--port", "0", **env) as running:
         yield running.line_with("http://").strip(), running
+
+
+def until_ready(url: str) -> None:
+    """Wait until a front door in another process lets requests in."""
+
+    def ready() -> bool:
+        try:
+            with urllib.request.urlopen(url.removesuffix("v1") + "readyz", timeout=10) as answer:
+                return bool(answer.status == 200)
+        except urllib.error.HTTPError:
+            return False
+
+    wait_until(ready, "the front door to be ready")
 
 
 async def until_active(gateway: Any, count: int) -> None:

@@ -13,6 +13,7 @@ from aiohttp.typedefs import Handler
 
 from brimful.words.counted import counted
 from brimful_worker.metrics import catalogue as metrics
+from brimful_worker.serve.batches.handlers import cancel_batch, create_batch, get_batch, list_batches
 from brimful_worker.serve.caller import CALLER, PROBES, TOKENS_USED, Caller, identify
 from brimful_worker.serve.callers.sampling import show_usage
 from brimful_worker.serve.completions.handlers import chat_completions, completions
@@ -57,6 +58,10 @@ ROUTES = (
     web.get("/v1/files/{file}", get_file),
     web.get("/v1/files/{file}/content", file_content),
     web.delete("/v1/files/{file}", delete_file),
+    web.post("/v1/batches", create_batch),
+    web.get("/v1/batches", list_batches),
+    web.get("/v1/batches/{batch}", get_batch),
+    web.post("/v1/batches/{batch}/cancel", cancel_batch),
 )
 
 

@@ -11,6 +11,8 @@ from brimful.config import Settings
 from brimful.errors import SettingError
 from brimful.state.embedded import state_dir
 from brimful_worker.fleet_process import FleetProcess
+from brimful_worker.serve.batches.keeper import Keeper
+from brimful_worker.serve.batches.store import Batches
 from brimful_worker.serve.callers.registry import Registry
 from brimful_worker.serve.callers.usage import Usage
 from brimful_worker.serve.completions.once import Once
@@ -21,7 +23,7 @@ from brimful_worker.serve.rate_headers import RateHeaders
 
 class Front:
     """Made when the port is known, since ``brimful status`` shows it. Raises SettingError. Opens nothing, but makes the
-    folder of files."""
+    folder of files and batches."""
 
     def __init__(self, settings: Settings, name: str, *, tokens_required: bool = False) -> None:
         """``tokens_required``: even if the fleet has none yet."""
@@ -31,7 +33,10 @@ class Front:
         self.once = Once(settings)
         self.usage = Usage(settings.fleet)
         self.callers = Registry(settings.fleet, self.usage, required=tokens_required)
-        self.files = Files(data_folder(settings) / "files")
+        folder = data_folder(settings)
+        self.files = Files(folder / "files")
+        self.batches = Batches(folder / "batches", settings.serve_keep_s)
+        self.keeper = Keeper(settings, self.batches, self.files)
         self.rates = RateHeaders(lambda: self.process.key.admission.status())
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from aiohttp import web
 
+from brimful.errors import BadRequest
 from brimful.runtime import json_bytes
 
 SHOULD_RETRY = "x-should-retry"
 """OpenAI's clients obey it, whatever the status: ``false`` keeps them from multiplying our own attempts."""
 _AWAY_RETRY_S = 5
+_OPTION = re.compile(r"[;,]? \(--[\w-]+\)")
+"""Hints for the command line in the messages of :class:`BadRequest`."""
 NO_RETRY = {SHOULD_RETRY: "false"}
 
 
@@ -53,3 +57,10 @@ def unavailable(message: str, code: str, retry_s: int) -> Refusal:
 
 def redis_away() -> Refusal:
     return unavailable("this server's Redis does not answer", "redis_away", _AWAY_RETRY_S)
+
+
+def described(error: BadRequest) -> tuple[str, str | None]:
+    """What is wrong, without hints for the command line, and the field, with whose name it begins."""
+    message = str(error)
+    field = message.partition(":")[0]
+    return _OPTION.sub("", message), field if field.isidentifier() else None

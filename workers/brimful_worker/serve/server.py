@@ -23,8 +23,8 @@ from brimful.state.redis_retry import REDIS_ERRORS
 from brimful.state.redis_url import required, sync_redis_client
 from brimful_worker.fleet_process import open_metrics
 from brimful_worker.serve.app import make_app
-from brimful_worker.serve.files.sweep import sweep_files
 from brimful_worker.serve.front import Front
+from brimful_worker.serve.sweep import sweep
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +145,8 @@ async def _join(front: Front) -> None:
     """Returns when the gate drains."""
     await front.process.start()
     log.info("Redis is reached")
-    working = [asyncio.create_task(front.rates.watch()), asyncio.create_task(sweep_files(front.files))]
+    work = (front.rates.watch(), front.keeper.run(), sweep(front.files, front.batches))
+    working = [asyncio.create_task(each) for each in work]
     try:
         await front.gate.watch(lambda: front.process.key.admission.failure)
     finally:

@@ -1,7 +1,7 @@
 """Entry point of a local fleet's child processes: ``python -m brimful_worker.local.processes.child FD ROLE ARGUMENT…``.
 
 It watches the owner's pipe, then becomes what ROLE says in this same process: ``worker`` (a brimful worker), ``celery``
-(a Celery command), ``serve`` (the front door) or ``gateway`` (the mock gateway).
+(a Celery command), ``serve`` (the front door), ``run`` (``brimful run``) or ``gateway`` (the mock gateway).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+from importlib import import_module
 
 ORPHAN_S = 5.0
 """Seconds that a child has for its requests on the wire after its owner has died."""
@@ -29,6 +30,10 @@ def main(arguments: list[str]) -> int:
         from brimful_worker.local.processes.mock import serve
 
         return serve(rest[0])
+    if role == "run":
+        sys.argv = ["brimful", "run", *rest]
+        import_module("brimful.cli").main()  # a room that no room of the workers' imports
+        return 0
     from brimful.errors import BrimfulError
 
     try:

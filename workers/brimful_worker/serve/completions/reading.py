@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,14 +14,12 @@ from brimful.profile import Profile
 from brimful.request import Request
 from brimful.runtime import json_bytes
 from brimful_worker.serve.front import FRONT
-from brimful_worker.serve.refusals import Refusal
+from brimful_worker.serve.refusals import Refusal, described
 
 REQUEST_ID = web.RequestKey("request_id", str)
 """Our id of a request, which its response bears as ``x-request-id``."""
 
 _MOST_KEY = 255
-_OPTION = re.compile(r"[;,]? \(--[\w-]+\)")
-"""Hints for the command line in the messages of :class:`BadRequest`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +43,7 @@ async def read(http: web.Request, mode: Mode) -> Asked:
     profile = settings.profile
     if mode not in profile.modes:
         raise Refusal(404, f"the provider {profile.name} has no {mode.value} endpoint", "no_such_endpoint")
-    document, raw = await _body(http)
+    document, raw = await read_object(http)
     stream = document.get("stream")
     if not isinstance(stream, bool | None):
         raise Refusal(400, "stream: must be true or false", param="stream")
@@ -63,7 +60,8 @@ async def read(http: web.Request, mode: Mode) -> Asked:
         lengths = {name: 1 for name in ("max_tokens", "max_completion_tokens") if request.fields.get(name) == 0}
         (replace(request, fields={**request.fields, **lengths}) if lengths else request).check(profile)
     except BadRequest as error:
-        raise _bad_request(str(error)) from None
+        message, param = described(error)
+        raise Refusal(400, message, param=param) from None
     options = document.get("stream_options")
     return Asked(
         request,
@@ -71,11 +69,12 @@ async def read(http: web.Request, mode: Mode) -> Asked:
         stream=bool(stream),
         usage_wanted=isinstance(options, dict) and bool(options.get("include_usage")),
         deadline_s=_deadline(http),
-        idempotency_key=_idempotency_key(http),
+        idempotency_key=idempotency_key(http),
     )
 
 
-async def _body(http: web.Request) -> tuple[dict[str, Any], bytes]:
+async def read_object(http: web.Request) -> tuple[dict[str, Any], bytes]:
+    """The body as a JSON object, and as it came. Raises Refusal."""
     # A web page of somebody else's can send any other type, and none, without asking first.
     if not (http.content_type == "application/json" or http.content_type.endswith("+json")):
         raise Refusal(415, "the body must be JSON: send Content-Type: application/json", "unsupported_media_type")
@@ -95,12 +94,6 @@ def _to_send(document: dict[str, Any], raw: bytes, profile: Profile) -> bytes:
     more = {**profile.extra_body, **({"model": profile.model} if profile.model else {})}
     missing = {name: value for name, value in more.items() if document.get(name) is None}
     return json_bytes.encode({**document, **missing}) if missing else raw
-
-
-def _bad_request(message: str) -> Refusal:
-    """The message of a BadRequest begins with the field's name."""
-    field = message.partition(":")[0]
-    return Refusal(400, _OPTION.sub("", message), param=field if field.isidentifier() else None)
 
 
 def _workload(http: web.Request, default: Workload) -> Workload:
@@ -124,7 +117,7 @@ def _deadline(http: web.Request) -> float | None:
     return seconds
 
 
-def _idempotency_key(http: web.Request) -> str | None:
+def idempotency_key(http: web.Request) -> str | None:
     named = http.headers.get("Idempotency-Key")
     if named is not None and not 0 < len(named) <= _MOST_KEY:
         raise Refusal(400, f"Idempotency-Key: must have 1 to {_MOST_KEY} characters", "invalid_header")

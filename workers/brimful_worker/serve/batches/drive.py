@@ -1,0 +1,161 @@
+"""One batch from its creation to its end, by the front door that holds its lock."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import time
+
+from brimful.config import Settings
+from brimful.errors import ExitCode
+from brimful_worker.serve.batches.check import check
+from brimful_worker.serve.batches.process import RunProcess
+from brimful_worker.serve.batches.record import Batch, Ending, Fault
+from brimful_worker.serve.batches.results import publish
+from brimful_worker.serve.batches.run_files import Progress, RunFiles
+from brimful_worker.serve.batches.store import UPLOAD, Batches
+from brimful_worker.serve.files.store import Files
+
+log = logging.getLogger(__name__)
+
+_LOOK_S = 0.3
+_FIRST_PAUSE_S = 1.0
+_MOST_PAUSE_S = 60.0
+_MOST_REFUSALS = 3
+"""Tries that end because the input or a setting is wrong, which another try seldom mends."""
+
+
+class Drive:
+    """:meth:`run` once."""
+
+    def __init__(
+        self,
+        batch: Batch,
+        batches: Batches,
+        files: Files,
+        settings: Settings,
+        *,
+        places: asyncio.Semaphore,
+        checking: asyncio.Lock,
+        lock: int,
+        owner: int,
+    ) -> None:
+        """``places``: for runs. ``checking``: held while a file is checked. ``lock``, ``owner``: for RunProcess."""
+        self._batch = batch
+        self._batches = batches
+        self._files = files
+        self._settings = settings
+        self._places = places
+        self._checking = checking
+        self._descriptors = {"lock": lock, "owner": owner}
+        self._folder = batches.of_batch(batch.id)
+        self._run = RunFiles(self._folder)
+        self._refusals = 0
+
+    async def run(self) -> None:
+        """From wherever the batch is. Cancelled, it ends the run, with which another front door goes on.
+
+        Raises OSError and FleetError.
+        """
+        batch = self._batch
+        if batch.status == "validating":
+            async with self._checking:
+                await asyncio.to_thread(self._check)
+        if batch.status == "in_progress":
+            ending = await self._sample()
+            batch.ending, batch.status, batch.finalizing_at = ending, "finalizing", int(time.time())
+            await asyncio.to_thread(self._batches.store, batch)
+        if batch.status == "finalizing":
+            await asyncio.to_thread(self._finish)
+        figures = f"{batch.completed} of {batch.total} completed, {batch.failed} failed"
+        log.info("%s: %s, %s", batch.id, batch.status, figures)
+
+    def _check(self) -> None:
+        batch, now = self._batch, int(time.time())
+        profile, most = self._settings.profile, self._settings.serve_batch_lines
+        found = check(self._folder / UPLOAD, self._run.input, batch.endpoint, profile, most)
+        if found.faults:
+            batch.errors = found.faults
+            self._end("failed")
+            return
+        batch.total, batch.status, batch.in_progress_at = found.total, "in_progress", now
+        batch.model = found.models.pop() if len(found.models) == 1 else None
+        self._batches.store(batch)
+
+    async def _sample(self) -> Ending:
+        pause = _FIRST_PAUSE_S
+        while (ending := self._asked_to_end()) is None:
+            if self._places.locked():
+                await asyncio.sleep(_LOOK_S)
+                continue
+            async with self._places:
+                code, reason = await self._try()
+            if code in (ExitCode.OK, ExitCode.FAILURES):
+                return "completed"
+            if self._asked_to_end() is not None:
+                continue
+            log.warning("%s: its run ended with status %d, and will be tried again", self._batch.id, code)
+            self._refusals += code == ExitCode.USAGE
+            if self._refusals == _MOST_REFUSALS:
+                self._batch.errors = [Fault(code="run_failed", message=reason)]
+                return "failed"
+            await self._pause(pause)
+            pause = min(2 * pause, _MOST_PAUSE_S)
+        if self._run.outdated:
+            async with self._places:
+                await self._try(nothing_new=True)
+        return ending
+
+    async def _try(self, *, nothing_new: bool = False) -> tuple[int, str]:
+        """The exit code of one run, and the last line that it wrote."""
+        progress, asked = Progress(self._run), nothing_new
+        run = RunProcess(self._run, self._settings, **self._descriptors, nothing_new=nothing_new)
+        try:
+            while run.returncode is None:
+                await asyncio.sleep(_LOOK_S)
+                await asyncio.to_thread(self._note, progress)
+                if not asked and self._asked_to_end() is not None:
+                    run.interrupt()
+                    asked = True
+            return run.returncode, run.reason
+        finally:
+            await _to_the_end(run)
+
+    def _note(self, progress: Progress) -> None:
+        figures = progress.read()
+        if figures != (self._batch.completed, self._batch.failed):
+            self._batch.completed, self._batch.failed = figures
+            self._batches.store(self._batch)
+
+    def _asked_to_end(self) -> Ending | None:
+        self._batch.cancelling_at = self._batches.cancelling_at(self._batch.id)
+        if self._batch.cancelling_at is not None:
+            return "cancelled"
+        return "expired" if time.time() >= self._batch.expires_at else None
+
+    async def _pause(self, seconds: float) -> None:
+        for _ in range(math.ceil(seconds / _LOOK_S)):
+            if self._asked_to_end() is None:
+                await asyncio.sleep(_LOOK_S)
+
+    def _finish(self) -> None:
+        publish(self._batch, self._run, self._files)
+        assert self._batch.ending is not None
+        self._end(self._batch.ending)
+
+    def _end(self, ending: Ending) -> None:
+        self._batch.end(ending, time.time())
+        self._batches.store(self._batch)
+        self._batches.tidy(self._batch.id)
+
+
+async def _to_the_end(run: RunProcess) -> None:
+    """Also if this task is cancelled meanwhile, again and again: the run ends within seconds."""
+    if run.returncode is not None:
+        return
+    ending = asyncio.ensure_future(asyncio.to_thread(run.end))
+    while not ending.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.shield(ending)

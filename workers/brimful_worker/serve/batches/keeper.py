@@ -1,0 +1,103 @@
+"""Finds the batches that nobody drives, and drives them: those of this front door, and of one that has died."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+
+from brimful.config import Settings
+from brimful.errors import FleetError
+from brimful.runtime.aio import cancel_and_wait
+from brimful_worker.serve.batches.drive import Drive
+from brimful_worker.serve.batches.record import Batch
+from brimful_worker.serve.batches.store import Batches
+from brimful_worker.serve.files.store import Files
+
+log = logging.getLogger(__name__)
+
+_LOOK_S = 1.0
+_AGAIN_S = 10.0
+"""After a disk that failed."""
+
+
+class Keeper:
+    """One process's. Use it on one event loop."""
+
+    def __init__(self, settings: Settings, batches: Batches, files: Files) -> None:
+        self._settings = settings
+        self._batches = batches
+        self._files = files
+        self._drives: dict[str, asyncio.Task[None]] = {}
+        self._over: set[str] = set()
+        self._not_before: dict[str, float] = {}
+        self._places = asyncio.Semaphore(settings.serve_batches)
+        self._checking = asyncio.Lock()
+        self._wanted = asyncio.Event()
+
+    def look(self) -> None:
+        """A batch has been created."""
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Never returns. Cancelled, it leaves its batches to others."""
+        owner, alive = os.pipe()  # the runs watch it, and end when this process does
+        try:
+            while True:
+                self._wanted.clear()
+                try:
+                    for batch in await asyncio.to_thread(self._unfinished):
+                        self._take(batch, owner)
+                except (OSError, FleetError) as error:
+                    log.error("the batches cannot be read: %s", error)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._wanted.wait(), _LOOK_S)
+        finally:
+            await cancel_and_wait(self._drives.values())
+            os.close(alive)
+            os.close(owner)
+
+    def _unfinished(self) -> list[Batch]:
+        """The oldest first."""
+        found, now = [], time.monotonic()
+        for id in self._batches.ids():
+            if id in self._over or id in self._drives or self._not_before.get(id, 0.0) > now:
+                continue
+            if (batch := self._batches.load(id)) is not None:
+                if batch.over:
+                    self._over.add(id)
+                else:
+                    found.append(batch)
+        return sorted(found, key=lambda batch: batch.created)
+
+    def _take(self, batch: Batch, owner: int) -> None:
+        if (lock := self._batches.lock(batch.id)) is not None:
+            task = asyncio.create_task(self._drive(batch.id, lock, owner))
+            self._drives[batch.id] = task
+            task.add_done_callback(lambda _: self._drives.pop(batch.id, None))
+
+    async def _drive(self, id: str, lock: int, owner: int) -> None:
+        try:
+            batch = await asyncio.to_thread(self._batches.load, id)  # as it is under the lock
+            if batch is None or batch.over:
+                return
+            await Drive(
+                batch,
+                self._batches,
+                self._files,
+                self._settings,
+                places=self._places,
+                checking=self._checking,
+                lock=lock,
+                owner=owner,
+            ).run()
+        except (OSError, FleetError) as error:
+            log.error("%s: %s; it is tried again", id, error)
+            self._not_before[id] = time.monotonic() + _AGAIN_S
+        except Exception as error:  # its text may hold a prompt
+            log.error("%s: brimful's own fault (%s); it is tried again", id, type(error).__name__, exc_info=False)
+            self._not_before[id] = time.monotonic() + _AGAIN_S
+        finally:
+            os.close(lock)

@@ -1,0 +1,31 @@
+"""Deletes files and batches whose time is over; apart, as it is a task of the process and no request's."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import Protocol
+
+from brimful.errors import FleetError
+
+log = logging.getLogger(__name__)
+
+_EVERY_S = 60.0
+
+
+class Kept(Protocol):
+    def sweep(self, now: float) -> int:
+        """Returns the number of things that have expired. Raises OSError and FleetError."""
+
+
+async def sweep(*stores: Kept) -> None:
+    """Never returns."""
+    while True:
+        for store in stores:
+            try:
+                if expired := await asyncio.to_thread(store.sweep, time.time()):
+                    log.info("%d %s have expired", expired, type(store).__name__.lower())
+            except (OSError, FleetError) as error:
+                log.warning("what has expired cannot be deleted: %s", error)
+        await asyncio.sleep(_EVERY_S)
