@@ -88,6 +88,17 @@ def test_optional_parts_are_profiles(services: dict[str, dict[str, Any]]) -> Non
     assert f"ACS_API_BASE=http://gateway:{port}/v1\n" in rehearsal
 
 
+def test_the_front_door_is_a_profile_whose_files_are_on_a_volume(services: dict[str, dict[str, Any]]) -> None:
+    """It would end at once without a caller's token, so it does not start with the others."""
+    serve = services["serve"]
+    assert serve["profiles"] == ["serve"]
+    [mount] = [volume for volume in serve["volumes"] if volume.startswith("serve-data:")]
+    assert serve["environment"]["BRIMFUL_SERVE_DATA"].startswith(mount.removeprefix("serve-data:"))
+    assert int(serve["stop_grace_period"].removesuffix("s")) > 120  # a request may take BRIMFUL_TIMEOUT_S
+    [port] = serve["ports"]
+    assert port.endswith(f":{serve['command'][-1]}")
+
+
 def test_every_mounted_file_exists(services: dict[str, dict[str, Any]]) -> None:
     for service in services.values():
         for volume in service.get("volumes", []):

@@ -65,6 +65,21 @@ def test_the_autoscaler_owns_the_number_of_workers_and_the_key_is_a_secret() -> 
     assert not any(document["kind"] == "Secret" for document in documents())
 
 
+def test_the_front_door_waits_for_its_first_token() -> None:
+    found = {document["kind"]: document for document in documents() if document["metadata"]["name"].startswith("serve")}
+    assert found["Deployment"]["spec"]["replicas"] == 0
+    assert found["Deployment"]["spec"]["strategy"] == {"type": "Recreate"}  # its volume has one writer
+    pod = pods()["serve"]
+    assert pod["terminationGracePeriodSeconds"] > 120
+    assert pod["shareProcessNamespace"] is True
+    [container] = pod["containers"]
+    port = next(port["containerPort"] for port in container["ports"] if port["name"] == "http")
+    assert container["args"] == ["serve", "--host", "0.0.0.0", "--port", str(port)]
+    assert found["Service"]["spec"]["ports"][0]["port"] == port
+    [claim] = [volume["persistentVolumeClaim"] for volume in pod["volumes"] if "persistentVolumeClaim" in volume]
+    assert claim["claimName"] == found["PersistentVolumeClaim"]["metadata"]["name"]
+
+
 def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     analyze = shutil.which("systemd-analyze") or pytest.skip("systemd-analyze is not installed")
     for path in [*UNITS, *(OPS / "systemd").glob("*.target")]:
