@@ -91,7 +91,10 @@ def test_the_counts_of_a_run_equal_each_other(tmp_path: Path, die_after: int) ->
     assert (summary.requests, summary.succeeded, summary.failed) == (26, 16, 10)
     assert (dry.requests, dry.bad, dry.rollouts) == (26, 2, 48)
     _recount(summary, out)
-    summary = run(replace(asked, checks=_checks(tmp_path, "none"), retry_errors=True), LiveDriver())
+    retried = replace(asked, checks=_checks(tmp_path, "none"), retry_errors=True)
+    driver = LiveDriver(die_after=die_after)
+    assert run(retried, driver) is None
+    summary = run(retried, LiveDriver(stored=driver.stored))
     assert summary is not None
     assert (summary.requests, summary.succeeded, summary.failed) == (26, 24, 2)
     _recount(summary, out)
