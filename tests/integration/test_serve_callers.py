@@ -13,7 +13,7 @@ import pytest
 
 from brimful.cli.commands import run_command
 from brimful.state.callers.tokens import add_caller, change_caller, read_usage, revoke_caller
-from brimful.state.keys import callers_key
+from brimful.state.keys import caller_starts_key, callers_key
 from brimful.state.redis_url import sync_redis_client
 from brimful_worker.local.server.valkey import Valkey
 from brimful_worker.metrics import catalogue as metrics
@@ -287,3 +287,34 @@ async def test_each_caller_has_series_in_the_metrics(
     assert len(counts) == _MOST_LABELS + 1
     assert 'brimful_caller_requests_total{caller="(others)",key="k"} 1.0' in counts
     assert 'brimful_caller_requests_total{caller="c000",key="k"} 0.0' in counts
+
+
+async def test_requests_a_minute_are_limited_over_all_front_doors(
+    monkeypatch: pytest.MonkeyPatch, valkey: Valkey
+) -> None:
+    with sync_redis_client(valkey.url) as client:
+        slow, other = add_caller(client, "", "slow", starts=5), add_caller(client, "", "other")
+    async with (
+        running_gateway() as gateway,
+        door(monkeypatch, valkey.url, gateway.url) as one,
+        door(monkeypatch, valkey.url, gateway.url, clean=False) as two,
+    ):
+        await asyncio.gather(until(one, None, 401), until(two, None, 401))
+        answers = await asyncio.gather(*(ask(here, slow) for here in (one, two) for _ in range(6)))
+        assert sorted(answer[0] for answer in answers) == [200] * 5 + [429] * 7
+        refused = next(answer for answer in answers if answer[0] == 429)
+        assert refused[2]["error"]["code"] == "rate_limit_exceeded"
+        assert 0 < int(refused[1]["Retry-After"]) <= 60
+        assert (await ask(two, other))[0] == 200
+        with sync_redis_client(valkey.url) as client:
+            key = caller_starts_key("", "slow")
+            ids = client.zrange(key, 0, -1)
+            client.zincrby(key, -70_000, ids[0])  # a minute passes for one of them
+            assert (await ask(one, slow))[0] == 200
+            assert (await ask(one, slow))[0] == 429
+            change_caller(client, "", "slow", starts=0)
+
+        async def free() -> bool:
+            return (await ask(one, slow))[0] == 200
+
+        await wait_until_async(free, "the limit to be gone")

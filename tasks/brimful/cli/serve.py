@@ -21,6 +21,7 @@ from brimful.state.callers.tokens import (
     KINDS,
     REQUESTS,
     TOKENS,
+    CallerRecord,
     add_caller,
     change_caller,
     list_callers,
@@ -40,6 +41,7 @@ serve.add_typer(token, name="token")
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON: one object a line.")]
 _BUDGET = "The most tokens that it may use in all; 0 = no such limit."
 _WEIGHT = "Its share where callers wait: twice the weight, twice the requests."
+_STARTS = "The most requests in any minute; more are refused with 429. 0 = no such limit."
 _UNCHANGED = "Default: unchanged."
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="The caller's name.")]
 
@@ -71,6 +73,7 @@ def _serve(
 def token_add(
     name: _Name,
     weight: Annotated[float, typer.Option(min=0.01, max=1000, help=_WEIGHT)] = 1.0,
+    starts: Annotated[int, typer.Option(min=0, help=_STARTS)] = 0,
     budget_tokens: Annotated[int, typer.Option(min=0, help=_BUDGET)] = 0,
     as_json: _Json = False,
 ) -> None:
@@ -79,7 +82,7 @@ def token_add(
     It is valid within a second at all front doors of the fleet. With the first one, all callers need a token.
     """
     with _redis() as (client, fleet):
-        made = add_caller(client, fleet, name, budget_tokens=budget_tokens, weight=weight)
+        made = add_caller(client, fleet, name, budget_tokens=budget_tokens, weight=weight, starts=starts)
     print(json.dumps({"name": name, "token": made}) if as_json else made)
     say(f"{name} sends it as `Authorization: Bearer TOKEN`: OpenAI's clients do, as OPENAI_API_KEY")
 
@@ -93,21 +96,12 @@ def token_list(as_json: _Json = False) -> None:
         created = datetime.fromtimestamp(each.created, UTC).isoformat(timespec="seconds")
         used = usage.get(each.name, dict.fromkeys(KINDS, 0))
         if as_json:
-            print(
-                json.dumps(
-                    {
-                        "name": each.name,
-                        "created": created,
-                        "weight": each.weight,
-                        "budget_tokens": each.budget_tokens or None,
-                        **used,
-                    }
-                )
-            )
+            print(json.dumps({"name": each.name, "created": created, **_settings(each), **used}))
         else:
+            rate = f", {each.starts:,} a minute" if each.starts else ""
             of = f" of {each.budget_tokens:,}" if each.budget_tokens else ""
             counts = f"{counted(used[REQUESTS], 'request')}, {used[TOKENS]:,}{of} tokens"
-            print(f"{each.name:24}  {created}  weight {each.weight:g}, {counts}")
+            print(f"{each.name:24}  {created}  weight {each.weight:g}{rate}: {counts}")
     if not found:
         say("no caller has a token: `brimful serve token add NAME` makes one")
 
@@ -116,15 +110,16 @@ def token_list(as_json: _Json = False) -> None:
 def token_set(
     name: _Name,
     weight: Annotated[float | None, typer.Option(min=0.01, max=1000, help=f"{_WEIGHT} {_UNCHANGED}")] = None,
+    starts: Annotated[int | None, typer.Option(min=0, help=f"{_STARTS} {_UNCHANGED}")] = None,
     budget_tokens: Annotated[int | None, typer.Option(min=0, help=f"{_BUDGET} {_UNCHANGED}")] = None,
     as_json: _Json = False,
 ) -> None:
-    """Change a caller's weight or budget; its token stays, and what it has used counts."""
-    if weight is None and budget_tokens is None:
-        raise UsageError("nothing to set: give --weight or --budget-tokens")
+    """Change a caller's weight or limits; its token stays, and what it has used counts."""
+    if weight is starts is budget_tokens is None:
+        raise UsageError("nothing to set: give --weight, --starts or --budget-tokens")
     with _redis() as (client, fleet):
-        record = change_caller(client, fleet, name, budget_tokens=budget_tokens, weight=weight)
-    shown = {"name": name, "weight": record.weight, "budget_tokens": record.budget_tokens or None}
+        record = change_caller(client, fleet, name, budget_tokens=budget_tokens, weight=weight, starts=starts)
+    shown = {"name": name, **_settings(record)}
     print(json.dumps(shown) if as_json else f"{name}  set")
 
 
@@ -134,6 +129,11 @@ def token_revoke(name: _Name, as_json: _Json = False) -> None:
     with _redis() as (client, fleet):
         revoke_caller(client, fleet, name)
     print(json.dumps({"name": name, "revoked": True}) if as_json else f"{name}  revoked")
+
+
+def _settings(record: CallerRecord) -> dict[str, float | None]:
+    """None: no such limit."""
+    return {"weight": record.weight, "starts": record.starts or None, "budget_tokens": record.budget_tokens or None}
 
 
 @contextmanager

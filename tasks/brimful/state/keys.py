@@ -107,3 +107,8 @@ def callers_key(fleet: str) -> str:
 def callers_usage_key(fleet: str) -> str:
     """HASH: ``<kind> <caller>`` → what the caller has used of it since its token was made."""
     return f"{callers_key(fleet)}:usage"
+
+
+def caller_starts_key(fleet: str, name: str) -> str:
+    """ZSET: request of a caller with a limit of requests a minute → when it came (ms)."""
+    return f"{callers_key(fleet)}:starts:{name}"

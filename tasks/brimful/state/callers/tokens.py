@@ -18,7 +18,7 @@ import redis
 
 from brimful.errors import UsageError
 from brimful.runtime import json_bytes
-from brimful.state.keys import callers_key, callers_usage_key
+from brimful.state.keys import caller_starts_key, callers_key, callers_usage_key
 
 REVISION = ""
 """Field of the hash that counts the changes; no caller's name. It stays when the last token is revoked."""
@@ -44,6 +44,9 @@ class CallerRecord:
     weight: float = 1.0
     """Above 0: twice the weight, twice the grants of a front door at which several callers wait."""
 
+    starts: int = 0
+    """The most requests in any minute; 0: no such limit."""
+
 
 def digest_of(token: str) -> str:
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
@@ -53,12 +56,14 @@ def usage_field(caller: str, kind: str) -> str:
     return f"{kind} {caller}"
 
 
-def add_caller(client: redis.Redis, fleet: str, name: str, *, budget_tokens: int = 0, weight: float = 1.0) -> str:
+def add_caller(
+    client: redis.Redis, fleet: str, name: str, *, budget_tokens: int = 0, weight: float = 1.0, starts: int = 0
+) -> str:
     """The new caller's token, which cannot be had again. Raises UsageError for a bad name and one that exists."""
     if not _NAME.fullmatch(name):
         raise UsageError(f"{name!r}: a caller's name has 1 to 64 letters, digits, '_', '.', '-', the first no sign")
     token = _PREFIX + secrets.token_urlsafe(32)
-    record = CallerRecord(name, digest_of(token), time.time(), budget_tokens, weight)
+    record = CallerRecord(name, digest_of(token), time.time(), budget_tokens, weight, starts)
     pipe = client.pipeline(transaction=True)
     pipe.hsetnx(callers_key(fleet), name, _stored(record))
     pipe.hincrby(callers_key(fleet), REVISION, 1)
@@ -71,7 +76,13 @@ def add_caller(client: redis.Redis, fleet: str, name: str, *, budget_tokens: int
 
 
 def change_caller(
-    client: redis.Redis, fleet: str, name: str, *, budget_tokens: int | None = None, weight: float | None = None
+    client: redis.Redis,
+    fleet: str,
+    name: str,
+    *,
+    budget_tokens: int | None = None,
+    weight: float | None = None,
+    starts: int | None = None,
 ) -> CallerRecord:
     """None leaves a value as it is. Raises UsageError if there is no such caller."""
     found = _find(client, fleet, name)
@@ -79,6 +90,7 @@ def change_caller(
         found,
         budget_tokens=found.budget_tokens if budget_tokens is None else budget_tokens,
         weight=found.weight if weight is None else weight,
+        starts=found.starts if starts is None else starts,
     )
     pipe = client.pipeline(transaction=True)
     pipe.hset(callers_key(fleet), name, _stored(record))
@@ -93,6 +105,7 @@ def revoke_caller(client: redis.Redis, fleet: str, name: str) -> None:
         raise _unknown(name)
     pipe = client.pipeline(transaction=True)
     pipe.hdel(callers_key(fleet), name)
+    pipe.delete(caller_starts_key(fleet, name))
     pipe.hdel(callers_usage_key(fleet), *(usage_field(name, kind) for kind in KINDS))
     pipe.hincrby(callers_key(fleet), REVISION, 1)
     pipe.execute()
@@ -122,7 +135,8 @@ def parse_record(raw: bytes) -> CallerRecord | None:
         if stored.get("version") != _VERSION:
             return None
         budget, weight = int(stored.get("budget_tokens", 0)), float(stored.get("weight", 1.0))
-        record = CallerRecord(str(stored["name"]), str(stored["digest"]), float(stored["created"]), budget, weight)
+        name, digest, created = str(stored["name"]), str(stored["digest"]), float(stored["created"])
+        record = CallerRecord(name, digest, created, budget, weight, int(stored.get("starts", 0)))
         return record if 0 < weight < math.inf else None
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

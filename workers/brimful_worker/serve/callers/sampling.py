@@ -10,15 +10,17 @@ from brimful.state.redis_retry import REDIS_ERRORS
 from brimful_worker.admission.turns import NO_FLOW, Flow
 from brimful_worker.sampling.exchange import Exchange
 from brimful_worker.serve.caller import CALLER, TOKENS_USED
-from brimful_worker.serve.completions.reading import Asked
+from brimful_worker.serve.callers.starts import count_start
+from brimful_worker.serve.completions.reading import REQUEST_ID, Asked
 from brimful_worker.serve.front import FRONT
 from brimful_worker.serve.gate import Turn
 from brimful_worker.serve.refusals import Refusal, redis_away
 
 
 async def sample_for_caller(http: web.Request, asked: Asked, turn: Turn, exchange: Exchange) -> Outcome:
-    """Raises Refusal if the caller's budget is at its end."""
+    """Raises Refusal if the caller is over a limit of its own."""
     front, caller = http.app[FRONT], http[CALLER]
+    await count_start(front.once.pipeline, front.settings.fleet, caller.record, http[REQUEST_ID])
     with front.usage.request(caller.record, asked.request.hold) as account:
 
         def on_wire(now: bool) -> None:
