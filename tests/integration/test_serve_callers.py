@@ -70,7 +70,7 @@ async def test_tokens_are_in_force_at_all_front_doors(
                     await api.completions.create(model="llama-8b", prompt="a", max_tokens=2)
             assert raised.value.code == "invalid_api_key"
             assert raised.value.response.headers["www-authenticate"] == "Bearer"
-            for path in ("/v1/models/llama-8b", "/v1/completions", "/nowhere", "/"):
+            for path in ("/v1/models/llama-8b", "/v1/completions", "/nowhere", "/events", "/page/app.py"):
                 assert await status(here, None, path) == 401
             assert await status(here, None, "/healthz") == 200
         assert gateway.request_log.statuses == {200: 2}

@@ -179,7 +179,7 @@ async def test_a_refused_key_of_the_fleet_s_is_not_the_caller_s(
     ("path", "method", "kind", "data", "status", "param"),
     [
         ("/v1/embeddings", "POST", "application/json", "{}", 404, None),
-        ("/", "GET", "", "", 404, None),
+        ("/page", "GET", "", "", 404, None),
         ("/v1/completions", "GET", "", "", 405, None),
         ("/v1/completions", "POST", "application/json", "{", 400, None),
         ("/v1/completions", "POST", "application/json", "[]", 400, None),

@@ -128,7 +128,7 @@ def test_the_wheel_holds_exactly_the_two_packages(tmp_path: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     top = {name.split("/")[0] for name in names}
     assert {name for name in top if not name.endswith(".dist-info")} == {"brimful", "brimful_worker"}
-    kinds = {".lua", ".toml", ".html", ".css", ".js", ".typed"}
+    kinds = {".lua", ".toml", ".html", ".css", ".js", ".svg", ".typed"}
     data = [p for p in ROOT.glob("*/brimful*/**/*") if p.suffix in kinds]
     for file in data:
         assert "/".join(file.relative_to(ROOT).parts[1:]) in names, file

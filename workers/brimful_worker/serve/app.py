@@ -21,12 +21,15 @@ from brimful_worker.serve.completions.reading import REQUEST_ID
 from brimful_worker.serve.files.handlers import create_file, delete_file, file_content, get_file, list_files
 from brimful_worker.serve.front import FRONT, Front
 from brimful_worker.serve.models import MODELS, Models, get_model, list_models
+from brimful_worker.serve.page import handlers as page
 from brimful_worker.serve.refusals import Refusal
 
 log = logging.getLogger(__name__)
 
 MAX_BODY = 64 * 2**20
 """Bytes of a request's body, decompressed; a file's are bounded by a setting."""
+_UNCOUNTED = (*PROBES, page.EVENTS)
+"""Probes would drown the callers; a page is open for hours."""
 _ENDPOINTS = {"/v1/completions": "completions", "/v1/chat/completions": "chat"}
 _DISCONNECTED = 499
 """nginx's status for a caller that went away; only in the log."""
@@ -62,11 +65,12 @@ ROUTES = (
     web.get("/v1/batches", list_batches),
     web.get("/v1/batches/{batch}", get_batch),
     web.post("/v1/batches/{batch}/cancel", cancel_batch),
+    *page.ROUTES,
 )
 
 
 def make_app(front: Front) -> web.Application:
-    app = web.Application(middlewares=[answer, identify], client_max_size=MAX_BODY)
+    app = web.Application(middlewares=[answer, page.open_to_all, identify], client_max_size=MAX_BODY)
     app[FRONT] = front
     app[MODELS] = Models()
     app.add_routes(ROUTES)
@@ -95,7 +99,7 @@ async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 def _count(http: web.Request, status: int, seconds: float) -> None:
     metrics.SERVING.dec()
-    if http.path in PROBES:  # they would drown the callers
+    if http.path in _UNCOUNTED:
         return
     endpoint = _ENDPOINTS.get(http.path, "other")
     metrics.SERVED.inc(endpoint, str(status) if status == _DISCONNECTED else f"{status // 100}xx")
@@ -110,6 +114,8 @@ async def _answer(http: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(http)
     except Refusal as refusal:
+        if http.path in _ENDPOINTS and CALLER in http:
+            http.app[FRONT].recent.refused(http[CALLER].name, refusal.status, refusal.code, http.path)
         return refusal.response()
     except web.HTTPException as error:
         return _refused(http, error).response()

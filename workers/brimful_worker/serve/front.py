@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 
 from brimful.config import Settings
 from brimful.errors import SettingError
 from brimful.state.embedded import state_dir
+from brimful.state.redis_url import required
 from brimful_worker.fleet_process import FleetProcess
 from brimful_worker.serve.batches.keeper import Keeper
 from brimful_worker.serve.batches.store import Batches
@@ -18,6 +20,8 @@ from brimful_worker.serve.callers.usage import Usage
 from brimful_worker.serve.completions.once import Once
 from brimful_worker.serve.files.store import Files
 from brimful_worker.serve.gate import Gate
+from brimful_worker.serve.page.feed import Feed
+from brimful_worker.serve.page.recent import Recent
 from brimful_worker.serve.rate_headers import RateHeaders
 
 
@@ -28,6 +32,7 @@ class Front:
     def __init__(self, settings: Settings, name: str, *, tokens_required: bool = False) -> None:
         """``tokens_required``: even if the fleet has none yet."""
         self.settings = settings
+        self.name = name
         self.gate = Gate()
         self.process = FleetProcess(settings, name, places=0, stopping=lambda: self.gate.draining)
         self.once = Once(settings)
@@ -38,6 +43,21 @@ class Front:
         self.batches = Batches(folder / "batches", settings.serve_keep_s)
         self.keeper = Keeper(settings, self.batches, self.files)
         self.rates = RateHeaders(lambda: self.process.key.admission.status())
+        self.recent = Recent()
+        self.feed = Feed(
+            required(settings.redis_url), settings.fleet, lambda: self.process.key.settings.key_tag, self._state
+        )
+
+    def _state(self) -> dict[str, Any]:
+        """What the page shows of this front door."""
+        turns = [(*turn.asked_by, turn.sent) for turn in self.gate.turns if turn.asked_by is not None]
+        reason = self.gate.reason
+        return {
+            "name": self.name,
+            "refusing": None if reason is None else reason().code,
+            "callers": self.recent.callers(turns),
+            "failures": self.recent.failures(),
+        }
 
 
 def data_folder(settings: Settings) -> Path:

@@ -18,13 +18,15 @@ _AWAY_S = 1.0
 class Turn:
     """One request from its arrival to the end of its sampling. Entering and leaving it raise Refusal."""
 
-    __slots__ = ("_clock", "_deadline_s", "_gate", "_refusal", "sent")
+    __slots__ = ("_clock", "_deadline_s", "_gate", "_refusal", "asked_by", "sent")
 
     def __init__(self, gate: Gate, deadline_s: float | None) -> None:
         """``deadline_s``: most seconds of waiting and sending."""
         self._gate = gate
         self._deadline_s = deadline_s
         self._refusal: Refusal | None = None
+        self.asked_by: tuple[str, str] | None = None
+        """Caller and workload of a request that is sampled."""
         self.sent = False
         """An attempt is on the wire."""
 

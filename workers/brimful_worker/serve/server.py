@@ -131,9 +131,11 @@ async def opened(settings: Settings, listener: socket.socket) -> AsyncIterator[t
         await web.SockSite(runner, listener, backlog=_BACKLOG).start()
         joined = asyncio.create_task(_join(front))
         callers = asyncio.create_task(front.callers.watch(front.once.pipeline))
+        feed = asyncio.create_task(front.feed.run(front.recent))
         try:
             yield front, joined
         finally:
+            await cancel_and_wait([feed])  # else open pages would hold up the end
             await runner.cleanup()
             await cancel_and_wait([joined, callers])
             with contextlib.suppress(*REDIS_ERRORS, TimeoutError):

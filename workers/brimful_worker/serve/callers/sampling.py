@@ -20,6 +20,7 @@ from brimful_worker.serve.refusals import Refusal, redis_away
 async def sample_for_caller(http: web.Request, asked: Asked, turn: Turn, exchange: Exchange) -> Outcome:
     """Raises Refusal if the caller is over a limit of its own."""
     front, caller = http.app[FRONT], http[CALLER]
+    turn.asked_by = (caller.name, asked.request.workload.value)
     await count_start(front.once.pipeline, front.settings.fleet, caller.record, http[REQUEST_ID])
     with front.usage.request(caller.record, asked.request.hold) as account:
 
@@ -30,6 +31,7 @@ async def sample_for_caller(http: web.Request, asked: Asked, turn: Turn, exchang
         flow = NO_FLOW if caller.record is None else Flow(f"caller {caller.name}", caller.record.weight)
         sampler = front.process.sampler
         account.outcome = await sampler.sample(asked.request, on_wire=on_wire, flow=flow, exchange=exchange)
+    front.recent.ended(caller.name, account.outcome)
     http[TOKENS_USED] = account.tokens
     return account.outcome
 

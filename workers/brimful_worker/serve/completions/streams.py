@@ -15,6 +15,7 @@ from aiohttp import web
 from brimful.outcome import Outcome
 from brimful.runtime import json_bytes
 from brimful.runtime.aio import cancel_and_wait
+from brimful_worker.serve.caller import CALLER
 from brimful_worker.serve.callers.sampling import sample_for_caller
 from brimful_worker.serve.completions.exchanges import Streamed
 from brimful_worker.serve.completions.failures import failed
@@ -118,6 +119,7 @@ async def answer_stream(http: web.Request, asked: Asked, kept: list[bytes]) -> w
         kept.clear()
         if response.stream is None:
             raise refusal
+        front.recent.refused(http[CALLER].name, refusal.status, refusal.code, http.path)
         log.info("the stream of %s ended with an error: %s", http[REQUEST_ID], refusal.code)
         await response.write(exchange.error_event or _error_event(refusal), exchange)
     assert response.stream is not None

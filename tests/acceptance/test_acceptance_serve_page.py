@@ -1,0 +1,149 @@
+"""The front door's page in a real Chromium: its figures are status's, it lives, and it fits, light and dark."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from brimful_worker.local.server.valkey import Valkey
+from support.browser import Tab, chromium, overlapping_labels, sideways, wait_for_text
+from support.commands import Running, brimful
+from support.doors import door_process
+from support.gateways import gateway_process
+from support.waiting import wait_until
+
+pytestmark = [pytest.mark.compat, pytest.mark.timeout(600)]
+
+PROMPT = "a canary prompt of nobody's"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as started:
+        yield started
+
+
+def open_page(tab: Tab, url: str) -> Any:
+    tab.page.goto(url.removesuffix("v1"))
+    return tab.page
+
+
+def ask(url: str, token: str = "any", **fields: Any) -> int:
+    """The status; 0 if there is no answer."""
+    body = json.dumps({"model": "llama-8b", "prompt": PROMPT, "max_tokens": 4, **fields}).encode()
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
+    try:
+        with urllib.request.urlopen(urllib.request.Request(f"{url}/completions", body, headers), timeout=120) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+    except OSError:
+        return 0
+
+
+def figure(page: Any, tile: str) -> str:
+    return str(page.inner_text(f"#{tile} p"))
+
+
+def status(valkey: Valkey) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(brimful("status", "--json", BRIMFUL_REDIS_URL=valkey.url).stdout)
+    return found
+
+
+def until_ready(url: str) -> None:
+    wait_until(lambda: ask(url, n=0) == 400, "the front door to be ready")
+
+
+def test_its_figures_are_those_of_status_and_live(browser: Any, valkey: Valkey) -> None:
+    with (
+        gateway_process("--latency", "300", "--per-token", "0") as gateway,
+        door_process(valkey.url, gateway.url, BRIMFUL_SLOTS="2", BRIMFUL_TIMEOUT_S="500") as (url, running),
+    ):
+        until_ready(url)
+        tabs = [Tab(browser, width=width, dark=dark) for width in (1400, 390) for dark in (False, True)]
+        pages = [open_page(tab, url) for tab in tabs]
+        for page in pages:
+            wait_for_text(page, "#slots p", r"^0 / 2$")
+        callers = [threading.Thread(target=ask, args=(url,)) for _ in range(5)]
+        for caller in callers:
+            caller.start()
+        for page in pages:  # without a reload
+            wait_for_text(page, "#slots p", r"^2 / 2$")
+            wait_for_text(page, "#queue p", r"^3$")
+            wait_for_text(page, "#workers tbody", r"serve-")
+        said = status(valkey)
+        for tab, page in zip(tabs, pages, strict=True):
+            assert figure(page, "slots") == f"{said['slots_used']} / {said['slots']}"
+            assert figure(page, "starts") == f"{said['starts_used']} / {said['starts']}"
+            assert figure(page, "queue") == str(sum(said["waiting"].values()))
+            assert said["tag"] in page.inner_text("#tag")
+            assert page.inner_text("#state") == "running"
+            assert page.locator("#charts svg .line").count() == 5
+            assert page.locator("#failures tbody tr").count() >= 1
+            assert "invalid" in page.inner_text("#failures tbody")
+            assert PROMPT not in page.content()
+            assert sideways(page, "html") <= 0
+            assert not overlapping_labels(page)
+            assert not tab.faults
+            assert {address.split("/")[2] for address in tab.asked} == {url.split("/")[2]}
+        pages[0].hover("#charts svg")
+        wait_for_text(pages[0], ".tip", r"^\d\d:\d\d:\d\d ")
+        running.process.kill()
+        wait_for_text(pages[0], "#state", "trying again")
+        for tab in tabs:
+            tab.close()
+        for caller in callers:
+            caller.join()
+
+
+def test_a_token_opens_it_until_it_is_revoked(browser: Any, valkey: Valkey) -> None:
+    with gateway_process() as gateway, door_process(valkey.url, gateway.url) as (url, _):
+        until_ready(url)
+        token = brimful("serve", "token", "add", "ada", BRIMFUL_REDIS_URL=valkey.url).stdout.split()[-1]
+        wait_until(lambda: ask(url, n=0) == 401, "the token to be in force")
+        tab = Tab(browser)
+        page = open_page(tab, url)
+        page.wait_for_selector("#sign-in", state="visible")
+        assert not page.is_visible("main")
+        page.fill("#token", "wrong")
+        page.keyboard.press("Enter")
+        wait_for_text(page, "#refused", "unknown")
+        page.fill("#token", token)
+        page.keyboard.press("Enter")
+        page.wait_for_selector("main", state="visible")
+        assert ask(url, token) == 200
+        wait_for_text(page, "#waiting tbody", "ada")
+        page.reload()
+        page.wait_for_selector("main", state="visible")
+        assert not [address for address in tab.asked if token in address]
+        assert not page.context.cookies()
+        brimful("serve", "token", "revoke", "ada", BRIMFUL_REDIS_URL=valkey.url)
+        page.wait_for_selector("#sign-in", state="visible")
+        assert not page.is_visible("main")
+        assert not [fault for fault in tab.faults if not re.search(r"401", fault)]
+        tab.close()
+
+
+def test_a_run_is_on_it_while_it_goes_on(browser: Any, valkey: Valkey, tmp_path: Any) -> None:
+    prompts = tmp_path / "in.jsonl"
+    prompts.write_text("".join(f'{{"prompt": "{PROMPT} {number}"}}\n' for number in range(8)))
+    env = {"BRIMFUL_REDIS_URL": valkey.url, "ACS_API_KEY": "sk-canary-91be77d0c4"}
+    with gateway_process("--latency", "300") as gateway:
+        env["ACS_API_BASE"] = gateway.url
+        with door_process(valkey.url, gateway.url) as (url, _), Running("worker", **env):
+            until_ready(url)
+            arguments = ("run", prompts, "-o", tmp_path / "out.jsonl", "--model", "llama-8b", "--max-tokens", "4")
+            with Running(*arguments, **env):
+                tab = Tab(browser)
+                page = open_page(tab, url)
+                page.wait_for_selector("#runs tbody tr")
+                assert page.locator("#runs tbody tr").count() == 1
+                assert PROMPT not in page.content()
+                tab.close()

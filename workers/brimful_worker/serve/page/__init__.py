@@ -1,0 +1,1 @@
+"""The page at ``/``: what the fleet does now and did in the last minutes, live. It never holds prompts."""
