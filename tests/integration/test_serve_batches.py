@@ -101,6 +101,9 @@ async def test_two_hundred_lines_give_two_hundred_results(monkeypatch: pytest.Mo
         file = await api.files.retrieve(found.output_file_id)
         assert (file.purpose, file.filename) == ("batch_output", f"{found.id}_output.jsonl")
         assert sorted(path.name for path in here.front.batches.of_batch(found.id).iterdir()) == ["batch.json", "lock"]
+        assert found.usage is not None
+        assert found.usage.output_tokens == 4 * 201
+        assert found.usage.total_tokens == found.usage.input_tokens + 4 * 201
         with pytest.raises(openai.ConflictError):
             await api.batches.cancel(found.id)
     ledger = workers.gateway.ledger()
@@ -225,6 +228,35 @@ async def test_batches_are_their_caller_s_are_listed_and_created_once(
             assert len(here.front.batches.ids()) == 4
             with pytest.raises(openai.UnprocessableEntityError):
                 await once(ann, "1h")
+
+
+async def test_a_batch_counts_for_its_caller_s_budget(monkeypatch: pytest.MonkeyPatch, workers: Fleet) -> None:
+    redis_url = workers.local.redis_url
+    with sync_redis_client(redis_url) as client:
+        token = add_caller(client, "", "ann", budget_tokens=20, weight=1000)
+    async with (
+        door(monkeypatch, redis_url, workers.gateway.url, key=KEY, clean=False) as here,
+        AsyncOpenAI(base_url=here.url, api_key=token, max_retries=0) as api,
+    ):
+        found = await end_of(api, await create(api, lines(*map(line, range(10)))))
+        assert found.usage is not None
+
+        async def usage() -> Any:
+            root, header = here.url.removesuffix("/v1"), {"Authorization": f"Bearer {token}"}
+            async with here.http.get(f"{root}/usage", headers=header) as answer:
+                return await answer.json()
+
+        total = found.usage.total_tokens
+
+        async def counted() -> bool:
+            shown = await usage()
+            return bool((shown["requests"], shown["tokens"]) == (10, total))
+
+        await wait_until_async(counted, "the batch to be counted")
+        assert total > 20
+        with pytest.raises(openai.RateLimitError) as raised:
+            await create(api, lines(line(0)))
+        assert raised.value.code == "insufficient_quota"
 
 
 async def test_without_workers_it_waits_and_can_be_cancelled(monkeypatch: pytest.MonkeyPatch, valkey: Valkey) -> None:

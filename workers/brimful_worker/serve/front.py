@@ -41,7 +41,7 @@ class Front:
         folder = data_folder(settings)
         self.files = Files(folder / "files")
         self.batches = Batches(folder / "batches", settings.serve_keep_s)
-        self.keeper = Keeper(settings, self.batches, self.files)
+        self.keeper = Keeper(settings, self.batches, self.files, self.usage)
         self.rates = RateHeaders(lambda: self.process.key.admission.status())
         self.recent = Recent()
         self.feed = Feed(

@@ -16,6 +16,7 @@ from brimful_worker.serve.batches.record import Batch, Ending, Fault
 from brimful_worker.serve.batches.results import publish
 from brimful_worker.serve.batches.run_files import Progress, RunFiles
 from brimful_worker.serve.batches.store import UPLOAD, Batches
+from brimful_worker.serve.callers.usage import Usage
 from brimful_worker.serve.files.store import Files
 
 log = logging.getLogger(__name__)
@@ -39,16 +40,19 @@ class Drive:
         *,
         places: asyncio.Semaphore,
         checking: asyncio.Lock,
+        usage: Usage,
         lock: int,
         owner: int,
     ) -> None:
-        """``places``: for runs. ``checking``: held while a file is checked. ``lock``, ``owner``: for RunProcess."""
+        """``places``: for runs. ``checking``: held while a file is checked. ``usage``: of callers.
+        ``lock``, ``owner``: for RunProcess."""
         self._batch = batch
         self._batches = batches
         self._files = files
         self._settings = settings
         self._places = places
         self._checking = checking
+        self._usage = usage
         self._descriptors = {"lock": lock, "owner": owner}
         self._folder = batches.of_batch(batch.id)
         self._run = RunFiles(self._folder)
@@ -69,6 +73,8 @@ class Drive:
             await asyncio.to_thread(self._batches.store, batch)
         if batch.status == "finalizing":
             await asyncio.to_thread(self._finish)
+            if batch.caller:
+                self._usage.add(batch.caller, batch.completed, batch.tokens)
         figures = f"{batch.completed} of {batch.total} completed, {batch.failed} failed"
         log.info("%s: %s, %s", batch.id, batch.status, figures)
 
@@ -111,7 +117,7 @@ class Drive:
     async def _try(self, *, nothing_new: bool = False) -> tuple[int, str]:
         """The exit code of one run, and the last line that it wrote."""
         progress, asked = Progress(self._run), nothing_new
-        run = RunProcess(self._run, self._settings, **self._descriptors, nothing_new=nothing_new)
+        run = RunProcess(self._run, self._settings, self._batch.weight, **self._descriptors, nothing_new=nothing_new)
         try:
             while run.returncode is None:
                 await asyncio.sleep(_LOOK_S)

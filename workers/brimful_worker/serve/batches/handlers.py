@@ -34,6 +34,9 @@ async def create_batch(http: web.Request) -> web.Response:
     front, caller = http.app[FRONT], http[CALLER].name
     document, _ = await read_object(http)
     batch = _read(document, caller, front.settings.serve_keep_s)
+    if (record := http[CALLER].record) is not None:
+        front.usage.check(record, 1)
+        batch.weight = record.weight
     if ENDPOINTS[batch.endpoint] not in front.settings.profile.modes:
         name = front.settings.profile.name
         raise Refusal(400, f"endpoint: the provider {name} has no such endpoint", "invalid_endpoint", param="endpoint")

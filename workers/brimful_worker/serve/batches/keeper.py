@@ -14,6 +14,7 @@ from brimful.runtime.aio import cancel_and_wait
 from brimful_worker.serve.batches.drive import Drive
 from brimful_worker.serve.batches.record import Batch
 from brimful_worker.serve.batches.store import Batches
+from brimful_worker.serve.callers.usage import Usage
 from brimful_worker.serve.files.store import Files
 
 log = logging.getLogger(__name__)
@@ -26,10 +27,11 @@ _AGAIN_S = 10.0
 class Keeper:
     """One process's. Use it on one event loop."""
 
-    def __init__(self, settings: Settings, batches: Batches, files: Files) -> None:
+    def __init__(self, settings: Settings, batches: Batches, files: Files, usage: Usage) -> None:
         self._settings = settings
         self._batches = batches
         self._files = files
+        self._usage = usage
         self._drives: dict[str, asyncio.Task[None]] = {}
         self._over: set[str] = set()
         self._not_before: dict[str, float] = {}
@@ -90,6 +92,7 @@ class Keeper:
                 self._settings,
                 places=self._places,
                 checking=self._checking,
+                usage=self._usage,
                 lock=lock,
                 owner=owner,
             ).run()

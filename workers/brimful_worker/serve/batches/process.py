@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from brimful.config import Settings
+from brimful.names import MOST_WEIGHT
 from brimful_worker.local.processes.child_process import Child
 from brimful_worker.local.processes.environment import keyless_environment
 from brimful_worker.serve.batches.run_files import RunFiles
@@ -15,7 +16,7 @@ class RunProcess:
     """Its output, input and log are the batch's. A run that was killed is gone on with by the next one."""
 
     def __init__(
-        self, files: RunFiles, settings: Settings, *, lock: int, owner: int, nothing_new: bool = False
+        self, files: RunFiles, settings: Settings, weight: float, *, lock: int, owner: int, nothing_new: bool = False
     ) -> None:
         """Starts it. ``lock``: a descriptor that it keeps while it lives. ``owner``: see :mod:`.child_process`.
 
@@ -24,6 +25,7 @@ class RunProcess:
         options = ["--format", "openai-batch", "--input-format", "jsonl", "--workload", "batch", "--keep", "none"]
         options += ["--keep-going", "--no-progress", *(("--budget-tokens", "1") if nothing_new else ())]
         environment = keyless_environment(settings) | {"BRIMFUL_PROVIDER": settings.profile.name}
+        environment["BRIMFUL_WEIGHT"] = str(min(MOST_WEIGHT, max(1 / MOST_WEIGHT, weight)))
         self._child = Child(
             "batch",
             "run",

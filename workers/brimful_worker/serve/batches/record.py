@@ -37,6 +37,8 @@ class Batch(BaseModel):
     metadata: dict[str, str] | None = None
     request_digest: str = ""
     """Of the request that created it under an ``Idempotency-Key``."""
+    weight: float = 1.0
+    """The caller's, for the share of its run beside others."""
     output_keep_s: float
     """Seconds for which its output files are kept."""
 
@@ -56,8 +58,15 @@ class Batch(BaseModel):
     total: int = 0
     completed: int = 0
     failed: int = 0
+    input_tokens: int = 0
+    """Of the requests in the output file."""
+    output_tokens: int = 0
     output_file_id: str | None = None
     error_file_id: str | None = None
+
+    @property
+    def tokens(self) -> int:
+        return self.input_tokens + self.output_tokens
 
     @property
     def over(self) -> bool:
@@ -88,5 +97,15 @@ class Batch(BaseModel):
             "expires_at": self.expires_at,
             **{f"{name}_at": getattr(self, f"{name}_at") for name in times},
             "request_counts": {"total": self.total, "completed": self.completed, "failed": self.failed},
+            "usage": self._usage() if self.over and self.output_file_id else None,
             "metadata": self.metadata,
+        }
+
+    def _usage(self) -> dict[str, Any]:
+        return {
+            "input_tokens": self.input_tokens,
+            "input_tokens_details": {"cached_tokens": 0},
+            "output_tokens": self.output_tokens,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": self.tokens,
         }

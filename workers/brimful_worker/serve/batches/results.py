@@ -23,7 +23,13 @@ _EXPIRED = {
 
 def publish(batch: Batch, run: RunFiles, files: Files) -> None:
     """Put the files and their counts into the record, which is not stored. Repeatable. Raises OSError, FleetError."""
-    done = {line["custom_id"] for line in _lines(run.output)}
+    done = set()
+    batch.input_tokens = batch.output_tokens = 0
+    for line in _lines(run.output):
+        done.add(line["custom_id"])
+        usage = line["response"]["body"]["usage"]
+        batch.input_tokens += usage.get("prompt_tokens") or 0
+        batch.output_tokens += usage.get("completion_tokens") or 0
     batch.completed = len(done)
     if done:
         data = files.unfinished()

@@ -53,7 +53,7 @@ class Usage:
         if caller is None:
             yield account
             return
-        self._check(caller, hold)
+        self.check(caller, hold)
         self._held[caller.name] += hold
         try:
             yield account
@@ -98,7 +98,14 @@ class Usage:
             kind: int(value or 0) + self._unwritten[caller, kind] for kind, value in zip(KINDS, values, strict=True)
         }
 
-    def _check(self, caller: CallerRecord, hold: int) -> None:
+    def add(self, caller: str, requests: int, tokens: int) -> None:
+        """Count what a batch has used."""
+        self._unwritten[caller, REQUESTS] += requests
+        self._unwritten[caller, TOKENS] += tokens
+        self._measure(caller, tokens, 0, requests=requests)
+
+    def check(self, caller: CallerRecord, hold: int) -> None:
+        """Raises Refusal (429) if the caller's budget has fewer than ``hold`` tokens."""
         budget = caller.budget_tokens
         if not budget:
             return
