@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,9 @@ import pytest
 from brimful.outcome import Cause, Failure, Outcome
 from brimful.state.provider_health import ProviderHealth
 from brimful.state.status import Status, WorkerStatus
+from brimful_worker.serve.batches.record import Batch
+from brimful_worker.serve.batches.store import Batches, new_id
+from brimful_worker.serve.page.batches import ShownBatches
 from brimful_worker.serve.page.figures import of_status
 from brimful_worker.serve.page.handlers import _HEADERS, _HERE, FILES, _named_as_local
 from brimful_worker.serve.page.recent import Recent
@@ -64,6 +68,34 @@ def test_of_a_status_neither_the_provider_s_words_nor_processes_are_shown() -> N
     assert found["provider"] == {"state": "failing", "since": 1.0, "status": 500}
     assert found["workers"][0]["name"] == "w@host"
     assert not [word for word in (WORDS, "p-secret", "10.0.0.7", "4711") if word in str(found)]
+
+
+def test_batches_under_way_come_first_and_old_ones_are_read_once(tmp_path: Path) -> None:
+    store = Batches(tmp_path / "batches", 1000.0)
+    upload = tmp_path / "upload"
+    upload.write_text("a line")
+
+    def add(created: float, **more: Any) -> Batch:
+        batch = Batch(
+            id=new_id(), caller="ada", endpoint="/v1/completions", input_file_id="f", completion_window="24h",
+            created=created, expires_at=10**10, output_keep_s=1.0, total=4, metadata={"note": WORDS}, **more,
+        )  # fmt: skip
+        return store.create(batch, upload)
+
+    shown = ShownBatches(store)
+    ended = [add(1000 + number, status="completed", completed=3, failed=1) for number in range(8)]
+    going = add(1.0, status="in_progress", completed=2)
+    found = shown.read()
+    assert [each["id"] for each in found] == [going.id, *(batch.id for batch in reversed(ended[3:]))]
+    assert found[0] == {
+        "id": going.id, "caller": "ada", "status": "in_progress", "created": 1.0, "requests": 4, "completed": 2,
+        "failed": 0,
+    }  # fmt: skip
+    assert WORDS not in str(found)
+    for batch in ended:
+        (store.of_batch(batch.id) / "batch.json").write_text("no longer read")
+    store.cancel(going.id)
+    assert [each["status"] for each in shown.read()] == ["cancelling", *["completed"] * 5]
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1:8000", "127.9.9.9", "[::1]:8000", "LOCALHOST:1"])

@@ -20,6 +20,7 @@ from brimful_worker.serve.callers.usage import Usage
 from brimful_worker.serve.completions.once import Once
 from brimful_worker.serve.files.store import Files
 from brimful_worker.serve.gate import Gate
+from brimful_worker.serve.page.batches import ShownBatches
 from brimful_worker.serve.page.feed import Feed
 from brimful_worker.serve.page.recent import Recent
 from brimful_worker.serve.rate_headers import RateHeaders
@@ -45,7 +46,11 @@ class Front:
         self.rates = RateHeaders(lambda: self.process.key.admission.status())
         self.recent = Recent()
         self.feed = Feed(
-            required(settings.redis_url), settings.fleet, lambda: self.process.key.settings.key_tag, self._state
+            required(settings.redis_url),
+            settings.fleet,
+            lambda: self.process.key.settings.key_tag,
+            self._state,
+            ShownBatches(self.batches),
         )
 
     def _state(self) -> dict[str, Any]:

@@ -12,8 +12,10 @@ from typing import Any
 
 import redis
 
+from brimful.errors import FleetError
 from brimful.runtime import json_bytes
 from brimful.state.redis_url import sync_redis_client
+from brimful_worker.serve.page.batches import ShownBatches
 from brimful_worker.serve.page.figures import read_figures
 from brimful_worker.serve.page.recent import Recent
 
@@ -32,12 +34,20 @@ door's answers, tokens, 429s and failures since it started; whether the fleet pa
 class Feed:
     """One process's."""
 
-    def __init__(self, redis_url: str, fleet: str, tag: Callable[[], str], door: Callable[[], dict[str, Any]]) -> None:
+    def __init__(
+        self,
+        redis_url: str,
+        fleet: str,
+        tag: Callable[[], str],
+        door: Callable[[], dict[str, Any]],
+        batches: ShownBatches,
+    ) -> None:
         """``tag``: of the API key in use. ``door``: what the page shows of this front door itself."""
         self._client = sync_redis_client(redis_url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S)
         self._fleet = fleet
         self._tag = tag
         self._door = door
+        self._batches = batches
         self._history: deque[list[float]] = deque()
         self._event = b""
         self._news = asyncio.Event()
@@ -88,9 +98,20 @@ class Feed:
             self._history.append(point)
         while self._history and self._history[0][0] < now - KEPT_S:
             self._history.popleft()
-        self._event = _event("now", {"at": now, "fleet": found, "door": self._door(), "point": point})
+        door = {**self._door(), "batches": await self._read_batches()}
+        self._event = _event("now", {"at": now, "fleet": found, "door": door, "point": point})
         self._news.set()
         self._news = asyncio.Event()
+
+    async def _read_batches(self) -> list[dict[str, Any]] | None:
+        """None if they cannot be read, or nobody looks."""
+        if not self.viewers:
+            return None
+        try:
+            return await asyncio.to_thread(self._batches.read)
+        except (OSError, FleetError) as error:
+            log.debug("no batches for the page: %s", type(error).__name__)
+            return None
 
 
 def _point(now: float, fleet: dict[str, Any], recent: Recent) -> list[float]:

@@ -12,6 +12,7 @@ let names = [];
 let points = [];
 let kept = 900;
 let last = null;
+let batches = [];
 
 const named = (values) => Object.fromEntries(names.map((name, index) => [name, values[index]]));
 const grown = (to, from, name) => Math.max(0, to[name] - from[name]); // it begins at 0 after a restart
@@ -116,12 +117,21 @@ function tables(fleet, door, now) {
     ["Heard", (row) => (row.heard_s > 5 ? make("span", { class: "warn" }, ago(row.heard_s)) : "now"), "number"],
   ], fleet.workers, "No process serves this key now.");
   const queued = Object.values(fleet.queues).reduce((sum, each) => sum + each, 0);
-  table(find("runs"), "Runs and batches", `${counted(queued, "task")} queued, ${whole(fleet.unacked)} at workers`, [
+  table(find("runs"), "Runs under way", `${counted(queued, "task")} queued, ${whole(fleet.unacked)} at workers`, [
     ["Run", (row) => row.run],
-    ["Weight", (row) => brief(row.weight), "number"],
+    ["Weight", (row) => brief(row.weight), "number minor"],
     ["Shards left", (row) => whole(row.shards), "number"],
-    ["Done since seen", (row) => progress(row)],
+    ["Since seen", (row) => progress(row)],
   ], fleet.runs, "None is under way.");
+  batches = door.batches ?? batches;
+  table(find("batches"), "Batches", `of ${door.name}`, [
+    ["Batch", (row) => make("span", { title: row.id }, row.id.slice(0, 14))],
+    ["Caller", (row) => row.caller || "without a token", "minor"],
+    ["Status", (row) => row.status.replaceAll("_", " ")],
+    ["Failed", (row) => (row.failed ? make("span", { class: "bad" }, whole(row.failed)) : "0"), "number"],
+    ["Done", (row) => `${whole(row.completed + row.failed)} / ${whole(row.requests)}`, "number"],
+    ["", (row) => make("meter", { min: 0, max: row.requests || 1, value: row.completed + row.failed, "aria-label": "done" })],
+  ], batches, "None yet.");
   table(find("failures"), "Last failures", `of ${door.name}`, [
     ["When", (row) => make("time", { title: ago(now - row.at) }, clock(row.at))],
     ["Cause", (row) => make("span", { class: "bad" }, row.code.replaceAll("_", " "))],
@@ -199,6 +209,7 @@ find("leave").addEventListener("click", () => {
   token.set("");
   last = null;
   points = [];
+  batches = [];
   document.querySelector("main").hidden = true;
   again();
 });
