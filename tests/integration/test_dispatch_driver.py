@@ -17,6 +17,7 @@ from brimful.errors import FleetError
 from brimful.names import Workload
 from brimful.outcome import Cause, Failure
 from brimful.packing.request_size import line_profile
+from brimful.packing.slot_model import Limits
 from brimful.packing.units import Delivered, Failed, Unit
 from brimful.profile import get_profile
 from brimful.request import Request
@@ -77,6 +78,7 @@ async def test_every_rollout_is_delivered_once_and_no_keys_are_left(valkey: Valk
     assert rollouts(items) == expected
     status = driver.snapshot()
     assert (status.queued, status.rollouts, status.failures) == (0, expected.total(), 0)
+    assert status.limits == Limits(FREE.slots, None, FREE.window_s)  # no worker has brought others
     assert status.requests == len(sampler.asked)
     assert (len(sampler.asked) == 120) == (pack == "off")
     async with redis_client(valkey.url) as client:

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
+from brimful.packing.slot_model import Limits
 from brimful.run.checks.options import CheckOptions, load_checks
 from brimful.run.display.summary import Summary
 from brimful.run.input.columns import Keep
@@ -18,8 +19,9 @@ from brimful.run.input.sweep.grid import make_sweep
 from brimful.run.input.templates.template import load_templates
 from brimful.run.report.reading import read_run
 from brimful.run.validate import validate
+from support.fake_driver import FakeDriver
 from support.live_driver import LiveDriver
-from support.runs import PROFILE, options, records, run
+from support.runs import PROFILE, options, prompts, records, run
 
 HOOK = """
 from brimful.hooks import Again
@@ -101,3 +103,15 @@ def test_the_counts_of_a_run_equal_each_other(tmp_path: Path, die_after: int) ->
     table = pyarrow.parquet.read_table(out).to_pylist()
     assert {(row["kind"], row["hook.seen"]) for row in table} == {("plain", 1), ("second", 2), ("hard", 4)}
     assert not {"key", "q"} & set(table[0])
+
+
+def test_a_run_is_measured_by_the_limits_in_force(tmp_path: Path) -> None:
+    out, driver = tmp_path / "out.jsonl", FakeDriver()
+    driver.status.limits = Limits(slots=8, starts=60, window_s=10.0)
+    summary = run(options(prompts(tmp_path), out=out), driver)
+    assert summary is not None
+    assert summary.allowed == {"starts": 60, "starts_per_window": 60, "window_s": 10.0, "slots": 8}
+    assert "of 8 slots, 10 of 60 starts possible" in dict(summary.rows())["achieved"]
+    figures = read_run(out).figures
+    assert figures.sidecar is not None
+    assert figures.sidecar.limits == {"slots": 8, "starts": 60, "window_s": 10.0}

@@ -190,6 +190,7 @@ class Driver:
             planned=self._batcher.held,
             pack=max(1, self._batcher.pack),
             retries=dict(status.retries),
+            limits=self._in_flight.slot_model.limits,
         )
 
     async def aclose(self) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 from brimful.errors import SettingError
 from brimful.names import MOST_WEIGHT
 from brimful.outcome import Failure, Outcome, Rollout
+from brimful.packing.slot_model import Limits
 from brimful.packing.usage import share_usage
 from brimful.request import Request
 
@@ -188,6 +189,8 @@ class DriveStatus:
     """:attr:`Outcome.unmetered_tokens`, summed over all requests that ended."""
     pack: int = 1
     """Prompts in the latest request."""
+    limits: Limits | None = None
+    """The key's limits, as the driver saw them last; None where it has not looked."""
     redelivered: int = 0
     """Shards enqueued again because no queue or worker had them."""
     stopping: str | None = None

@@ -245,6 +245,12 @@ class RunFiles:
     def end(self, summary: Summary, *, failed: bool) -> None:
         """Write the summary to the sidecar. Raises FleetError, unless the try has ``failed``: of the same full disk."""
         figures = {name: value for name, value in summary.as_json().items() if name not in ("next", "output")}
+        allowed = summary.allowed
+        self.sidecar.limits = {
+            "slots": allowed["slots"],
+            "starts": allowed["starts_per_window"],
+            "window_s": allowed["window_s"],
+        }
         ended = {"ended": round(time.time(), 3), "summary": figures, "unmetered_tokens": summary.unmetered_tokens}
         self.sidecar.tries[-1] |= ended
         try:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from brimful.errors import BrimfulError
+from brimful.packing.slot_model import Limits
 from brimful.packing.units import DriveStatus
 from brimful.profile import Tokens
 from brimful.run.display.combinations import compare
@@ -99,6 +100,7 @@ class Totals:
         """``ended`` is :attr:`Summary.ended`; an interrupt that came after the last request counts as ``done``."""
         prepared, counts, collected = self._prepared, self._prepared.counts, self._collector
         paths, profile, errors = prepared.paths, prepared.profile, prepared.errors
+        limits = drive.limits or Limits(profile.slots, profile.starts, profile.window_s)
         seconds = max(1e-9, self._clock() - self._began)
         left = self.left
         input_read = prepared.survey is not None or self._feed.at_end
@@ -143,10 +145,10 @@ class Totals:
                 "rollouts_per_minute": round((counts.rollouts - self.resumed) / seconds * 60, 1),
             },
             allowed={
-                "starts": profile.starts and profile.starts * (1 + int(seconds / profile.window_s)),
-                "starts_per_window": profile.starts,
-                "window_s": profile.window_s,
-                "slots": profile.slots,
+                "starts": limits.starts and limits.starts * (1 + int(seconds / limits.window_s)),
+                "starts_per_window": limits.starts,
+                "window_s": limits.window_s,
+                "slots": limits.slots,
             },
             sweep=self._sweep(),
             output=str(paths.output) if paths else "-",
