@@ -172,6 +172,22 @@ async def test_a_file_with_bad_lines_fails_as_a_whole(monkeypatch: pytest.Monkey
             assert [each.code for each in found.errors.data or []] == [code]
 
 
+async def test_texts_that_utf_8_cannot_hold(monkeypatch: pytest.MonkeyPatch, valkey: Valkey) -> None:
+    async with door(monkeypatch, valkey.url, NOWHERE) as here, here.openai() as api:
+        made = await create(api, lines(line(0, model="\ud800"))[:-1])
+        document = {"input_file_id": made.input_file_id, "endpoint": made.endpoint, "completion_window": "24h"}
+        status, _, other = await here.post("batches", {**document, "metadata": {"a": "\udfff"}})
+        assert (status, other["metadata"]) == (200, {"a": "\udfff"})
+
+        async def checked() -> bool:
+            return (await api.batches.retrieve(made.id)).status == "in_progress"
+
+        await wait_until_async(checked, "the check", 60)
+        for id in (made.id, other["id"]):
+            await api.batches.cancel(id)
+            assert (await end_of(api, await api.batches.retrieve(id))).status == "cancelled"
+
+
 @pytest.mark.parametrize(
     ("param", "change"),
     [

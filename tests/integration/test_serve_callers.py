@@ -98,6 +98,29 @@ async def test_the_provider_s_key_is_no_token(monkeypatch: pytest.MonkeyPatch, v
         assert not gateway.request_log.statuses
 
 
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET /usage HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer canary\x01\r\n\r\n",
+        b"GET /usage HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer canary" + b"y" * 10_000 + b"\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\ncanary\r\n",
+    ],
+    ids=["sign", "long", "chunk"],
+)
+async def test_damaged_requests_leave_no_text_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, valkey: Valkey, caplog: pytest.LogCaptureFixture, sent: bytes
+) -> None:
+    async with door(monkeypatch, valkey.url, "http://127.0.0.1:1/v1") as here:
+        address = here.url.split("/")[2].split(":")
+        reader, writer = await asyncio.open_connection(address[0], int(address[1]))
+        writer.write(sent)
+        assert b" 400 " in await reader.readline()
+        writer.close()
+        await writer.wait_closed()
+    assert "Error handling request from 127.0.0.1" in caplog.text
+    assert "canary" not in caplog.text
+
+
 async def test_known_tokens_are_valid_for_a_while_without_redis(
     monkeypatch: pytest.MonkeyPatch, valkey: Valkey
 ) -> None:

@@ -119,6 +119,36 @@ async def test_what_is_no_form_and_no_id(monkeypatch: pytest.MonkeyPatch, valkey
                 assert "error" in await answer.json()
 
 
+PART = b"--x\r\nContent-Disposition: form-data; name="
+WHOLE = b"\r\nbatch\r\n--x--\r\n"
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "rest"),
+    [
+        (200, b'; filename="\xe9.jsonl"', WHOLE),
+        (400, b"\r\nno header", WHOLE),
+        (400, b"\r\nA: " + b"b" * 100_000, WHOLE),
+        (400, b"".join(b"\r\nA%d: b" % i for i in range(400)), WHOLE),
+        (400, b"", b"Conte"),
+        (400, b"", b"\r\nbatch\r\n" + PART + b"_charset_\r\n\r\n" + b"u" * 50 + b"\r\n--x--\r\n"),
+    ],
+    ids=["latin name", "no header", "long header", "many headers", "cut off", "charset"],
+)
+async def test_parts_that_are_damaged(
+    monkeypatch: pytest.MonkeyPatch, valkey: Valkey, tmp_path: Path, status: int, headers: bytes, rest: bytes
+) -> None:
+    form = PART + b"file" + headers + b"\r\n\r\nx\r\n" + PART + b"purpose\r\n" + rest
+    async with door(monkeypatch, valkey.url, NOWHERE, serve_data=tmp_path / "data") as here:
+        kind = {"Content-Type": "multipart/form-data; boundary=x"}
+        async with here.http.post(f"{here.url}/files", data=form, headers=kind) as answer:
+            assert (answer.status, (await answer.json()).get("filename")) == (
+                status,
+                "?.jsonl" if status == 200 else None,
+            )
+        assert len(list((tmp_path / "data" / "files").iterdir())) == (2 if status == 200 else 0)
+
+
 def test_the_sweep_deletes_what_has_expired_and_what_dead_processes_left(tmp_path: Path) -> None:
     files, now = Files(tmp_path / "files"), time.time()
     kept, gone = new_id(), new_id()

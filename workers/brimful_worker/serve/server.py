@@ -123,6 +123,7 @@ async def opened(settings: Settings, listener: socket.socket) -> AsyncIterator[t
         make_app(front),
         handler_cancellation=True,  # a caller that disconnects ends its request
         access_log=None,
+        logger=_http_log(),
         keepalive_timeout=_KEEPALIVE_S,
         shutdown_timeout=_CUT_S,
     )
@@ -141,6 +142,19 @@ async def opened(settings: Settings, listener: socket.socket) -> AsyncIterator[t
             with contextlib.suppress(*REDIS_ERRORS, TimeoutError):
                 await asyncio.wait_for(front.callers.write_usage(front.once.pipeline), _CUT_S)
             await front.process.aclose()
+
+
+def _http_log() -> logging.Logger:
+    """For aiohttp's own errors, whose text holds what a caller sent, also its token: their types are enough."""
+
+    def without_text(record: logging.LogRecord) -> bool:
+        if record.exc_info and record.exc_info[0] is not None:
+            record.msg, record.exc_info = f"{record.msg}: {record.exc_info[0].__name__}", None
+        return True
+
+    found = logging.getLogger(f"{__name__}.http")
+    found.filters = [without_text]
+    return found
 
 
 async def _join(front: Front) -> None:

@@ -10,11 +10,10 @@ import shutil
 import uuid
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from brimful.runtime.atomic import atomic_write, sync_directory
+from brimful.runtime.atomic import sync_directory
 from brimful_worker.local.server.keeper import try_lock
 from brimful_worker.serve.batches.record import Batch
+from brimful_worker.serve.records import read_record, write_record
 
 _ID = re.compile(r"batch_[0-9a-f]{32}")
 _RECORD, _LOCK, _CANCEL = "batch.json", "lock", "cancel"
@@ -46,8 +45,7 @@ class Batches:
         new.mkdir(mode=0o700)
         try:
             os.link(upload, new / UPLOAD)
-            with atomic_write(new / _RECORD) as file:
-                file.write(batch.model_dump_json().encode())
+            write_record(new / _RECORD, batch)
             os.rename(new, self.of_batch(batch.id))
             sync_directory(self.folder)
         except OSError:
@@ -73,18 +71,14 @@ class Batches:
 
     def load(self, id: str) -> Batch | None:
         """With the time at which it was cancelled, which any front door may have noted."""
-        try:
-            batch = Batch.model_validate_json((self.of_batch(id) / _RECORD).read_bytes())
-        except (FileNotFoundError, ValidationError):
-            return None
-        if batch.cancelling_at is None and not batch.over:
+        batch = read_record(self.of_batch(id) / _RECORD, Batch)
+        if batch is not None and batch.cancelling_at is None and not batch.over:
             batch.cancelling_at = self.cancelling_at(id)
         return batch
 
     def store(self, batch: Batch) -> None:
         """For whoever holds its lock."""
-        with atomic_write(self.of_batch(batch.id) / _RECORD) as file:
-            file.write(batch.model_dump_json().encode())
+        write_record(self.of_batch(batch.id) / _RECORD, batch)
 
     def cancel(self, id: str) -> None:
         """Idempotent. Whoever drives the batch notices."""

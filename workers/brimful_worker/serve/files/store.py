@@ -13,9 +13,10 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
-from brimful.runtime.atomic import atomic_write, sync_directory
+from brimful.runtime.atomic import sync_directory
+from brimful_worker.serve.records import read_record, write_record
 
 _ID = re.compile(r"file-[0-9a-f]{32}")
 _UNFINISHED_S = 24 * 3600.0
@@ -74,8 +75,7 @@ class Files:
         """Take ``data`` over, which is a file of the same disk. A file that is there already stays."""
         os.replace(data, self.data(stored.id))
         sync_directory(self.folder)
-        with atomic_write(self._record(stored.id)) as file:
-            file.write(stored.model_dump_json().encode())
+        write_record(self._record(stored.id), stored)
 
     def get(self, id: str, caller: str) -> StoredFile | None:
         """None: there is no such file, or it is another caller's, or it has expired."""
@@ -112,7 +112,4 @@ class Files:
         return self.folder / f"{id}.json"
 
     def _load(self, id: str) -> StoredFile | None:
-        try:
-            return StoredFile.model_validate_json(self._record(id).read_bytes())
-        except (FileNotFoundError, ValidationError):
-            return None
+        return read_record(self._record(id), StoredFile)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import IO
 
 from aiohttp import BodyPartReader, web
+from aiohttp.http import HttpProcessingError
 
 from brimful_worker.serve.caller import CALLER
 from brimful_worker.serve.files.store import Files, StoredFile, new_id
@@ -59,11 +60,12 @@ async def _read_form(http: web.Request, data: Path, most: int) -> tuple[dict[str
             if part.name == "file":
                 if size >= 0:
                     raise Refusal(400, "the form has several files; send one at a time", "invalid_form", param="file")
-                name = (part.filename or "file.jsonl")[:255]
+                name = (part.filename or "file.jsonl")[:255].encode(errors="replace").decode()
                 size = await _write(part, data, most)
             else:
                 fields[part.name or ""] = await _text(part)
-    except (ValueError, web.RequestPayloadError):  # a boundary or a header that is none
+    except (ValueError, RuntimeError, HttpProcessingError, web.RequestPayloadError):
+        # A boundary, a part's header or a default charset that is none.
         raise Refusal(400, "the body is no multipart form", "invalid_form") from None
     return fields, size, name
 
