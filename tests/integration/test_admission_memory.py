@@ -303,6 +303,17 @@ async def test_a_starts_limit_that_is_switched_on_counts_the_starts_just_made(
     assert all(later - earlier >= 6 for earlier, later in zip(at, at[60:], strict=False))
 
 
+async def test_a_starts_limit_that_is_switched_on_low_and_raised_counts_all(
+    valkey: Valkey, client: redis.Redis
+) -> None:
+    async with admissions(valkey.url, 1, slots=100, starts=None, window_s=20.0) as (one,):
+        for holding in [await hold(one) for _ in range(40)]:
+            await holding.end()
+        set_limits(client, TAG, starts=10)
+        await wait_until_async(lambda: read_status(client, TAG).starts_used > 0, "the window knows them")
+        assert read_status(client, TAG).starts_used == 40
+
+
 async def test_a_token_limit_that_is_switched_on_counts_the_tokens_just_used(
     valkey: Valkey, client: redis.Redis
 ) -> None:

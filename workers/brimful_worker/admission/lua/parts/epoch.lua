@@ -35,7 +35,8 @@ local function begin_epoch()
   drop_damaged()
   put('tokens_sum', 0)
   for _, amount in ipairs(redis.call('HVALS', token_amounts_key)) do put('tokens_sum', number('tokens_sum') + amount) end
-  if state.epoch then put('restored', 1) end -- its limits may be those of a replica or a file that was behind
+  -- The limits may be those of a replica or a file that was behind.
+  if state.epoch and state.server ~= message.server then put('restored', 1) end
   put('epoch', message.new_epoch)
   put('server', message.server)
   local awaited = ids('awaited') -- of a rebuild that was not complete yet

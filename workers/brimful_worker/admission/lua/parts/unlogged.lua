@@ -2,6 +2,7 @@
 -- start counts in its slice of the last window, in the state: slice<n> = time of its last grant, starts, tokens. Those up to
 -- unlogged_starts and unlogged_tokens may be missing from the slices.
 local SLICES, SPAN_LEAST_MS = 32, 60000
+local LOGGED_LEAST = 10000 -- the limit may be raised soon after, so more are logged than it allows
 
 local function read_slice(field)
   local at, starts, tokens = string.match(state[field] or '', '^(%d+) (%d+) (%d+)$')
@@ -32,9 +33,9 @@ local function note_unlogged(rules, granted)
   if starts + tokens ~= before then write_slice(field, now, starts, tokens) end
 end
 
--- Moves the slices' starts to the log: as many of the latest as the limit allows, each at its slice's end.
+-- Moves the slices' starts to the log, each at its slice's end; of very many, the latest.
 local function log_starts(rules)
-  local slices, logged = {}, 0
+  local slices, left = {}, math.max(rules.starts, LOGGED_LEAST)
   for i = 0, SLICES - 1 do
     local at, starts, tokens = read_slice('slice' .. i)
     if starts > 0 then slices[#slices + 1] = {at, starts} end
@@ -42,10 +43,10 @@ local function log_starts(rules)
   end
   table.sort(slices, function(a, b) return a[1] > b[1] end)
   for _, slice in ipairs(slices) do
-    for i = 1, math.min(slice[2], rules.starts - logged) do
+    for i = 1, math.min(slice[2], left) do
       redis.call('ZADD', starts_key, slice[1], 'unlogged.' .. slice[1] .. '.' .. i)
     end
-    logged = logged + math.min(slice[2], rules.starts - logged)
+    left = left - math.min(slice[2], left)
   end
   if state.unlogged_starts then fill_window(rules, number('unlogged_starts'), rules.starts) end
 end
