@@ -200,6 +200,30 @@ def test_a_process_is_missing_at_the_moment_of_the_last_reading(server: redis.Re
         peer.subscription.close()
 
 
+def test_a_second_loss_makes_nobody_sure_who_was_there_before_the_first(server: redis.Redis) -> None:
+    """The holder is cut off for half a lease. The memory is lost, a newcomer joins, and the server restarts."""
+    limits = Limits(slots=4, starts=50, window_s=5, guard_s=1, lease_s=2, slow_start_s=0)
+    world = World(server, "twice", limits.fields())
+    holder = world.add()
+    holder.ask(4)
+    world.pass_time(2.1)
+    assert world.active == 4
+    holder.cut_off(connected=False)
+    server.flushall()
+    new = world.add()
+    new.ask(4)
+    world.converse()
+    world.server += "'"
+    new.urgent = True
+    world.pass_time(0.5)
+    holder.come_back()
+    world.pass_time(0.5)
+    assert world.active == 4
+    assert not new.held
+    holder.subscription.close()
+    new.subscription.close()
+
+
 def cut_off(world: World, *, connected: bool) -> None:
     for peer in world.peers:
         peer.cut_off(connected=connected)

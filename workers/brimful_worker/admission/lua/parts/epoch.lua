@@ -26,6 +26,7 @@ end
 -- What the last turn counted in the window stays known, whoever started it.
 local function begin_epoch()
   local lease = message.lease_ms
+  local rebuilding, certain = state.opens_at, state.certain
   local newest = redis.call('ZREVRANGE', last_seen_key, 0, 0, 'WITHSCORES')[2]
   local remembered = newest and redis.call('ZRANGEBYSCORE', last_seen_key, newest - lease, '+inf') or {}
   redis.call('DEL', start_only_key, interactive_key, batch_key, last_seen_key, command_seq_key, grant_seq_key,
@@ -45,7 +46,8 @@ local function begin_epoch()
   put('lost_at', now)
   put('cools_until', shrunken.slots and number('cooled_at') or nil)
   put('opens_at', math.max(now + lease, number('cools_until')))
-  if #remembered > 0 then put('certain', 1) end
+  -- Of a rebuild that was not complete, the server remembers only those that had joined by then.
+  put('certain', (rebuilding and certain or not rebuilding and #remembered > 0) and 1 or nil)
   redis.call('PUBLISH', everyone, cjson.encode({epoch = state.epoch}))
 end
 
