@@ -172,6 +172,28 @@ async def test_a_file_with_bad_lines_fails_as_a_whole(monkeypatch: pytest.Monkey
             assert [each.code for each in found.errors.data or []] == [code]
 
 
+async def test_a_spent_budget_refuses_new_batches_only(monkeypatch: pytest.MonkeyPatch, valkey: Valkey) -> None:
+    with sync_redis_client(valkey.url) as client:
+        token = add_caller(client, "", "ann", budget_tokens=10)
+        async with door(monkeypatch, valkey.url, NOWHERE) as here, here.openai(api_key=token) as api:
+            file = await api.files.create(file=b"{", purpose="batch")
+
+            async def make(key: str) -> str:
+                asked = api.batches.create(
+                    input_file_id=file.id,
+                    endpoint="/v1/completions",
+                    completion_window="24h",
+                    extra_headers={"Idempotency-Key": key},
+                )
+                return (await asked).id
+
+            made = await make("first")
+            here.front.usage.add("ann", 1, 10)
+            with pytest.raises(openai.RateLimitError):
+                await make("second")
+            assert await make("first") == made
+
+
 async def test_texts_that_utf_8_cannot_hold(monkeypatch: pytest.MonkeyPatch, valkey: Valkey) -> None:
     async with door(monkeypatch, valkey.url, NOWHERE) as here, here.openai() as api:
         made = await create(api, lines(line(0, model="\ud800"))[:-1])

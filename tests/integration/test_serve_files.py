@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import time
 from pathlib import Path
@@ -16,6 +17,7 @@ from aiohttp.typedefs import Handler
 from brimful_worker.local.server.valkey import Valkey
 from brimful_worker.serve import app
 from brimful_worker.serve.caller import CALLER, Caller
+from brimful_worker.serve.files import store
 from brimful_worker.serve.files.store import Files, StoredFile, new_id
 from support.doors import door
 
@@ -147,6 +149,20 @@ async def test_parts_that_are_damaged(
                 "?.jsonl" if status == 200 else None,
             )
         assert len(list((tmp_path / "data" / "files").iterdir())) == (2 if status == 200 else 0)
+
+
+async def test_a_disk_without_room_for_the_record_keeps_no_data(
+    monkeypatch: pytest.MonkeyPatch, valkey: Valkey, tmp_path: Path
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(store, "write_record", full)
+    async with door(monkeypatch, valkey.url, NOWHERE, serve_data=tmp_path / "data") as here, here.openai() as api:
+        with pytest.raises(openai.APIStatusError) as raised:
+            await api.files.create(file=b"x", purpose="batch")
+        assert raised.value.status_code == 507
+        assert not list((tmp_path / "data" / "files").iterdir())
 
 
 def test_the_sweep_deletes_what_has_expired_and_what_dead_processes_left(tmp_path: Path) -> None:

@@ -35,7 +35,6 @@ async def create_batch(http: web.Request) -> web.Response:
     document, _ = await read_object(http)
     batch = _read(document, caller, front.settings.serve_keep_s)
     if (record := http[CALLER].record) is not None:
-        front.usage.check(record, 1)
         batch.weight = record.weight
     if ENDPOINTS[batch.endpoint] not in front.settings.profile.modes:
         name = front.settings.profile.name
@@ -45,6 +44,8 @@ async def create_batch(http: web.Request) -> web.Response:
         batch.request_digest = hashlib.sha256(json_bytes.encode(document, sort=True)).hexdigest()
         if (there := await asyncio.to_thread(front.batches.get, batch.id, caller)) is not None:
             return _same(there, batch)
+    if record is not None:
+        front.usage.check(record, 1)
     stored = await asyncio.to_thread(front.files.get, batch.input_file_id, caller)
     if stored is None:
         id = batch.input_file_id[:100]

@@ -75,7 +75,12 @@ class Files:
         """Take ``data`` over, which is a file of the same disk. A file that is there already stays."""
         os.replace(data, self.data(stored.id))
         sync_directory(self.folder)
-        write_record(self._record(stored.id), stored)
+        try:
+            write_record(self._record(stored.id), stored)
+        except BaseException:
+            if not self._record(stored.id).exists():
+                self.data(stored.id).unlink(missing_ok=True)  # a full disk needs the room
+            raise
 
     def get(self, id: str, caller: str) -> StoredFile | None:
         """None: there is no such file, or it is another caller's, or it has expired."""
