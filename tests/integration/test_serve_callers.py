@@ -12,8 +12,9 @@ import openai
 import pytest
 
 from brimful.cli.commands import run_command
-from brimful.state.callers.tokens import add_caller, change_caller, read_usage, revoke_caller
-from brimful.state.keys import caller_starts_key, callers_key
+from brimful.errors import UsageError
+from brimful.state.callers.tokens import TOKENS, add_caller, change_caller, read_usage, revoke_caller, usage_field
+from brimful.state.keys import caller_starts_key, callers_key, callers_usage_key
 from brimful.state.redis_url import sync_redis_client
 from brimful_worker.local.server.valkey import Valkey
 from brimful_worker.metrics import catalogue as metrics
@@ -88,6 +89,19 @@ async def test_tokens_are_in_force_at_all_front_doors(
         assert await status(one, None) == 401
     assert ", caller ann" in caplog.text
     assert token not in caplog.text
+
+
+def test_a_name_that_is_added_again_begins_at_zero(valkey: Valkey) -> None:
+    with sync_redis_client(valkey.url) as client:
+        add_caller(client, "", "ann")
+        revoke_caller(client, "", "ann")
+        client.hincrby(callers_usage_key(""), usage_field("ann", TOKENS), 7)  # of a request that was on the wire
+        add_caller(client, "", "ann")
+        assert not read_usage(client, "")
+        client.hincrby(callers_usage_key(""), usage_field("ann", TOKENS), 7)
+        with pytest.raises(UsageError, match="has a token already"):
+            add_caller(client, "", "ann")
+        assert read_usage(client, "")["ann"][TOKENS] == 7
 
 
 async def test_the_provider_s_key_is_no_token(monkeypatch: pytest.MonkeyPatch, valkey: Valkey) -> None:

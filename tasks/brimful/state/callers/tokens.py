@@ -64,14 +64,19 @@ def add_caller(
         raise UsageError(f"{name!r}: a caller's name has 1 to 64 letters, digits, '_', '.', '-', the first no sign")
     token = _PREFIX + secrets.token_urlsafe(32)
     record = CallerRecord(name, digest_of(token), time.time(), budget_tokens, weight, starts)
-    pipe = client.pipeline(transaction=True)
-    pipe.hsetnx(callers_key(fleet), name, _stored(record))
-    pipe.hincrby(callers_key(fleet), REVISION, 1)
-    added, _ = pipe.execute()
-    if not added:
-        raise UsageError(
-            f"{name}: has a token already; first `brimful serve token revoke {name}`, or take another name"
-        )
+
+    def add(pipe: redis.client.Pipeline) -> None:
+        if pipe.hexists(callers_key(fleet), name):
+            raise UsageError(
+                f"{name}: has a token already; first `brimful serve token revoke {name}`, or take another name"
+            )
+        pipe.multi()
+        pipe.hset(callers_key(fleet), name, _stored(record))
+        # Requests that outlived the revocation of an earlier token were still counted.
+        pipe.hdel(callers_usage_key(fleet), *(usage_field(name, kind) for kind in KINDS))
+        pipe.hincrby(callers_key(fleet), REVISION, 1)
+
+    client.transaction(add, callers_key(fleet))
     return token
 
 
