@@ -65,8 +65,8 @@ async def _read_form(http: web.Request, data: Path, most: int) -> tuple[dict[str
             else:
                 fields[part.name or ""] = await _text(part)
     except (ValueError, RuntimeError, HttpProcessingError, web.RequestPayloadError):
-        # A boundary, a part's header or a default charset that is none.
-        raise Refusal(400, "the body is no multipart form", "invalid_form") from None
+        # The boundary, a part's header or the default charset is damaged.
+        raise Refusal(400, "the body is not a valid multipart form", "invalid_form") from None
     return fields, size, name
 
 
