@@ -29,10 +29,11 @@ def _shards(client: redis.Redis, name: str) -> list[str]:
 def test_its_lines_are_recorded_as_cancelled(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, by: str, waiting: bool, terminate: bool, name: str
 ) -> None:
-    source, out = write_prompts(tmp_path / "in.jsonl", 4), tmp_path / "out.jsonl"
+    ids = [f"p{line}" for line in range(9)]
+    source, out = write_prompts(tmp_path / "in.jsonl", len(ids)), tmp_path / "out.jsonl"
     with (
         gateway_process("--latency", "600", "--per-token", "0") as gateway,
-        fleet(monkeypatch, gateway, workers=1, concurrency=1, fleet=name) as there,
+        fleet(monkeypatch, gateway, workers=1, concurrency=1, slots=2, fleet=name) as there,
         redis.Redis.from_url(there.local.redis_url, decode_responses=True) as client,
     ):
         env = {"ACS_API_BASE": gateway.url, "ACS_API_KEY": "sk-fleet", "BRIMFUL_REDIS_URL": there.local.redis_url}
@@ -40,23 +41,23 @@ def test_its_lines_are_recorded_as_cancelled(
         arguments = ("run", source, "-o", out, "--pack", "off", "--max-tokens", "4", "--json")
         app = app_for(there.local.redis_url, name) if by == "brimful" else Celery("x", broker=there.local.redis_url)
         with Running(*arguments, **env) as run, app:
-            wait_until(lambda: len(_shards(client, "shard")) == 4, "four shards")
+            wait_until(lambda: len(_shards(client, "shard")) >= 2, "two shards")
             [begun] = wait_until(lambda: _shards(client, "claim"), "one to run")
             revoked = {begun}
             if waiting:
                 revoked.add(other := next(shard for shard in _shards(client, "shard") if shard != begun))
                 app.control.revoke(other, terminate=terminate)
-            wait_until(lambda: gateway.ledger()["active"] == 1, "it to be on the wire")
+            wait_until(lambda: gateway.ledger()["active"], "it to be on the wire")
             gateway.set_options(latency_s=0.0)  # of the next requests
             app.control.revoke(begun, terminate=True)
             output, _ = run.process.communicate(timeout=90)
         assert run.process.returncode == 3, output
         summary = json.loads(output.splitlines()[-1])
         failed = records(tmp_path / "out.jsonl.errors.jsonl")
-        assert (summary["succeeded"], summary["failed"]) == (4 - len(revoked), len(revoked))
+        assert (summary["succeeded"], summary["failed"]) == (len(ids) - len(failed), len(failed))
         assert {record["cause"] for record in failed} == {"cancelled"}
         assert {record["message"].split()[2] for record in failed} == revoked
-        assert sorted(record["id"] for record in [*failed, *records(out)]) == [f"p{line}" for line in range(4)]
+        assert sorted(record["id"] for record in [*failed, *records(out)]) == ids
         again = brimful(*arguments, "--retry-errors", **env)
         assert again.returncode == 0, again.stderr
-        assert sorted(record["id"] for record in records(out)) == [f"p{line}" for line in range(4)]
+        assert sorted(record["id"] for record in records(out)) == ids
