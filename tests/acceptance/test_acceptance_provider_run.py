@@ -30,8 +30,9 @@ def _env(gateway: GatewayProcess, **more: str) -> dict[str, str]:
     }
 
 
-def _arguments(prompts: Path, out: Path, *more: str) -> list[str | Path]:
-    return ["run", prompts, "-o", out, "--pack", "off", "--max-tokens", "8", "--workers", "2", "--json", *more]
+def _arguments(prompts: Path, out: Path, *more: str, max_tokens: int = 8) -> list[str | Path]:
+    fixed = ["--pack", "off", "--workers", "2", "--json"]
+    return ["run", prompts, "-o", out, "--max-tokens", str(max_tokens), *fixed, *more]
 
 
 def _all_of(count: int) -> list[str]:
@@ -92,7 +93,7 @@ def test_a_run_ends_when_the_budget_is_used_up_and_resumes_when_it_is_raised(
     flags = ("--latency", "0.2", "--per-token", "0", "--starts", "0", "--budget", "6000")
     with gateway_process(*flags) as gateway:
         # A hold is about 400 tokens, and a text uses 24 to 400 of them: at most fifteen holds fit at once.
-        arguments = [*_arguments(prompts, out), "--max-tokens", "400"]
+        arguments = _arguments(prompts, out, max_tokens=400)
         done = brimful(*arguments, **_env(gateway))
         assert done.returncode == 4, done.stderr
         assert json.loads(done.stdout)["ended"] == "budget"

@@ -97,7 +97,7 @@ def test_the_command_states_its_run_s_weight(valkey: Valkey, tmp_path: Path) -> 
     arguments = ("run", source, "-o", out, "--max-tokens", "4", "--weight")
     refused = brimful(*arguments, "0", BRIMFUL_REDIS_URL=valkey.url)
     assert refused.returncode == 2
-    assert "BRIMFUL_WEIGHT" in refused.stderr
+    assert "--weight: must be at least 0.01" in refused.stderr
     with sync_redis_client(valkey.url) as client, Running(*arguments, "2.5", BRIMFUL_REDIS_URL=valkey.url) as run:
         wait_until(lambda: client.llen("batch"), "its shard in the queue", timeout=60)
         message = parse_message(client.lindex("batch", 0))

@@ -83,10 +83,7 @@ def test_faults_are_listed() -> None:
     ("flags", "says"),
     [
         (["--faults", "501"], "unknown fault '501'"),
-        (
-            ["--retry-after", "soon"],
-            "retry_after: input should be 'seconds', 'fraction', 'ms', 'date' or 'none'",
-        ),
+        (["--retry-after", "soon"], "Invalid value for '--retry-after': 'soon' is not one of 'seconds', 'fraction',"),
     ],
 )
 def test_an_invalid_option_is_named(flags: list[str], says: str) -> None:
