@@ -70,7 +70,7 @@ async def test_a_small_run_beside_a_long_one_takes_about_twice_as_long(shared: F
     meanwhile = Counter(found[first:last])
     assert 100 <= meanwhile[2] <= 200
     # As many as its own if it were exact; three times as many if what the long run had enqueued went first.
-    assert 0.7 <= meanwhile[1] / meanwhile[2] <= 1.5
+    assert 0.7 <= meanwhile[1] / meanwhile[2] <= 2.0
     assert shared.gateway.ledger()["peak_active"] <= SLOTS
 
 
