@@ -397,22 +397,22 @@ async def test_prompts_are_in_no_redis_value_but_the_message(valkey: Valkey) -> 
         await running
 
 
-@pytest.mark.skip(reason="fails about once in nine runs: how large the first packs grow depends on the machine's speed")
 async def test_packs_that_would_time_out_are_sent_again_in_smaller_ones(valkey: Valkey) -> None:
     """The latency grows with the choices, and nothing is known of it when the first packs are sent."""
 
     async def slow(request: Request) -> None:
-        await asyncio.sleep(0.01 * request.choices)
+        await asyncio.sleep(0.03 * request.choices)
 
     sampler = StubSampler(slow)
     async with stub_fleet(valkey.url, sampler):
-        driver = Driver(valkey.url, "r", FREE, pack="auto", timeout_s=0.8, sweep_s=0.5)
+        driver = Driver(valkey.url, "r", FREE, pack="auto", timeout_s=0.9, sweep_s=0.5)
         driver._sizer._longest_s = 48.0  # so that the first packs are large
-        running = asyncio.create_task(drive(driver, [unit(line, max_tokens=8) for line in range(1, 5001)], total=5000))
-        await wait_until_async(lambda: len(sampler.asked) > 16, "some of the first packs to end")
+        running = asyncio.create_task(drive(driver, [unit(line, max_tokens=8) for line in range(1, 2001)], total=2000))
+        await wait_until_async(
+            lambda: any(request.choices > 30 for request in sampler.asked), "a pack too large for the timeout"
+        )
         driver._sizer._longest_s = 0.3
         items = await running
-    assert max(len(request.prompts) for request in sampler.asked) > 80
-    assert sum(sampler.sampled.values()) == 5000, "none of the large packs was sampled to its end"
+    assert sum(sampler.sampled.values()) == 2000, "none of the large packs was sampled to its end"
     assert set(rollouts(items).values()) == {1}
-    assert rollouts(items).total() == 5000
+    assert rollouts(items).total() == 2000

@@ -26,7 +26,7 @@ from brimful.runtime.port import in_process
 from brimful.schema import HEADER, MESSAGES
 from brimful.state.fleets import check_submitter
 from brimful.state.probes import connect, unreachable
-from brimful.state.redis_url import required
+from brimful.state.redis_url import close_sentinels, required
 from brimful.tasks import Handle
 
 log = logging.getLogger(__name__)
@@ -147,6 +147,7 @@ class Client(Generic[Results]):
             consumer.stop()
             consumer.subscribed_to.clear()  # else a handle that is collected later reconnects, to unsubscribe
             self._app.backend.client.connection_pool.disconnect()
+            close_sentinels(self._app.backend.client.connection_pool)
         with contextlib.suppress(Exception):
             self._app.close()
 

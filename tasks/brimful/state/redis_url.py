@@ -11,6 +11,7 @@ from urllib.parse import quote
 import redis
 from redis.asyncio import Redis
 from redis.asyncio.sentinel import Sentinel
+from redis.sentinel import SentinelConnectionPool
 
 from brimful.errors import SettingError
 from brimful.names import of_fleet
@@ -85,7 +86,7 @@ def redis_client(url: str, **options: Any) -> Redis:
 
 def sync_redis_client(url: str, **options: Any) -> redis.Redis:
     """As :func:`redis_client`, blocking."""
-    client: redis.Redis = _client(redis.Redis, redis.Sentinel, url, options)
+    client: redis.Redis = _client(redis.Redis, redis.Sentinel, url, options, connection_pool_class=_SentinelPool)
     return client
 
 
@@ -95,6 +96,13 @@ async def close_redis_client(client: Redis) -> None:
     await client.aclose()
     for sentinel in manager.sentinels if manager is not None else ():
         await sentinel.aclose()
+
+
+def close_sentinels(pool: redis.ConnectionPool) -> None:
+    """Close a blocking pool's connections to the Sentinels, if it has any: redis-py leaves them to the garbage collector."""
+    manager = getattr(pool, "sentinel_manager", None)
+    for sentinel in manager.sentinels if manager is not None else ():
+        sentinel.connection_pool.disconnect()
 
 
 def without_password(url: str) -> str:
@@ -114,7 +122,15 @@ _CLIENT: dict[str, Any] = {
 }
 
 
-def _client(client_class: Any, sentinel_class: Any, url: str, options: dict[str, Any]) -> Any:
+class _SentinelPool(SentinelConnectionPool):
+    """redis-py's pool of connections to a master, whose connections to the Sentinels are closed with them."""
+
+    def disconnect(self, inuse_connections: bool = True) -> None:
+        super().disconnect(inuse_connections)
+        close_sentinels(self)
+
+
+def _client(client_class: Any, sentinel_class: Any, url: str, options: dict[str, Any], **of_sentinel: Any) -> Any:
     address = parse_redis_url(url)
     login = {"username": address.username, "password": address.password}
     settings = {**_CLIENT, **options, **{name: value for name, value in login.items() if value is not None}}
@@ -126,7 +142,7 @@ def _client(client_class: Any, sentinel_class: Any, url: str, options: dict[str,
     if address.scheme != "sentinel":
         return client_class.from_url(f"{address.scheme}://{address.hosts[0]}", **settings)
     sentinel = sentinel_class(list(address.places), sentinel_kwargs=_sentinel_options(address))
-    return sentinel.master_for(address.master, ssl=address.tls is not None, **settings)
+    return sentinel.master_for(address.master, ssl=address.tls is not None, **of_sentinel, **settings)
 
 
 def _sentinel_options(address: RedisAddress) -> dict[str, Any]:
