@@ -192,6 +192,36 @@ async def test_limits_set_just_before_a_failover_count(valkey: Valkey, client: r
         await waiting.end()
 
 
+async def test_limits_set_after_a_loss_outlast_processes_that_bring_those_before(
+    valkey: Valkey, client: redis.Redis
+) -> None:
+    """The first to join was cut off earlier, and brings back limits of a lower revision than the others know."""
+    async with (
+        Proxy(valkey.port) as near,
+        Proxy(valkey.port) as far,
+        admissions(near.url, 1, slots=8, lease_s=2) as (one,),
+        admissions(far.url, 1, slots=8, lease_s=2) as (behind,),
+    ):
+        set_limits(client, TAG, slots=5)
+        for each in (behind, one):
+            await (await hold(each)).end()
+        far.refuse = True
+        far.cut()
+        for slots in (4, 3, 2):
+            set_limits(client, TAG, slots=slots)
+        await (await hold(one)).end()
+        near.refuse = True
+        near.cut()
+        client.flushall()
+        far.refuse = False
+        await wait_until_async(lambda: client.hget(KEYS["limits"], "slots") == "5", "the first has joined")
+        set_limits(client, TAG, slots=1)
+        near.refuse = False
+        for each in (one, behind):
+            await (await hold(each)).end()
+        assert read_status(client, TAG).limits["slots"] == 1
+
+
 async def test_a_step_of_the_clock_seen_first_by_a_joining_process(valkey: Valkey, client: redis.Redis) -> None:
     """A step of Redis's clock is imitated by a step of what the admission adds to it."""
     async with admissions(valkey.url, 1, slots=1, starts=10, lease_s=4) as (one,):

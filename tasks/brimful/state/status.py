@@ -180,19 +180,24 @@ def set_limits(client: redis_sync.Redis, tag: str, **limits: float | None) -> di
     for worker in before.workers:
         if (lease_s := limits.get("lease_s")) and (fault := too_far(worker.rtt_ms / 1000, lease_s)):
             raise UsageError(f"worker {worker.name}: {fault}")
-    keys = admission_keys(tag)
-    pipe = client.pipeline(transaction=True)
-    for name, value in limits.items():
-        if name not in SETTABLE:
-            raise UsageError(f"unknown limit {name!r}: known are {', '.join(SETTABLE)}")
-        if value is None:
-            pipe.hdel(keys["limits"], SETTABLE[name])
-        else:
-            pipe.hset(keys["limits"], SETTABLE[name], str(stored(name, value)))
-    pipe.hincrby(keys["limits"], "rev", 1)
-    pipe.publish(everyone_channel(tag), json.dumps({"limits": True}))
+    if unknown := sorted(set(limits) - set(SETTABLE)):
+        raise UsageError(f"unknown limit {unknown[0]!r}: known are {', '.join(SETTABLE)}")
+    key = admission_keys(tag)["limits"]
+
+    def write(pipe: Any) -> None:
+        (seconds, micros), known = pipe.time(), int(pipe.hget(key, "rev") or 0)
+        pipe.multi()
+        for name, value in limits.items():
+            if value is None:
+                pipe.hdel(key, SETTABLE[name])
+            else:
+                pipe.hset(key, SETTABLE[name], str(stored(name, value)))
+        # Higher than that of any limits set before, which processes may bring back after a loss of memory.
+        pipe.hset(key, "rev", max(known + 1, seconds * 1000 + micros // 1000))
+        pipe.publish(everyone_channel(tag), json.dumps({"limits": True}))
+
     try:
-        pipe.execute()
+        client.transaction(write, key)
     except ResponseError as error:
         raise UsageError(f"Redis refused the limits: {error}") from None
     return read_status(client, tag).limits
