@@ -34,7 +34,7 @@ demo: $(VENV)/.worker
 	$(BIN)/python examples/demo.py
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest tests -n 2 --dist loadfile -m "not compat"
+	$(BIN)/python -m pytest tests -n 4 --dist loadfile --no-loadscope-reorder -m "not compat"
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check $(SOURCES)
@@ -47,7 +47,7 @@ compat: $(VENV)/.dev
 		{ apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends \
 		prometheus redis-server chromium; } || \
 		echo "make compat: cannot install prometheus, redis-server and chromium; the tests that need them are skipped"
-	$(BIN)/python -m pytest tests -m compat -rP
+	$(BIN)/python -m pytest tests -m compat -rP -o faulthandler_timeout=0
 
 bench: $(VENV)/.dev
 	$(BIN)/python ops/bench
@@ -57,7 +57,7 @@ bench: $(VENV)/.dev
 chaos: $(VENV)/.dev
 	PYTHONPATH=tests $(BIN)/python -m support.$(or $(STORM),storm) --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1)
 	$(if $(SEED)$(MINUTES)$(STORM),,PYTHONPATH=tests $(BIN)/python -m support.limits_storm --minutes 10 --seeds 6)
-	$(if $(SEED)$(MINUTES)$(STORM),,BRIMFUL_CHAOS=long $(BIN)/python -m pytest tests -m chaos --timeout 1800)
+	$(if $(SEED)$(MINUTES)$(STORM),,BRIMFUL_CHAOS=long $(BIN)/python -m pytest tests -m chaos --timeout 1800 -o faulthandler_timeout=0)
 
 clean:
 	rm -rf $(VENV) .demo .bench .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build

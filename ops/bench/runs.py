@@ -38,7 +38,11 @@ def gateway(**options: Any) -> Iterator[str]:
         yield process.stdout.readline().strip()
     finally:
         process.terminate()
-        process.wait()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
         process.stdout.close()
 
 
@@ -103,7 +107,7 @@ def run(
         printed, errors = process.communicate()
     except BaseException:
         process.kill()
-        process.communicate()
+        process.wait()
         raise
     seconds = time.monotonic() - began
     if process.returncode:
@@ -117,7 +121,7 @@ def _look(pid: int, began: float, out: Path, state: Path) -> Look | None:
         workers = [child for child in submitter.children() if "worker" in child.cmdline()]
         used = 0
         for server in running_servers(state).values():
-            with redis.Redis.from_url(server.url) as client:
+            with redis.Redis.from_url(server.url, socket_timeout=5) as client:
                 used = int(client.info("memory")["used_memory"])
         return Look(
             at_s=round(time.monotonic() - began, 1),
