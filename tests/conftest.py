@@ -5,12 +5,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 from kombu.asynchronous import Hub, set_event_loop
 
 from brimful.credentials import header_variables
 from brimful.profile import load_profiles
 from brimful_worker.local.server.valkey import Valkey
+
+# The same examples at each run, so that a test fails for a change only; the long tests try others each time.
+hypothesis.settings.register_profile("same", derandomize=True)
+if os.environ.get("BRIMFUL_CHAOS") != "long":
+    hypothesis.settings.load_profile("same")
 
 _OF_PROVIDERS = {
     name

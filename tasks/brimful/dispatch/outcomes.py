@@ -24,7 +24,7 @@ culprit: each of them may hold a line that deserves it, so more are needed."""
 
 
 def attempts_since(outcome: Outcome, began: float) -> int:
-    """The outcome's attempts that began after ``began`` (Unix seconds), as far as it tells: it knows only when its
+    """The outcome's attempts that began after ``began`` (Unix seconds), as far as is known: it knows only when its
     first one began. A request taken over from an earlier submitter had that one, or all of them, before."""
     if outcome.started_at is None or outcome.started_at >= began:
         return outcome.attempts

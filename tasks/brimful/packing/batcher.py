@@ -202,7 +202,7 @@ class Batcher:
         return max(1, size)
 
     def _awaits_probes(self, now: float) -> bool:
-        """Whether a round of probes is on its way: their answers tell how large the next requests may be."""
+        """Whether a round of probes is on its way: from their answers follows how large the next requests may be."""
         groups = list(islice(self._groups.values(), _LOOKED_AT))
         if self._pack != "auto" or any(self._sizer.known(group.pack_key) for group in groups):
             return False

@@ -1,7 +1,7 @@
 """Tokens a second that a provider has reached over all requests at once, from those that ended. Pure.
 
 A service in the cloud serves more requests as fast as few. A server of one's own shares its throughput among them:
-twice the tokens in flight then take twice as long, which the latency of the first few requests does not tell.
+twice the tokens in flight then take twice as long, which does not show in the latency of the first few requests.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class Profile(BaseModel):
     base_path: str = "/v1"
     """The path of a base URL that has none."""
     hosts: tuple[str, ...] = ()
-    """Host names, * standing for any part, by which OPENAI_BASE_URL tells that this provider is meant."""
+    """Host names, * standing for any part, that mean this provider in OPENAI_BASE_URL."""
     base_env: tuple[str, ...] = Field(("OPENAI_BASE_URL",), min_length=1)
     """Environment variables of the base URL; the first that is set counts."""
     key_env: tuple[str, ...] = Field(("OPENAI_API_KEY",), min_length=1)

@@ -99,7 +99,7 @@ async def close_redis_client(client: Redis) -> None:
 
 
 def close_sentinels(pool: redis.ConnectionPool) -> None:
-    """Close a blocking pool's connections to the Sentinels, if it has any: redis-py leaves them to the garbage collector."""
+    """Close a blocking pool's connections to the Sentinels, which redis-py leaves to the garbage collector."""
     manager = getattr(pool, "sentinel_manager", None)
     for sentinel in manager.sentinels if manager is not None else ():
         sentinel.connection_pool.disconnect()

@@ -161,7 +161,7 @@ class Admission:
 
         ``flow``: flows of one workload share this process's grants by their weights, whoever came first; where tokens
         are limited, only requests for as many tokens change places. ``name`` names the request in the whole fleet:
-        :attr:`Lease.deaths` then tells how many processes have died while they held a slot for it. ``since``
+        :attr:`Lease.deaths` then says how many processes have died while they held a slot for it. ``since``
         (``boot_time()``): it has waited since then, and keeps that place in the queue.
         """
         return Slot(self._started().local_state, WORKLOADS[Workload(workload)], flow, tokens, name, since)

@@ -1,4 +1,4 @@
--- Stores a task's state and tells those who wait for it, unless an earlier state is to stay.
+-- Stores a task's state and notifies those who wait for it, unless an earlier state is to stay.
 -- KEYS: the result. ARGV: the value; seconds for which it is kept, 0 = for ever; then the beginnings of the results that
 -- stay. Returns 1 if it was stored.
 local result = KEYS[1]

@@ -109,7 +109,7 @@ class HealthReporter:
 
 
 def _state(answer: Classification) -> ProviderState | None:
-    """None: the answer tells nothing about the provider."""
+    """None: the answer says nothing about the provider."""
     if (state := _STATES.get(answer.kind)) is not None:
         return state
     if answer.kind is Kind.PERMANENT and answer.status is None:

@@ -50,7 +50,7 @@ def poll_pause(polls: int, *, first_s: float, uniform: Callable[[], float]) -> f
 
 
 def provider_health(answer: Classification) -> bool | None:
-    """What an attempt tells the fleet's circuit breaker; None: nothing.
+    """What an attempt reports to the fleet's circuit breaker; None: nothing.
 
     Throttling, budgets and refusals show a provider that works. A stale connection and a lost lease are not its doing.
     """

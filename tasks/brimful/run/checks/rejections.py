@@ -1,6 +1,6 @@
 """``OUT.rejected.jsonl``: one record for each rollout that was sampled and not accepted.
 
-It tells a resumed run how often each choice was tried and what the rejected rollouts have cost. A rollout that is
+A resumed run reads from it how often each choice was tried and what the rejected rollouts have cost. A rollout that is
 delivered again, since the submitter died before it acknowledged the first delivery, is known by its request.
 """
 

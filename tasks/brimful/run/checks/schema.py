@@ -29,7 +29,7 @@ class Schema:
     """A schema, ready to validate. Safe to use in several threads at once."""
 
     def __init__(self, name: str, described: Any, validate: Callable[[str, Any], Any]) -> None:
-        """``described``: the JSON Schema; its digest tells a resumed run whether it is the same. None: unknown."""
+        """``described``: the JSON Schema; by its digest a resumed run sees whether it is the same. None: unknown."""
         self._name = name
         self._described = described
         self._validate = validate

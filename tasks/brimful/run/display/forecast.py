@@ -19,7 +19,7 @@ _FULL = 0.95
 _BURST_S = 1.0
 """A full window whose next start is farther away was filled in a burst, and the next one will be."""
 _ENOUGH = 10
-"""API calls after which their attempts tell how many calls are retries."""
+"""API calls from whose attempts the share of retries is estimated."""
 
 
 class Rates:
@@ -54,7 +54,7 @@ class Forecast:
         """When the seconds left were given last, and how many."""
 
     def update(self, progress: Progress, fleet: Status | None = None) -> tuple[float, float | None]:
-        """``(rollouts a minute, seconds left)``; None while nothing tells how long it will take."""
+        """``(rollouts a minute, seconds left)``; None while that is unknown."""
         now = progress.seconds
         spent = progress.cost or 0.0
         rollouts, done, tokens, cost = self._rates.update(
@@ -87,7 +87,7 @@ def window_full(fleet: Status) -> bool:
 
 
 def _work_s(left: int | None, rate: float, progress: Progress, fleet: Status | None) -> float | None:
-    """Seconds until the last of ``left`` prompts has ended, at so many a second; None if nothing tells."""
+    """Seconds until the last of ``left`` prompts has ended, at so many a second; None if unknown."""
     if not left:
         return None
     by_rate = left / rate if rate > 0 else None

@@ -92,7 +92,7 @@ class Keep:
         return ",".join([*(["all"] if self.columns else []), *self.names]) or "none"
 
     def of_columns(self, columns: Mapping[str, Any]) -> dict[str, Any]:
-        """``{"input": {…}}`` with the kept ones; empty if there is none."""
+        """``{"input": {…}}`` with the kept columns; ``{}`` if no column is kept."""
         found = columns if self.columns else {name: value for name, value in columns.items() if name in self.names}
         return {"input": found} if found else {}
 

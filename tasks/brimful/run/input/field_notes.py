@@ -1,4 +1,4 @@
-"""What a user is told about the fields of an input: which are carried through, and which are sent though unknown.
+"""Notes to the user about the fields of an input: which are carried through, and which are sent though unknown.
 
 Either may be a misspelt field. Both are counted over all lines.
 """
@@ -98,7 +98,7 @@ class Carried:
                 self._more = True
 
     def new_notes(self, profile: Profile) -> list[str]:
-        """:meth:`notes` about columns that no earlier call has told of."""
+        """:meth:`notes` about columns that no earlier call has named."""
         new = [name for name in self.lines if name not in self._told]
         self._told.update(new)
         return self.notes(profile, new)

@@ -232,7 +232,7 @@ class Reader:
             if self._renderer is not None:
                 sent, columns = render_line(self._renderer, parsed, Split(sent, columns), folder)
         except BrimfulError as error:
-            message = self._told(error, row, own, earlier is not None)
+            message = self._message(error, row, own, earlier is not None)
             bad = BadLine(sweep.place(line), id, where, message, row.data, earlier, columns)
             return [bad, *[None] * (len(sweep) - 1)]
         if sweep:
@@ -245,7 +245,7 @@ class Reader:
                 request = self._requests.make(sent, combination, str(mine))
                 items.append(Unit(place, str(mine), request, columns=columns, columns_bytes=size, given_id=mine))
             except BrimfulError as error:
-                message = self._told(error, row, own.keys() - combination.keys())
+                message = self._message(error, row, own.keys() - combination.keys())
                 items.append(BadLine(place, mine, where, message, row.data, None, columns, bool(sweep)))
         first = items[0]
         if len(items) == 1 or not isinstance(first, BadLine):
@@ -254,7 +254,7 @@ class Reader:
             return items
         return [replace(first, id=id, combination=False), *[None] * (len(items) - 1)]
 
-    def _told(self, error: BrimfulError, row: Row, own: Collection[str], duplicate: bool = False) -> str:
+    def _message(self, error: BrimfulError, row: Row, own: Collection[str], duplicate: bool = False) -> str:
         """``own``: the fields that the line itself sets."""
         message = str(error)
         if row.table and duplicate and self._options.names.id is None:
@@ -265,9 +265,9 @@ class Reader:
 
     def _note_sent(self, names: Set[str], file: str) -> None:
         """Tell once a file and column that it is sent. Most tables were not made for requests."""
-        told = self._noted.setdefault(file, set())
-        if new := names - told:  # a row leaves out what its cells do not fill
-            told |= new
+        noted = self._noted.setdefault(file, set())
+        if new := names - noted:  # a row leaves out what its cells do not fill
+            noted |= new
             what = "sets a field" if len(new) == 1 else "set fields"
             self._notes.append(
                 f"{file}: {listed(sorted(new))} {what} of the requests; --column NAME carries it through instead"

@@ -73,7 +73,7 @@ class Collector:
         Rollouts that the output holds already are dropped. ``earlier``: outcomes of an earlier try, which are written
         but not counted as requests of this one. ``accepted``: the only rollouts that are written, by line, prompt and
         choice, with further fields for their records; whoever accepts them calls :meth:`fail` for the failures, and
-        tells the feed when a line has ended.
+        informs the feed when a line has ended.
         """
         records = []
         new: dict[tuple[int, int, int], int] = {}

@@ -130,7 +130,7 @@ class RecordFile:
         except BlockingIOError:
             os.close(fd)
             raise
-        except OSError:  # a file system without locks: OUT.run.lines has told all it can
+        except OSError:  # a file system without locks: OUT.run.lines is all there is to go by
             pass
         self._fd, self._end = fd, os.fstat(fd).st_size
 

@@ -41,8 +41,8 @@ def rollout_records(
     """The records of a delivery.
 
     ``line``: the line, of which ``keep`` says what is repeated; None when it was not read. ``of`` is how many rollouts
-    it has, which tells a resumed run when it is complete. ``usage`` is the rollout's share of its request's usage: the
-    shares add up to what the provider counted. ``asked_model`` is there where the provider's name for the model is
+    it has, by which a resumed run knows when it is complete. ``usage`` is the rollout's share of its request's: shares
+    add up to what the provider counted. ``asked_model`` is there where the provider's name for the model is
     another, ``sweep`` and ``sweep_index`` in a sweep. Durations are seconds. ``started_at`` and ``ended_at`` are Unix
     times of the request (``request_id``).
     """
@@ -90,7 +90,7 @@ def _extras(choice: Mapping[str, Any]) -> dict[str, Any]:
         extras["logprobs"] = choice["logprobs"]
     message = choice.get("message")
     if isinstance(message, dict):
-        # Present for any chat, so that output formats can tell chats from completions.
+        # Present for any chat, so that output formats can distinguish chats from completions.
         extras["message"] = {name: value for name, value in message.items() if name != "content" and value is not None}
     return extras
 

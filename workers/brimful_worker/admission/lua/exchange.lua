@@ -50,7 +50,7 @@
 -- Returns: an error that begins with SCRIPTERROR if this script has failed; else a JSON object
 --    status       "ok"; "join": join first, nothing was done; "stale": an older command, nothing was done;
 --                 "late": the clock is past bound_ms, nothing was done, to be sent again at once with a new bound;
---                 "frozen": the process cannot tell how much time has passed, nothing was done, to be sent again soon;
+--                 "frozen": the process cannot know how much time has passed, nothing was done, to be sent again soon;
 --                 TIME is in the field real (ms)
 --                 "schema": the fleet uses another schema, in the field schema; nothing was done, no other field is set
 --    epoch, now   the epoch in force; the clock

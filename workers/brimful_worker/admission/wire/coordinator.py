@@ -71,7 +71,7 @@ class Coordinator:
         self._wake.set()
 
     def leave(self) -> None:
-        """Cancel all waiters, and let :meth:`run` tell Redis and return."""
+        """Cancel all waiters, and let :meth:`run` send that to Redis and return."""
         self._leaving = True
         self.local_state.stop(FleetError("the admission is closed"), cancel=True)
         self._send_soon()

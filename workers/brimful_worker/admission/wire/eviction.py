@@ -27,7 +27,7 @@ class EvictionWatch:
 
     def __init__(self) -> None:
         self.fault: str | None = None
-        """Why nothing may start, and what to do; None if the server evicts no keys, or does not tell."""
+        """Why nothing may start, and what to do; None if the server evicts no keys, or does not report its policy."""
         self._next_at = 0.0
         self._unpaused = False
         self._said: str | None = None
@@ -45,7 +45,7 @@ class EvictionWatch:
             log.debug("admission: INFO memory: %s", error)
         lines = [line.partition(":") for line in answer.decode(errors="replace").splitlines()]
         info = {name: value for name, _, value in lines}
-        said = "whether Redis may evict keys cannot be checked: it does not tell its maxmemory-policy (INFO memory)"
+        said = "whether Redis may evict keys cannot be checked: it does not report its maxmemory-policy (INFO memory)"
         fault, evicts = eviction_fault(info) if "maxmemory_policy" in info else (said, False)
         before, self.fault = self.fault, f"Redis may evict keys: {fault}; {EVICTION_REMEDY}" if evicts else None
         self._unpaused = self.fault is not None

@@ -9,7 +9,7 @@ from brimful_worker.admission.wire.redis_clock import RedisClock
 
 
 class FleetView:
-    """Failure mode: before the first reply it knows nothing, and tells nothing."""
+    """Failure mode: before the first reply it knows nothing and reports nothing."""
 
     def __init__(self) -> None:
         self.members: tuple[int, list[str]] = 0, []

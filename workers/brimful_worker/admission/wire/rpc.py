@@ -148,7 +148,7 @@ class Rpc:
                 await self._connection.call("PING")
             except (ConnectionDown, ResponseError) as error:
                 log.debug("admission: no answer to a PING: %s", error)
-                return  # the next command tells
+                return  # the next command shows it
             trip = min(trip, boot_time() - sent)
         if fault := too_far(trip, lease_s):
             raise TooFar(fault)

@@ -13,7 +13,7 @@ from brimful.words.counted import counted
 
 
 class BadChoices(ValueError):
-    """The choices cannot be told apart, or there are more than were requested; ``str()`` says why."""
+    """The choices have no distinct indexes, or there are more than were requested; ``str()`` says why."""
 
 
 class NIgnored(BadChoices):

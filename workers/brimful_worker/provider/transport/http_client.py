@@ -31,7 +31,7 @@ from brimful_worker.provider.transport.connections import (
 )
 
 _SENT_AT_ONCE = 65_536
-"""Bytes. When a larger request is refused, its body may not have left completely (TLS does not tell), and the next
+"""Bytes. When a larger request is refused, its body may not have left completely (TLS does not show it), and the next
 request would wait behind the rest: so the connection is dropped."""
 _MAX_HINTS = 16
 """Interim responses (1xx) to one request."""

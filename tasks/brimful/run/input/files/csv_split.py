@@ -37,7 +37,7 @@ def split_rows(stream: io.BufferedReader, name: str, *, tabs: bool) -> Iterator[
     lines = _Lines(stream, name)
     there = [each for each in _SEPARATORS if each in lines.first]
     separator = there[0] if len(there) == 1 else "\t" if tabs else ","
-    if re.fullmatch(r"sep=.\s*", lines.first):  # as Excel is told the separator
+    if re.fullmatch(r"sep=.\s*", lines.first):  # a line for Excel that names the separator
         next(lines)
     lines.most = _MOST_IN_TABS if separator == "\t" else MAX_ROW
     count = lines.first.count(separator)

@@ -1,6 +1,6 @@
 """What kind of file an input is, by its name and its first bytes; and what is refused, with the way out.
 
-A file whose name and content disagree is refused, except for kinds of JSON, which only the content tells apart.
+A file whose name and content disagree is refused, except for kinds of JSON, which differ in content only.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ HEAD = 32
 
 
 def kind(name: str, suffix: str, head: bytes, asked: InputFormat) -> InputFormat:
-    """A table's kind, or AUTO for lines and JSON, which :func:`line_kind` tells apart. ``asked``: what the user named.
+    """A table's kind, or AUTO for lines and JSON: :func:`line_kind` decides which. ``asked``: what the user named.
 
     Raises InputError for what no kind is read from.
     """

@@ -115,11 +115,11 @@ def with_combination(fields: Mapping[str, Any], combination: Mapping[str, Any]) 
 
 
 def combinations_in(parameters: Mapping[str, Any]) -> int:
-    """How many combinations :attr:`Sweep.parameters` tells of; 0 without a sweep."""
-    told = parameters.get(SWEEP)
-    if isinstance(told, list):
-        return math.prod(len(parameters[f"sweep of {name}"]) for name in told)
-    return int(told.split()[0].replace(",", "")) if told else 0
+    """The number of combinations in :attr:`Sweep.parameters`; 0 without a sweep."""
+    swept = parameters.get(SWEEP)
+    if isinstance(swept, list):
+        return math.prod(len(parameters[f"sweep of {name}"]) for name in swept)
+    return int(swept.split()[0].replace(",", "")) if swept else 0
 
 
 def overridden_notes(lines: Mapping[str, int]) -> list[str]:

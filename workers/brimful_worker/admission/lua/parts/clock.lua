@@ -1,7 +1,7 @@
 -- clock: Redis's TIME without its steps. After a step backward, grants would lie "in the future" for as long as the step;
 -- a step forward would end leases and the window early. So the clock never goes back, and never past what the sending
 -- process's own clock allows. A command past that bound is either from before a stall of Redis or the network, which is no
--- reason to hold the clock back, or the clock was stepped: the process tells which (exchange.lua, `late` and `stepped`).
+-- reason to hold the clock back, or the clock was stepped: the process says which (exchange.lua, `late` and `stepped`).
 --
 -- A process that has not read this clock yet, as one that joins, has no bound. Unless the fleet has no other process, it
 -- moves the clock by LEAP_MS at most; if more has passed, one of the others must speak first (`frozen`). From then on TIME

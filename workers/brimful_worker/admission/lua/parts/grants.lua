@@ -49,7 +49,7 @@ local function grant_starts(rules, outcome, window)
 end
 
 -- Returns granted {process → [ticket]}, refused [ticket], used, and where it stopped: head (the process of the ticket that
--- waits) and wake (when it may be granted; nil = a release will tell).
+-- waits) and wake (when it may be granted; nil = at a release).
 local function grant_all(rules)
   local window = rules.window_ms + rules.guard_ms
   local outcome = {granted = {}, refused = {}, used = 0}
