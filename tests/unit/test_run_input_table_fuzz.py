@@ -88,7 +88,9 @@ def test_csv_cells_are_read_as_they_were_written(
     table: list[list[str]], quoting: Any, end: str, tabs: bool, size: int
 ) -> None:
     if tabs:  # a row of several lines that each look like a row would be taken for several
-        table = [[cell.replace("\t", " ") for cell in row] if any("\n" in cell for cell in row) else row for row in table]
+        table = [
+            [cell.replace("\t", " ") for cell in row] if any("\n" in cell for cell in row) else row for row in table
+        ]
     if end == "\n":  # a cell's last \r would be taken for a part of the line's end
         table = [[*row[:-1], row[-1].rstrip("\r")] for row in table]
     names = [f"c{number}" for number in range(len(table[0]) if table else 1)]
