@@ -54,16 +54,15 @@ def test_every_record_has_its_columns_though_the_run_was_killed(tmp_path: Path, 
     with StrictGatewayProcess(latency=0.3) as gateway:
         env = {"BRIMFUL_REDIS_URL": valkey.url, "ACS_API_BASE": gateway.url, "ACS_API_KEY": KEY}
         arguments = ["run", "-" if stream else source, "-o", out, "--max-tokens", "8", "--pack", "off"]
-        read = {"stdin": source} if stream else {}
         with Running("worker", **env) as worker:
-            with Running(*arguments, **read, **env) as run:  # type: ignore[arg-type]
+            with Running(*arguments, stdin=source if stream else None, **env) as run:
                 wait_until(lambda: out.exists() and out.stat().st_size > 0, "the first record", timeout=60)
                 os.kill(run.process.pid, signal.SIGKILL)
                 run.process.wait()
             there = len(records(out))
             # Workers go on without it, so that Redis holds what nobody has written down.
             wait_until(lambda: gateway.ledger()["sampled"] >= there + 8, "more to be sampled", timeout=60)
-            with Running(*arguments, **read, **env) as run:  # type: ignore[arg-type]
+            with Running(*arguments, stdin=source if stream else None, **env) as run:
                 output, _ = run.process.communicate(timeout=120)
                 assert run.process.returncode == 0, output
             worker.look()

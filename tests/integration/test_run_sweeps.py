@@ -58,9 +58,8 @@ def test_a_killed_sweep_goes_on_where_it_stopped(tmp_path: Path, valkey: Valkey,
         env = {"BRIMFUL_REDIS_URL": valkey.url, "ACS_API_BASE": gateway.url, "ACS_API_KEY": KEY}
         arguments = ["run", "-" if stream else source, "-o", out, "--max-tokens", "8", "--pack", "off", *SWEEP]
         arguments += ["--template", "{{ a }}+{{ b }}="]
-        read = {"stdin": source} if stream else {}
         with Running("worker", **env) as worker:
-            with Running(*arguments, **read, **env) as run:  # type: ignore[arg-type]
+            with Running(*arguments, stdin=source if stream else None, **env) as run:
                 wait_until(lambda: out.exists() and out.stat().st_size > 0, "the first record", timeout=60)
                 family = run.look()
                 os.kill(run.process.pid, signal.SIGKILL)
@@ -68,7 +67,7 @@ def test_a_killed_sweep_goes_on_where_it_stopped(tmp_path: Path, valkey: Valkey,
                 nothing_left(family)  # the process that renders ends with it
             there = len(records(out))
             wait_until(lambda: gateway.ledger()["sampled"] >= there + 8, "more to be sampled", timeout=60)
-            with Running(*arguments, **read, **env) as run:  # type: ignore[arg-type]
+            with Running(*arguments, stdin=source if stream else None, **env) as run:
                 output, _ = run.process.communicate(timeout=120)
                 assert run.process.returncode == 0, output
             worker.look()
