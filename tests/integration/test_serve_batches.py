@@ -17,10 +17,11 @@ from openai.types import Batch
 from openai.types.chat import ChatCompletion
 from openai.types.completion import Completion
 
-from brimful.state.callers.tokens import add_caller
+from brimful.state.callers.tokens import add_caller, revoke_caller
 from brimful.state.redis_url import sync_redis_client
 from brimful_worker.local.server.valkey import Valkey
 from brimful_worker.serve.batches import drive, record, store
+from brimful_worker.serve.records import Owner
 from support.commands import nothing_left
 from support.doors import door, door_process, until_ready
 from support.fleets import Fleet, fleet
@@ -266,6 +267,42 @@ async def test_batches_are_their_caller_s_are_listed_and_created_once(
             assert len(here.front.batches.ids()) == 4
             with pytest.raises(openai.UnprocessableEntityError):
                 await once(ann, "1h")
+
+
+async def test_a_name_that_is_added_again_sees_nothing_of_its_former_holder(
+    monkeypatch: pytest.MonkeyPatch, valkey: Valkey
+) -> None:
+    with sync_redis_client(valkey.url) as client:
+        former = add_caller(client, "", "ann")
+        async with door(monkeypatch, valkey.url, NOWHERE) as here:
+            key = {"Idempotency-Key": "once"}
+            async with here.openai(api_key=former) as api:
+                theirs = await end_of(api, await create(api, b"{", extra_headers=key))
+                old = await end_of(api, await create(api, b"{"))
+            records = here.front.batches
+            whole = records.load(old.id)
+            assert whole is not None
+            records.store(whole.model_copy(update={"caller_id": ""}))  # as an earlier version wrote it
+            revoke_caller(client, "", "ann")
+            token = add_caller(client, "", "ann")
+            async with here.openai(api_key=token) as api:
+
+                async def let_in() -> bool:
+                    with contextlib.suppress(openai.AuthenticationError):
+                        await api.files.list()
+                        return True
+                    return False
+
+                await wait_until_async(let_in, "the new token")
+                assert [each.id async for each in api.files.list()] == []
+                assert [each.id async for each in api.batches.list()] == [old.id]
+                with pytest.raises(openai.NotFoundError):
+                    await api.batches.retrieve(theirs.id)
+                with pytest.raises(openai.NotFoundError):
+                    await api.files.content(theirs.input_file_id)
+                assert (await create(api, b"{", extra_headers=key)).id != theirs.id
+                answers = [here.front.once.claim(Owner("ann", id), "once", b"").key for id in ("1", "2")]
+                assert len(set(answers)) == 2
 
 
 async def test_a_batch_counts_for_its_caller_s_budget(monkeypatch: pytest.MonkeyPatch, workers: Fleet) -> None:

@@ -9,6 +9,7 @@ from aiohttp.typedefs import Handler
 
 from brimful.state.callers.tokens import CallerRecord
 from brimful_worker.serve.front import FRONT
+from brimful_worker.serve.records import Owner
 
 PROBES = ("/healthz", "/readyz")
 """What everybody may ask: they say only whether this process runs, and lets requests in."""
@@ -22,6 +23,10 @@ class Caller:
     name: str = ""
     """Empty: somebody on this machine, without a token."""
     record: CallerRecord | None = None
+
+    @property
+    def owner(self) -> Owner:
+        return Owner(self.name, "" if self.record is None else self.record.id)
 
 
 CALLER = web.RequestKey("caller", Caller)

@@ -23,6 +23,7 @@ from brimful.state.keys import caller_starts_key, callers_key, callers_usage_key
 REVISION = ""
 """Field of the hash that counts the changes; no caller's name. It stays when the last token is revoked."""
 _VERSION = 1
+_ID_LENGTH = 16
 _PREFIX = "brimful_"
 """By which scanners for secrets find a token."""
 REQUESTS, TOKENS, WAITED_MS = KINDS = ("requests", "tokens", "waited_ms")
@@ -46,6 +47,11 @@ class CallerRecord:
 
     starts: int = 0
     """The most requests in any minute; 0: no such limit."""
+
+    @property
+    def id(self) -> str:
+        """Of the token: a name that is revoked and added again gets another one."""
+        return self.digest[:_ID_LENGTH]
 
 
 def digest_of(token: str) -> str:

@@ -19,6 +19,7 @@ from brimful_worker.serve.caller import CALLER
 from brimful_worker.serve.completions.reading import idempotency_key, read_object
 from brimful_worker.serve.front import FRONT
 from brimful_worker.serve.listing import json_response, listing
+from brimful_worker.serve.records import Owner
 from brimful_worker.serve.refusals import Refusal
 
 log = logging.getLogger(__name__)
@@ -31,22 +32,23 @@ _SHORTEST_S = 3600
 
 
 async def create_batch(http: web.Request) -> web.Response:
-    front, caller = http.app[FRONT], http[CALLER].name
+    front, owner = http.app[FRONT], http[CALLER].owner
     document, _ = await read_object(http)
-    batch = _read(document, caller, front.settings.serve_keep_s)
+    batch = _read(document, owner, front.settings.serve_keep_s)
     if (record := http[CALLER].record) is not None:
         batch.weight = record.weight
     if ENDPOINTS[batch.endpoint] not in front.settings.profile.modes:
         name = front.settings.profile.name
         raise Refusal(400, f"endpoint: the provider {name} has no such endpoint", "invalid_endpoint", param="endpoint")
     if (key := idempotency_key(http)) is not None:
-        batch.id = f"batch_{hashlib.sha256(json_bytes.encode([caller, key])).hexdigest()[:32]}"
         batch.request_digest = hashlib.sha256(json_bytes.encode(document, sort=True)).hexdigest()
-        if (there := await asyncio.to_thread(front.batches.get, batch.id, caller)) is not None:
-            return _same(there, batch)
+        for named in ([owner.name, key], [*owner, key]):  # the first as earlier versions did
+            batch.id = f"batch_{hashlib.sha256(json_bytes.encode(named)).hexdigest()[:32]}"
+            if (there := await asyncio.to_thread(front.batches.get, batch.id, owner)) is not None:
+                return _same(there, batch)
     if record is not None:
         front.usage.check(record, 1)
-    stored = await asyncio.to_thread(front.files.get, batch.input_file_id, caller)
+    stored = await asyncio.to_thread(front.files.get, batch.input_file_id, owner)
     if stored is None:
         id = batch.input_file_id[:100]
         raise Refusal(404, f"No such File object: {id}", "file_not_found", param="input_file_id")
@@ -62,7 +64,7 @@ async def create_batch(http: web.Request) -> web.Response:
 
 
 async def list_batches(http: web.Request) -> web.Response:
-    found = await asyncio.to_thread(http.app[FRONT].batches.of, http[CALLER].name)
+    found = await asyncio.to_thread(http.app[FRONT].batches.of, http[CALLER].owner)
     return listing(http, found, usual=20, most=100)
 
 
@@ -80,7 +82,7 @@ async def cancel_batch(http: web.Request) -> web.Response:
 
 async def _find(http: web.Request) -> Batch:
     id = http.match_info["batch"]
-    if (batch := await asyncio.to_thread(http.app[FRONT].batches.get, id, http[CALLER].name)) is None:
+    if (batch := await asyncio.to_thread(http.app[FRONT].batches.get, id, http[CALLER].owner)) is None:
         raise Refusal(404, f"No batch found with id '{id[:100]}'.", "batch_not_found", param="id")
     return batch
 
@@ -91,7 +93,7 @@ def _same(there: Batch, batch: Batch) -> web.Response:
     return json_response(there.document())
 
 
-def _read(document: dict[str, Any], caller: str, keep_s: float) -> Batch:
+def _read(document: dict[str, Any], owner: Owner, keep_s: float) -> Batch:
     """Raises Refusal (400)."""
     endpoint, window = _text(document, "endpoint"), _text(document, "completion_window")
     if endpoint not in ENDPOINTS:
@@ -102,7 +104,8 @@ def _read(document: dict[str, Any], caller: str, keep_s: float) -> Batch:
     now = time.time()
     return Batch(
         id=new_id(),
-        caller=caller,
+        caller=owner.name,
+        caller_id=owner.id,
         endpoint=endpoint,
         input_file_id=_text(document, "input_file_id"),
         completion_window=window,

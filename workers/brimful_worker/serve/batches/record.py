@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from brimful.names import Mode
+from brimful_worker.serve.records import Owned
 
 ENDPOINTS = {"/v1/completions": Mode.COMPLETION, "/v1/chat/completions": Mode.CHAT}
 
@@ -23,12 +24,10 @@ class Fault(BaseModel):
     param: str | None = None
 
 
-class Batch(BaseModel):
+class Batch(Owned):
     """The record of one batch, written by the front door that holds its lock. Times are Unix times."""
 
     id: str
-    caller: str
-    """The name of the caller who may see it."""
     endpoint: str
     input_file_id: str
     completion_window: str
@@ -52,7 +51,7 @@ class Batch(BaseModel):
     failed_at: int | None = None
     expired_at: int | None = None
     cancelled_at: int | None = None
-    errors: list[Fault] = []
+    errors: list[Fault] = Field(default_factory=list)
     model: str | None = None
     """Of all its requests, if that is one."""
     total: int = 0

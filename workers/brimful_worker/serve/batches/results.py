@@ -66,6 +66,7 @@ def _add(batch: Batch, kind: str, data: Path, files: Files) -> str:
     stored = StoredFile(
         id=f"file-{hashlib.sha256(f'{batch.id} {kind}'.encode()).hexdigest()[:32]}",
         caller=batch.caller,
+        caller_id=batch.caller_id,
         bytes=data.stat().st_size,
         created=now,
         expires=now + batch.output_keep_s,

@@ -13,7 +13,7 @@ from pathlib import Path
 from brimful.runtime.atomic import sync_directory
 from brimful_worker.local.server.keeper import try_lock
 from brimful_worker.serve.batches.record import Batch
-from brimful_worker.serve.records import read_record, write_record
+from brimful_worker.serve.records import Owner, read_record, write_record
 
 _ID = re.compile(r"batch_[0-9a-f]{32}")
 _RECORD, _LOCK, _CANCEL = "batch.json", "lock", "cancel"
@@ -56,14 +56,14 @@ class Batches:
             shutil.rmtree(new, ignore_errors=True)
         return batch
 
-    def get(self, id: str, caller: str) -> Batch | None:
+    def get(self, id: str, owner: Owner) -> Batch | None:
         """None: there is no such batch, or it is another caller's."""
         batch = self.load(id) if _ID.fullmatch(id) else None
-        return batch if batch is not None and batch.caller == caller else None
+        return batch if batch is not None and owner.owns(batch) else None
 
-    def of(self, caller: str) -> list[Batch]:
+    def of(self, owner: Owner) -> list[Batch]:
         """A caller's batches, the newest first."""
-        mine = [batch for batch in map(self.load, self.ids()) if batch is not None and batch.caller == caller]
+        mine = [batch for batch in map(self.load, self.ids()) if batch is not None and owner.owns(batch)]
         return sorted(mine, key=lambda batch: (batch.created, batch.id), reverse=True)
 
     def ids(self) -> list[str]:

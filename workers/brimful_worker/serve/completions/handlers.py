@@ -34,7 +34,7 @@ async def _answer(http: web.Request, mode: Mode) -> web.StreamResponse:
 
 async def _answer_once(http: web.Request, asked: Asked, key: str) -> web.StreamResponse:
     front, began = http.app[FRONT], time.monotonic()
-    claim = front.once.claim(http[CALLER].name, key, asked.request.mode.value.encode() + b"\n" + asked.body)
+    claim = front.once.claim(http[CALLER].owner, key, asked.request.mode.value.encode() + b"\n" + asked.body)
     try:
         async with front.gate.turn(asked.deadline_s):
             found = await claim.take()

@@ -21,6 +21,7 @@ from brimful.runtime.aio import cancel_and_wait
 from brimful.state.keys import answer_key
 from brimful.state.redis_retry import REDIS_ERRORS
 from brimful.state.redis_url import required
+from brimful_worker.serve.records import Owner
 from brimful_worker.serve.refusals import NO_RETRY, Refusal, redis_away
 from brimful_worker.singles.pipeline import SharedPipeline
 
@@ -108,9 +109,10 @@ class Once:
         await cancel_and_wait([self._renewing])
         await self.pipeline.aclose()
 
-    def claim(self, caller: str, key: str, request: bytes) -> Claim:
+    def claim(self, owner: Owner, key: str, request: bytes) -> Claim:
         """``request``: what must be the same under the same key."""
-        identity = hashlib.sha256(f"{caller}\0{key}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
+        named = "\0".join((owner.name, *([owner.id] if owner.id else []), key))
+        identity = hashlib.sha256(named.encode("utf-8", "surrogatepass")).hexdigest()[:32]
         digest = hashlib.sha256(request).hexdigest()[:32].encode()
         return Claim(self, answer_key(identity, self._fleet), digest)
 

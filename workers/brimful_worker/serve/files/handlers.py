@@ -31,7 +31,7 @@ async def create_file(http: web.Request) -> web.Response:
 
 
 async def list_files(http: web.Request) -> web.Response:
-    found = await asyncio.to_thread(http.app[FRONT].files.of, http[CALLER].name)
+    found = await asyncio.to_thread(http.app[FRONT].files.of, http[CALLER].owner)
     if (purpose := http.query.get("purpose")) is not None:
         found = [each for each in found if each.purpose == purpose]
     return listing(http, found, usual=10_000, most=10_000)
@@ -56,6 +56,6 @@ async def delete_file(http: web.Request) -> web.Response:
 
 def _find(http: web.Request) -> StoredFile:
     id = http.match_info["file"]
-    if (stored := http.app[FRONT].files.get(id, http[CALLER].name)) is None:
+    if (stored := http.app[FRONT].files.get(id, http[CALLER].owner)) is None:
         raise Refusal(404, f"No such File object: {id[:100]}", "file_not_found", param="id")
     return stored

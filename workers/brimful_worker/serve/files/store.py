@@ -13,10 +13,8 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
-
 from brimful.runtime.atomic import sync_directory
-from brimful_worker.serve.records import read_record, write_record
+from brimful_worker.serve.records import Owned, Owner, read_record, write_record
 
 _ID = re.compile(r"file-[0-9a-f]{32}")
 _UNFINISHED_S = 24 * 3600.0
@@ -27,12 +25,10 @@ def new_id() -> str:
     return f"file-{uuid.uuid4().hex}"
 
 
-class StoredFile(BaseModel):
+class StoredFile(Owned):
     """The record of one file."""
 
     id: str
-    caller: str
-    """The name of the caller who may read it."""
     bytes: int
     created: float
     """Unix time."""
@@ -82,16 +78,16 @@ class Files:
                 self.data(stored.id).unlink(missing_ok=True)  # a full disk needs the room
             raise
 
-    def get(self, id: str, caller: str) -> StoredFile | None:
+    def get(self, id: str, owner: Owner) -> StoredFile | None:
         """None: there is no such file, or it is another caller's, or it has expired."""
         stored = self._load(id) if _ID.fullmatch(id) else None
-        return stored if stored is not None and stored.caller == caller and stored.expires > time.time() else None
+        return stored if stored is not None and owner.owns(stored) and stored.expires > time.time() else None
 
-    def of(self, caller: str) -> list[StoredFile]:
+    def of(self, owner: Owner) -> list[StoredFile]:
         """A caller's files, the newest first."""
         now = time.time()
         found = (self._load(path.stem) for path in self.folder.glob("file-*.json"))
-        mine = [each for each in found if each is not None and each.caller == caller and each.expires > now]
+        mine = [each for each in found if each is not None and owner.owns(each) and each.expires > now]
         return sorted(mine, key=lambda each: (each.created, each.id), reverse=True)
 
     def delete(self, id: str) -> None:

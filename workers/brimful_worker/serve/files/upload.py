@@ -36,7 +36,8 @@ async def receive(http: web.Request, files: Files, most: int, keep_s: float) -> 
         now = time.time()
         stored = StoredFile(
             id=new_id(),
-            caller=http[CALLER].name,
+            caller=http[CALLER].owner.name,
+            caller_id=http[CALLER].owner.id,
             bytes=size,
             created=now,
             expires=now + min(keep_s, _expires_after(fields, keep_s)),
