@@ -56,10 +56,11 @@ async def enqueued(redis_url: str, runs: int) -> bool:
 
 async def test_a_small_run_beside_a_long_one_takes_about_twice_as_long(shared: Fleet) -> None:
     shared.gateway.reset()
+    shared.gateway.set_options(latency_s=0.3)  # so that the slots are what binds, also on a slow machine
     async with AsyncFleet(shared.local.redis_url) as client:
         long = asyncio.create_task(sample(client, 1))
-        await wait_until_async(lambda: len(starts(shared.gateway)) > 500, "the long run's full speed")
-        small = asyncio.create_task(sample(client, 2, lines=200))
+        await wait_until_async(lambda: len(starts(shared.gateway)) > 200, "the long run's full speed")
+        small = asyncio.create_task(sample(client, 2, lines=120))
         await wait_until_async(lambda: enqueued(shared.local.redis_url, runs=2), "the small run's requests")
         first = len(starts(shared.gateway))
         await small
@@ -68,9 +69,9 @@ async def test_a_small_run_beside_a_long_one_takes_about_twice_as_long(shared: F
         await asyncio.wait([long])
     last = len(found) - found[::-1].index(2)
     meanwhile = Counter(found[first:last])
-    assert 100 <= meanwhile[2] <= 200
+    assert 60 <= meanwhile[2] <= 120
     # As many as its own if it were exact; three times as many if what the long run had enqueued went first.
-    assert 0.7 <= meanwhile[1] / meanwhile[2] <= 2.0
+    assert 0.7 <= meanwhile[1] / meanwhile[2] <= 1.5
     assert shared.gateway.ledger()["peak_active"] <= SLOTS
 
 
