@@ -1,4 +1,4 @@
-# make demo | test | check | compat | bench | chaos | clean. Needs python3 >= 3.11 and make; everything else goes into .venv.
+# make demo | test | check | docs | compat | bench | chaos | release | clean. Needs python3 >= 3.11 and make; everything else goes into .venv.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 SOURCES := tasks workers tests examples ops
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check compat bench chaos clean
+.PHONY: help demo test check docs compat bench chaos release clean
 
 help:
 	@echo "make demo    a whole fleet against the mock gateway, about two minutes"
@@ -15,6 +15,7 @@ help:
 	@echo "make compat  tests with Debian's Prometheus, Redis and Chromium, which it installs if they are missing; npm's openai, pip's data files"
 	@echo "make bench   every figure of the README, and the public peers beside us"
 	@echo "make chaos   long storms of faults; MINUTES=10 SEED=1 [STORM=limits_storm] runs one storm alone"
+	@echo "make release builds wheel and sdist into dist/ and checks each in a bare environment; it publishes nothing"
 	@echo "make clean   removes .venv and what the above made"
 
 $(BIN)/python:
@@ -58,6 +59,9 @@ chaos: $(VENV)/.dev
 	PYTHONPATH=tests $(BIN)/python -m support.$(or $(STORM),storm) --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1)
 	$(if $(SEED)$(MINUTES)$(STORM),,PYTHONPATH=tests $(BIN)/python -m support.limits_storm --minutes 10 --seeds 6)
 	$(if $(SEED)$(MINUTES)$(STORM),,BRIMFUL_CHAOS=long $(BIN)/python -m pytest tests -m chaos --timeout 1800 -o faulthandler_timeout=0)
+
+release: $(VENV)/.dev
+	$(BIN)/python ops/release.py
 
 clean:
 	rm -rf $(VENV) .demo .bench .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build

@@ -32,7 +32,7 @@ __all__ = [
     "sample",
     "shard",
 ]
-__version__ = "0.1.0"
+__version__ = "0.2.0"  # the only place of the number: pyproject.toml reads it here
 
 _HOMES = {
     "AsyncFleet": "client.fleet_async",

@@ -1,20 +1,23 @@
 """The structure of the source as its imports show it, held against ``docs/house.toml``.
 
-``python tests/support/house.py`` writes the table of rooms into ``docs/house.md``.
+``python tests/support/house.py`` writes the tables of rooms and levels into the pages that show them.
 """
 
 from __future__ import annotations
 
 import ast
+import itertools
 import re
+import textwrap
 import tomllib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 ROOTS = {"brimful": ROOT / "tasks" / "brimful", "brimful_worker": ROOT / "workers" / "brimful_worker"}
-PAGE = ROOT / "docs" / "house.md"
+PAGES = (ROOT / "docs" / "house.md", ROOT / "CONTRIBUTING.md")
 WORKER_MAY_USE = (
     "errors",
     "words",
@@ -118,25 +121,49 @@ def circles() -> list[list[str]]:
 
 
 def table() -> str:
-    """``docs/house.toml`` as Markdown."""
+    """``docs/house.toml`` as Markdown, a row a room."""
     lines = []
     for package, title in (("brimful", "tasks/brimful"), ("brimful_worker", "workers/brimful_worker")):
         lines += [f"### `{title}`", "", "| level | room | what it is |", "| --- | --- | --- |"]
         for name, (level, what) in rooms().items():
             if name.split(".")[0] == package:
-                folder = name in modules() and modules()[name].name == "__init__.py"
-                label = "__init__.py" if name == package else name.removeprefix(f"{package}.").replace(".", "/")
-                label += "" if name == package else "/" if folder else ".py"
-                lines.append(f"| {level} | `{label}` | {what} |")
+                lines.append(f"| {level} | `{_label(name)}` | {what} |")
         lines.append("")
     return "\n".join(lines)
 
 
-def page() -> str:
-    """``docs/house.md`` with the table between its markers renewed."""
-    text = PAGE.read_text("utf-8")
-    return re.sub(r"(?<=<!-- rooms -->\n).*?(?=<!-- end -->)", lambda _: table(), text, flags=re.DOTALL)
+def levels() -> str:
+    """The same as a picture: a row a level, both packages side by side."""
+    rows: dict[int, dict[str, list[str]]] = {}
+    for name, (level, _) in rooms().items():
+        rows.setdefault(level, {}).setdefault(name.split(".")[0], []).append(_label(name))
+    lines = ["```text", f"level  {'tasks/brimful':60}workers/brimful_worker"]
+    for level in sorted(rows, reverse=True):
+        left, right = ("  ".join(rows[level].get(package, ())) for package in ROOTS)
+        cells = [textwrap.wrap(text, 58) or [""] for text in (left, right)]
+        for place, (one, other) in enumerate(itertools.zip_longest(*cells, fillvalue="")):
+            lines.append(f"{level if place == 0 else '':>5}  {one:60}{other}".rstrip())
+    return "\n".join([*lines, "```", ""])
 
+
+def _label(name: str) -> str:
+    package, _, rest = name.partition(".")
+    if not rest:
+        return "__init__.py"
+    return rest.replace(".", "/") + ("/" if modules()[f"{package}.{rest}"].name == "__init__.py" else ".py")
+
+
+def renewed(text: str, parts: Mapping[str, Callable[[], str]]) -> str:
+    """``text`` with what stands between ``<!-- NAME -->`` and ``<!-- end -->`` made again by the part of that name."""
+
+    def made(found: re.Match[str]) -> str:
+        return f"<!-- {found[1]} -->\n{parts[found[1]]()}<!-- end -->"
+
+    return re.sub(rf"<!-- ({'|'.join(parts)}) -->\n.*?<!-- end -->", made, text, flags=re.DOTALL)
+
+
+PARTS: Mapping[str, Callable[[], str]] = {"rooms": table, "levels": levels}
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), "utf-8")
+    for page in PAGES:
+        page.write_text(renewed(page.read_text("utf-8"), PARTS), "utf-8")

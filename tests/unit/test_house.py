@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -113,8 +114,20 @@ def test_every_room_says_what_it_is() -> None:
     assert not silent
 
 
-def test_the_page_of_the_house_is_made_from_the_list() -> None:
-    assert house.PAGE.read_text("utf-8") == house.page(), "run: python tests/support/house.py"
+@pytest.mark.parametrize("page", house.PAGES, ids=lambda page: page.name)
+def test_the_pages_of_the_house_are_made_from_the_list(page: Path) -> None:
+    text = page.read_text("utf-8")
+    assert "<!-- levels -->" in text
+    assert text == house.renewed(text, house.PARTS), "run: python tests/support/house.py"
+
+
+def test_the_version_stands_in_one_place() -> None:
+    import brimful
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert project["dynamic"] == ["version"]
+    changelog = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    assert re.findall(r"^## (\S+)", changelog, re.M)[0] == brimful.__version__
 
 
 def test_the_source_roots_are_no_packages() -> None:
