@@ -30,7 +30,7 @@ def _breaker(it: Fleet) -> str:
 
 def test_a_retry_after_to_one_of_eight_workers_stops_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     with (
-        gateway_process("--latency", "0.1", "--per-token", "0", "--starts", "0") as gateway,
+        gateway_process("--latency", "0.5", "--per-token", "0", "--starts", "0") as gateway,
         fleet(monkeypatch, gateway, workers=8, attempts=3, starts=0, backoff_base_s=0.1) as it,
     ):
         first = it.sample_many(200)
@@ -48,6 +48,7 @@ def test_a_retry_after_to_one_of_eight_workers_stops_all_of_them(monkeypatch: py
 
         # A 429 without a time delays only its own request.
         gateway.reset()
+        gateway.set_options(latency_s=0.1)
         gateway.set_faults("429bare:x1")
         second = it.sample_many(100)
         assert all(result.get(timeout=60)["choices"] for result in second)

@@ -101,7 +101,10 @@ async def test_two_hundred_lines_give_two_hundred_results(monkeypatch: pytest.Mo
         assert [choice["index"] for choice in output[-1]["response"]["body"]["choices"]] == [0, 1]
         file = await api.files.retrieve(found.output_file_id)
         assert (file.purpose, file.filename) == ("batch_output", f"{found.id}_output.jsonl")
-        assert sorted(path.name for path in here.front.batches.of_batch(found.id).iterdir()) == ["batch.json", "lock"]
+        folder = here.front.batches.of_batch(found.id)
+        await wait_until_async(
+            lambda: {path.name for path in folder.iterdir()} == {"batch.json", "lock"}, "its own files"
+        )
         assert found.usage is not None
         assert found.usage.output_tokens == 4 * 201
         assert found.usage.total_tokens == found.usage.input_tokens + 4 * 201
@@ -434,6 +437,7 @@ def test_a_batch_outlives_its_front_door(workers: Fleet, end: str, tmp_path: Pat
         nothing_left(family)
         if end != "kill beside another":
             other, _ = stack.enter_context(door_process(redis_url, gateway.url, **env))
+            until_ready(other)
         with OpenAI(base_url=other, api_key="any", max_retries=0) as api:
             wait_until(lambda: api.batches.retrieve(made.id).status == "completed", "the batch to end", 90)
             found = api.batches.retrieve(made.id)

@@ -10,6 +10,8 @@ import aiohttp
 import pytest
 from openai import OpenAI
 
+from brimful.state.redis_url import sync_redis_client
+from brimful.state.status import known_tags, read_status
 from brimful_worker.local.server.valkey import Valkey
 from support.commands import Running, brimful, nothing_left
 from support.doors import KEY, door, door_process, until_ready
@@ -69,9 +71,12 @@ async def test_sigterm_answers_what_is_on_the_wire_and_sends_the_rest_elsewhere(
             sent = [asyncio.create_task(ask()), asyncio.create_task(ask(stream=True))]
             await wait_until_async(lambda: asyncio.to_thread(lambda: gateway.ledger()["active"] == 2), "two active")
             waiting = asyncio.create_task(ask())
-            state = brimful("status", "--json", BRIMFUL_REDIS_URL=valkey.url)
-            (process,) = json.loads(state.stdout)["workers"]
-            assert process["name"].startswith("serve-")
+
+            with sync_redis_client(valkey.url) as redis:
+                (tag,) = known_tags(redis)
+                await wait_until_async(lambda: read_status(redis, tag).waiting["interactive"] == 1, "the third to wait")
+                (process,) = read_status(redis, tag).workers
+            assert process.name.startswith("serve-")
             running.process.send_signal(signal.SIGTERM)
             status, refused = await waiting
             assert (status, json.loads(refused)["error"]["code"]) == (503, "shutting_down")
