@@ -16,13 +16,14 @@ from redis.exceptions import RedisError
 from brimful.errors import FleetError, RedisUnreachable
 from brimful.names import Workload
 from brimful.state.keys import TAGS
-from brimful.state.redis_url import close_redis_client, redis_client
 from brimful.state.status import Status, read_status_async
 from brimful_worker.admission.errors import Retired
+from brimful_worker.admission.expiry import expire_keys, forget_tags, keep_expiring, keep_keys
 from brimful_worker.admission.policy import Limits
 from brimful_worker.admission.slot import Slot
 from brimful_worker.admission.turns import NO_FLOW, Flow
 from brimful_worker.admission.waiters import WORKLOADS, Queue
+from brimful_worker.admission.wire.clients import close_client, open_client
 from brimful_worker.admission.wire.coordinator import Coordinator
 from brimful_worker.admission.wire.outgoing import describe_process
 from brimful_worker.liveness.pulse import Pulse
@@ -52,7 +53,7 @@ class Admission:
 
     def __init__(
         self,
-        redis_url: str,
+        redis_url: str | Redis,
         key_tag: str,
         limits: Limits,
         *,
@@ -61,7 +62,8 @@ class Admission:
         places: int | None = None,
         guardian: bool = False,
     ) -> None:
-        """``redis_url``: redis://, rediss://, unix:// or sentinel://. ``key_tag``: any name of the API key except the
+        """``redis_url``: redis://, rediss://, unix:// or sentinel://; or a client of redis-py, whose settings
+        the admission's own connections get, and which it never closes. ``key_tag``: any name of the API key except the
         key itself; processes with the same tag share its limits. ``limits``: of the first process, for all of them.
         ``name``: shown by ``brimful status``, host and pid by default. ``fleet``: whose tasks this process runs; None
         if it is no Celery worker. ``places``: tasks that it runs at once.
@@ -75,6 +77,9 @@ class Admission:
         self._limits = limits
         name = name or f"{socket.gethostname()}:{os.getpid()}"
         self._describe = partial(describe_process, name, fleet, places)
+        # A budget is of a key, not of a time: what was spent of it must not be forgotten.
+        self._expires = fleet is None and not limits.budget
+        self._expiring: asyncio.Task[None] | None = None
         self._guardian = guardian
         self._pulse: Pulse | None = None
         self._coordinator: Coordinator | None = None
@@ -119,11 +124,17 @@ class Admission:
             self._pulse.start()
         try:
             await self._client().zadd(TAGS, {self._tag: time.time()})
+            if not self._expires:
+                await keep_keys(self._client(), self._tag)
+            else:
+                await forget_tags(self._client())
         except (OSError, RedisError) as error:
             log.debug("admission: the key's tag is not listed for `brimful status`: %s", error)
+        if self._expires:
+            self._expiring = asyncio.create_task(keep_expiring(self._client(), self._tag, self._limits.window_s))
 
     async def aclose(self) -> None:
-        """Leave the fleet, within two seconds. Waiting coroutines are cancelled; leases still held are lost."""
+        """Leave the fleet, within three seconds. Waiting coroutines are cancelled; leases still held are lost."""
         pulse, self._pulse = self._pulse, None
         if pulse is not None:
             await asyncio.to_thread(pulse.stop)
@@ -132,9 +143,13 @@ class Admission:
             coordinator.leave()
             await asyncio.wait({self._running}, timeout=_LEAVE_S)
             await _cancel(self._running)
+        expiring, self._expiring = self._expiring, None
+        if expiring is not None:
+            await _cancel(expiring)
+            await self._leave_expiring()
         reader, self._reader = self._reader, None
         if reader is not None:
-            await close_redis_client(reader)
+            await close_client(reader, self._url)
 
     async def __aenter__(self) -> Admission:
         await self.start()
@@ -166,24 +181,24 @@ class Admission:
         """
         return Slot(self._started().local_state, WORKLOADS[Workload(workload)], flow, tokens, name, since)
 
-    def start_only(self) -> Slot:
+    def start_only(self, since: float | None = None) -> Slot:
         """Wait for a start without a slot: for a request that counts as a start and is made while a slot is held, such
         as a poll of a Job.
 
         It goes before everything else, and waits for the end of a pause even where starts are not limited. Its lease
-        cannot be lost.
+        cannot be lost. ``since``: as of :meth:`slot`.
         """
-        return Slot(self._started().local_state, Queue.START_ONLY, NO_FLOW, 0)
+        return Slot(self._started().local_state, Queue.START_ONLY, NO_FLOW, 0, since=since)
 
     async def pause(self, seconds: float, reason: str) -> None:
         """Let nobody in the fleet start anything for this long, as a provider's Retry-After demands. A longer pause in
         force stays. Afterwards the slots are filled one by one."""
         self._started().pause(seconds, reason)
 
-    def retire(self) -> None:
-        """Grant nothing any more: those that wait, and those that ask later, get :class:`Retired`. Leases that are held
-        are renewed until their requests have ended."""
-        self._started().local_state.stop(Retired("the API key was replaced"), cancel=False)
+    def retire(self, error: FleetError | None = None) -> None:
+        """Grant nothing any more: those that wait, and those that ask later, get ``error``, by default
+        :class:`Retired`. Leases that are held are renewed until their requests have ended."""
+        self._started().local_state.stop(error or Retired("the API key was replaced"), cancel=False)
 
     async def status(self) -> Status:
         """What ``brimful status`` shows; also before :meth:`start`. Raises redis.RedisError or OSError."""
@@ -205,6 +220,11 @@ class Admission:
         return self._coordinator.rpc.commands if self._coordinator else 0
 
     @property
+    def round_trip_s(self) -> float:
+        """Seconds that Redis takes to answer, as of late; 0 if that is not known."""
+        return self._coordinator.rpc.round_trips.rtt_ms / 1000 if self._coordinator else 0.0
+
+    @property
     def failure(self) -> FleetError | None:
         """Why Redis has not carried out the last command yet; None while all is well, and before :meth:`start`."""
         return self._coordinator.rpc.failure if self._coordinator else None
@@ -215,8 +235,15 @@ class Admission:
         any thread."""
         return self._coordinator.local_state.stall_limit_s() if self._coordinator else self._limits.lease_s / 2
 
+    async def _leave_expiring(self) -> None:
+        try:
+            async with asyncio.timeout(_LEAVE_S / 2):
+                await expire_keys(self._client(), self._tag, self._limits.window_s)
+        except (OSError, RedisError, ValueError, TimeoutError) as error:
+            log.debug("admission: the keys' time to live was not set: %s", error)
+
     def _client(self) -> Redis:
-        self._reader = self._reader or redis_client(self._url)
+        self._reader = self._reader or open_client(self._url, decode_responses=True)
         return self._reader
 
     def _started(self) -> Coordinator:

@@ -49,6 +49,8 @@ class Lease:
         """Digest of its request's name if the ticket names another request; else None."""
         self.start_only = False
         """It holds no slot, and needs no renewal."""
+        self.companions: tuple[Lease, ...] = ()
+        """Leases in other windows that the same request needs: it is sent under all of them or under none."""
         self.lost = False
         self.ended = False
         self.given_back = False
@@ -69,15 +71,19 @@ class Lease:
         """
         if self._sent:
             raise StaleGrant("this grant was used already; ask for a new one")
-        if boot_time() > self.wire_deadline:
-            self.given_back = True
+        together = (self, *self.companions)
+        if boot_time() > min(lease.wire_deadline for lease in together):
+            for lease in together:
+                lease.given_back = True
             raise StaleGrant("the grant reached the wire too late; ask for a new one")
-        self._sent = True
+        for lease in together:
+            lease._sent = True
 
     def give_back(self) -> None:
         """Return slot and start unused when the ``async with`` ends. Does nothing after :meth:`sent`."""
         if not self._sent:
-            self.given_back = True
+            for lease in (self, *self.companions):
+                lease.given_back = True
 
     def forget_deaths(self) -> None:
         """Count :attr:`deaths` from zero again after this lease's end: its request has failed for good."""
@@ -114,6 +120,8 @@ class Lease:
         """
         self._reported = True
         self.ok, self.tokens_used, self.cooldown_s = ok, tokens_used, cooldown_s
+        for lease in self.companions:
+            lease.report(ok=None, tokens_used=tokens_used)
 
     # what local_state and the watchdog call
 

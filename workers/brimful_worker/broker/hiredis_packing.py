@@ -15,12 +15,15 @@ from typing import Any
 
 from redis.asyncio import Redis
 from redis.connection import HiredisRespSerializer
+from redis.utils import HIREDIS_AVAILABLE
 
 _hiredis = HiredisRespSerializer()
 
 
 def packed(client: Redis) -> Redis:
-    """The same client; connections that it makes from now on pack in C."""
+    """The same client; connections that it makes from now on pack in C, where hiredis is installed."""
+    if not HIREDIS_AVAILABLE:
+        return client
     pool = client.connection_pool
     kind: type[Any] = pool.connection_class
     pool.connection_class = type(kind.__name__, (kind,), {"pack_command": _pack_command})

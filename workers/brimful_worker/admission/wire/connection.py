@@ -12,9 +12,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import redis.exceptions
+from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
 
-from brimful.state.redis_url import close_redis_client, redis_client
+from brimful_worker.admission.wire.clients import close_client, open_client
 from brimful_worker.broker.hiredis_packing import packed
 
 _CONNECT_S = 2.0
@@ -46,9 +47,9 @@ class Backoff:
 class Connection:
     """Every method may raise ConnectionDown, and ``redis.exceptions.ResponseError`` for an error reply."""
 
-    def __init__(self, url: str, name: str) -> None:
+    def __init__(self, url: str | Redis, name: str) -> None:
         # RESP2, and no timeout of redis-py's own: each call brings its own, and a subscriber waits for ever.
-        client = redis_client(
+        client = open_client(
             url,
             decode_responses=False,
             protocol=2,
@@ -57,6 +58,7 @@ class Connection:
             health_check_interval=0,
             client_name=name,
         )
+        self._source = url
         self._client = packed(client)
         self._connection: AbstractConnection | None = None
         self.reply_timeout_s = _REPLY_S
@@ -104,7 +106,7 @@ class Connection:
     async def dispose(self) -> None:
         """Close for good."""
         await self.close()
-        await close_redis_client(self._client)
+        await close_client(self._client, self._source)
 
     @staticmethod
     async def _reply(connection: AbstractConnection) -> Any:

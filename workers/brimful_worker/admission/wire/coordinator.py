@@ -12,6 +12,8 @@ import secrets
 from collections.abc import Callable
 from typing import Any
 
+from redis.asyncio import Redis
+
 from brimful.errors import FleetError
 from brimful.limits import limits_from_redis
 from brimful_worker.admission.errors import SchemaMismatch
@@ -40,7 +42,7 @@ _TICK_S = 0.001
 class Coordinator:
     """Runs on one event loop; :meth:`run` sends and receives on behalf of :attr:`local_state`."""
 
-    def __init__(self, url: str, tag: str, limits: Limits, describe: Callable[..., str]) -> None:
+    def __init__(self, url: str | Redis, tag: str, limits: Limits, describe: Callable[..., str]) -> None:
         self.process = secrets.token_hex(5)
         self._describe = describe
         self.joined: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
-import orjson
+from brimful.runtime.json_bytes import encode
 
 _HOST = socket.gethostname()
 _VERSION = version("brimful")
@@ -56,5 +56,4 @@ def describe_process(name: str, fleet: str | None, places: int | None, **numbers
     that Redis does not know, and how far away Redis is.
     """
     process = {"name": name, "fleet": fleet, "host": _HOST, "pid": os.getpid(), "version": _VERSION, "places": places}
-    text: bytes = orjson.dumps(process | numbers)
-    return text.decode()
+    return encode(process | numbers).decode()

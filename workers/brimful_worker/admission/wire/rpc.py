@@ -17,11 +17,12 @@ from functools import lru_cache
 from importlib import resources
 from typing import Any
 
-import orjson
+from redis.asyncio import Redis
 from redis.exceptions import NoScriptError, ResponseError
 
 from brimful.errors import FleetError, RedisRefused, RedisUnreachable
 from brimful.limits import too_far
+from brimful.runtime.json_bytes import decode, encode
 from brimful.state.keys import admission_keys, everyone_channel, process_channel
 from brimful_worker.admission.errors import EvictingRedis, ScriptFailed, TooFar
 from brimful_worker.admission.wire.connection import Backoff, Connection, ConnectionDown
@@ -79,7 +80,7 @@ class Answer:
 class Rpc:
     """Subscribes before it sends: processes that Redis cannot push to would wait for nothing."""
 
-    def __init__(self, url: str, tag: str, process: str, subscriber: Subscriber, clock: RedisClock) -> None:
+    def __init__(self, url: str | Redis, tag: str, process: str, subscriber: Subscriber, clock: RedisClock) -> None:
         self.commands = 0
         """Number of commands sent, repetitions included."""
         self.failure: FleetError | None = None
@@ -199,7 +200,7 @@ class Rpc:
         return fields
 
     async def _send(self, first_sent: float, message: dict[str, Any]) -> Answer:
-        script, arguments = exchange(), exchange_arguments(self._tag, orjson.dumps(message))
+        script, arguments = exchange(), exchange_arguments(self._tag, encode(message))
         sent = boot_time()
         self.commands += 1
         try:
@@ -208,7 +209,7 @@ class Rpc:
             sent = boot_time()
             self.commands += 1
             raw = await self._connection.call("EVAL", script.text, *arguments)
-        return Answer(first_sent, sent, boot_time(), orjson.loads(raw))
+        return Answer(first_sent, sent, boot_time(), decode(raw))
 
 
 def _failure(error: ConnectionDown | ResponseError) -> FleetError:

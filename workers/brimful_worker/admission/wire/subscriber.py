@@ -7,9 +7,10 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-import orjson
 import redis.exceptions
+from redis.asyncio import Redis
 
+from brimful.runtime.json_bytes import decode
 from brimful.state.keys import everyone_channel, process_channel
 from brimful_worker.admission.wire.connection import Backoff, Connection, ConnectionDown
 
@@ -21,7 +22,7 @@ _WAIT_S = 2.0
 class Subscriber:
     """Failure mode: while it is not subscribed the coordinator polls, and Redis keeps the grants until then."""
 
-    def __init__(self, url: str, tag: str, process: str, on_push: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, url: str | Redis, tag: str, process: str, on_push: Callable[[dict[str, Any]], None]) -> None:
         self._connection = Connection(url, f"brimful-{process}-push")
         self._channels = (process_channel(tag, process), everyone_channel(tag))
         self._on_push = on_push
@@ -75,7 +76,7 @@ class Subscriber:
     def _receive(self, message: Any) -> None:
         if isinstance(message, list) and message and message[0] == b"message":
             try:
-                push = orjson.loads(message[2])
+                push = decode(message[2])
             except ValueError:
                 log.warning("admission: ignored a message that is not JSON on channel %r", message[1])
                 return
