@@ -11,11 +11,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from openai import OpenAI
 
+from brimful.state.keys import weights_key
+from brimful.state.redis_url import sync_redis_client
 from brimful_worker.local.server.valkey import Valkey
 from support.browser import Tab, chromium, overlapping_labels, sideways, wait_for_text
 from support.commands import Running, brimful
-from support.doors import door_process
+from support.doors import KEY, door_process
 from support.gateways import gateway_process
 from support.waiting import wait_until
 
@@ -134,7 +137,7 @@ def test_a_token_opens_it_until_it_is_revoked(browser: Any, valkey: Valkey) -> N
 def test_a_run_is_on_it_while_it_goes_on(browser: Any, valkey: Valkey, tmp_path: Any) -> None:
     prompts = tmp_path / "in.jsonl"
     prompts.write_text("".join(f'{{"prompt": "{PROMPT} {number}"}}\n' for number in range(8)))
-    env = {"BRIMFUL_REDIS_URL": valkey.url, "ACS_API_KEY": "sk-canary-91be77d0c4"}
+    env = {"BRIMFUL_REDIS_URL": valkey.url, "ACS_API_KEY": KEY}
     with gateway_process("--latency", "300") as gateway:
         env["ACS_API_BASE"] = gateway.url
         with door_process(valkey.url, gateway.url) as (url, _), Running("worker", **env):
@@ -147,3 +150,25 @@ def test_a_run_is_on_it_while_it_goes_on(browser: Any, valkey: Valkey, tmp_path:
                 assert page.locator("#runs tbody tr").count() == 1
                 assert PROMPT not in page.content()
                 tab.close()
+
+
+def test_a_batch_has_one_row_while_its_run_goes_on(browser: Any, valkey: Valkey) -> None:
+    with gateway_process() as gateway, door_process(valkey.url, gateway.url) as (url, _):
+        until_ready(url)
+        body = {"model": "llama-8b", "prompt": PROMPT, "max_tokens": 4}
+        line = {"custom_id": "c", "method": "POST", "url": "/v1/completions", "body": body}
+        api = OpenAI(base_url=url, api_key="any")
+        file = api.files.create(file=("in.jsonl", json.dumps(line).encode()), purpose="batch")
+        api.batches.create(input_file_id=file.id, endpoint="/v1/completions", completion_window="24h")
+        with sync_redis_client(valkey.url) as client:
+            wait_until(lambda: client.zcard(weights_key("")), "its run, which waits for a worker")
+        tab = Tab(browser)
+        page = open_page(tab, url)
+        page.wait_for_selector("#batches tbody tr")
+        wait_for_text(page, "#batches tbody", "in progress")
+        assert page.locator("#batches tbody tr").count() == 1
+        wait_for_text(page, "#runs", "None is under way")
+        assert PROMPT not in page.content()
+        assert not tab.faults
+        tab.close()
+        api.close()

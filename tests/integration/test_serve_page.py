@@ -76,6 +76,22 @@ async def test_it_shows_what_status_shows_and_who_waits(monkeypatch: pytest.Monk
         await asyncio.gather(*asked, return_exceptions=True)
 
 
+async def test_a_batch_names_its_run_so_that_the_page_shows_it_once(
+    monkeypatch: pytest.MonkeyPatch, valkey: Valkey
+) -> None:
+    async with (
+        running_gateway() as gateway,
+        door(monkeypatch, valkey.url, gateway.url) as here,
+        here.openai() as api,
+    ):
+        line = {"custom_id": "c", "method": "POST", "url": "/v1/completions", "body": BODY}
+        file = await api.files.create(file=("in.jsonl", json.dumps(line).encode()), purpose="batch")
+        made = await api.batches.create(input_file_id=file.id, endpoint="/v1/completions", completion_window="24h")
+        now = await seen(here, lambda data: data["fleet"]["runs"])  # it waits, since there are no workers
+        (run,), (batch,) = now["fleet"]["runs"], now["door"]["batches"]
+        assert (batch["id"], batch["run"], batch["status"]) == (made.id, run["run"], "in_progress")
+
+
 BODY = {"model": "llama-8b", "prompt": PROMPT, "max_tokens": 4}
 
 

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from brimful.outcome import Cause, Failure, Outcome
+from brimful.run.output.paths import OutputFormat, RunPaths
+from brimful.run.output.sidecar import Sidecar
 from brimful.state.provider_health import ProviderHealth
 from brimful.state.status import Status, WorkerStatus
 from brimful_worker.serve.batches.record import Batch
@@ -82,16 +84,23 @@ def test_batches_under_way_come_first_and_old_ones_are_read_once(tmp_path: Path)
         )  # fmt: skip
         return store.create(batch, upload)
 
-    shown = ShownBatches(store)
+    shown = ShownBatches(store, "evals")
     ended = [add(1000 + number, status="completed", completed=3, failed=1) for number in range(8)]
     going = add(1.0, status="in_progress", completed=2)
     found = shown.read()
     assert [each["id"] for each in found] == [going.id, *(batch.id for batch in reversed(ended[3:]))]
     assert found[0] == {
-        "id": going.id, "caller": "ada", "status": "in_progress", "created": 1.0, "requests": 4, "completed": 2,
-        "failed": 0,
+        "id": going.id, "caller": "ada", "run": None, "status": "in_progress", "created": 1.0, "requests": 4,
+        "completed": 2, "failed": 0,
     }  # fmt: skip
     assert WORDS not in str(found)
+    sidecar = RunPaths(store.of_batch(going.id) / "out.jsonl", OutputFormat.OPENAI_BATCH).sidecar
+    sidecar.write_text("half a fi")
+    assert shown.read()[0]["run"] is None
+    Sidecar("r-now", {}).store(sidecar)
+    assert shown.read()[0]["run"] == "evals.r-now", "as Redis names it"
+    sidecar.unlink()
+    assert shown.read()[0]["run"] == "evals.r-now", "also for the moments for which Redis knows it after its end"
     for batch in ended:
         (store.of_batch(batch.id) / "batch.json").write_text("no longer read")
     store.cancel(going.id)

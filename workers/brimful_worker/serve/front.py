@@ -50,7 +50,7 @@ class Front:
             settings.fleet,
             lambda: self.process.key.settings.key_tag,
             self._state,
-            ShownBatches(self.batches),
+            ShownBatches(self.batches, settings.fleet),
         )
 
     def _state(self) -> dict[str, Any]:

@@ -20,6 +20,15 @@ class RunFiles:
         self.rollouts = folder / "out.jsonl.rollouts.jsonl"
         self.failures = folder / "out.jsonl.failures.jsonl"
         self.log = folder / "run.log"
+        self._sidecar = folder / "out.jsonl.run.json"
+
+    def run_id(self) -> str | None:
+        """By which Redis knows the run, without its fleet's name; None before the run has begun. Raises OSError."""
+        try:
+            run = json_bytes.decode(self._sidecar.read_bytes())["run"]
+        except (FileNotFoundError, ValueError, TypeError, KeyError):
+            return None
+        return run if isinstance(run, str) else None
 
     @property
     def outdated(self) -> bool:

@@ -116,14 +116,15 @@ function tables(fleet, door, now) {
     ["Redis", (row) => (row.rtt_ms ? `${row.rtt_ms} ms` : "near"), "number minor"],
     ["Heard", (row) => (row.heard_s > 5 ? make("span", { class: "warn" }, ago(row.heard_s)) : "now"), "number"],
   ], fleet.workers, "No process serves this key now.");
+  batches = door.batches ?? batches;
+  const ofBatches = new Set(batches.map((batch) => batch.run));
   const queued = Object.values(fleet.queues).reduce((sum, each) => sum + each, 0);
   table(find("runs"), "Runs under way", `${counted(queued, "task")} queued, ${whole(fleet.unacked)} at workers`, [
     ["Run", (row) => row.run],
     ["Weight", (row) => brief(row.weight), "number minor"],
     ["Shards left", (row) => whole(row.shards), "number"],
     ["Since seen", (row) => progress(row)],
-  ], fleet.runs, "None is under way.");
-  batches = door.batches ?? batches;
+  ], fleet.runs.filter((run) => !ofBatches.has(run.run)), "None is under way.");
   table(find("batches"), "Batches", `of ${door.name}`, [
     ["Batch", (row) => make("span", { title: row.id }, row.id.slice(0, 14))],
     ["Caller", (row) => row.caller || "without a token", "minor"],
