@@ -70,7 +70,7 @@ def test_every_alert_says_what_and_what_to_do() -> None:
     assert len(names) == len(set(names))
     for rule in rules():
         assert rule["labels"]["severity"] in ("warning", "critical")
-        assert set(rule["annotations"]) == {"summary", "description"}
+        assert set(rule["annotations"]) == {"summary", "description", "runbook"}
 
 
 def test_every_rule_is_made_to_fire_and_to_stay_quiet_in_its_tests() -> None:
