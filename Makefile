@@ -12,6 +12,7 @@ help:
 	@echo "make demo    a whole fleet against the mock gateway, about two minutes"
 	@echo "make test    all tests, on real parts"
 	@echo "make check   linters and types"
+	@echo "make docs    the documentation as a site, into site/"
 	@echo "make compat  tests with Debian's Prometheus, Redis and Chromium, which it installs if they are missing; npm's openai, pip's data files"
 	@echo "make bench   every figure of the README, and the public peers beside us"
 	@echo "make chaos   long storms of faults; MINUTES=10 SEED=1 [STORM=limits_storm] runs one storm alone"
@@ -43,6 +44,11 @@ check: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
+# The tables that are made from the code first: settings, commands, metrics. Nothing is loaded from the network.
+docs: $(VENV)/.dev
+	PYTHONPATH=tests $(BIN)/python -m support.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 compat: $(VENV)/.dev
 	command -v prometheus > /dev/null && command -v redis-server > /dev/null && command -v chromium > /dev/null || \
 		{ apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends \
@@ -64,4 +70,4 @@ release: $(VENV)/.dev
 	$(BIN)/python ops/release.py
 
 clean:
-	rm -rf $(VENV) .demo .bench .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build
+	rm -rf $(VENV) site .demo .bench .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build

@@ -131,7 +131,8 @@ class Settings(ServeSettings):
     visibility_timeout_s: int = Field(15, ge=3)
     """Seconds without renewal after which a dead worker's task is redelivered."""
     result_expires_s: int = Field(86_400, ge=60)
-    """Seconds for which Redis keeps a single request's result and its idempotency key. The workers' setting counts."""
+    """Seconds for which Redis keeps a single request's result and its idempotency key, the front door's too. The
+    workers' setting counts."""
     run_expires_s: int = Field(604_800, ge=60)
     """Seconds for which Redis keeps a run's completions that nobody collects. The workers' setting counts."""
     log_level: LogLevel = LogLevel.INFO
@@ -141,7 +142,7 @@ class Settings(ServeSettings):
 
     weight: float = Field(1.0, ge=1 / MOST_WEIGHT, le=MOST_WEIGHT)
     """The share of a run or a map beside others on the same fleet: one of weight 3 gets three times as many requests as
-    one of weight 1."""
+    one of weight 1. From 0.01 to 100."""
 
     # Flower and metrics
     flower_port: int = Field(0, ge=0, le=65535)
@@ -153,7 +154,8 @@ class Settings(ServeSettings):
     flower_password: SecretStr | None = None
     """Flower's password. Default: one is generated and printed."""
     metrics_port: int | None = Field(None, ge=0, le=65535)
-    """Port of the Prometheus metrics, or the next free one for further workers on the host. Default: no metrics."""
+    """Port of a worker's Prometheus metrics and /healthz; further workers on the host take the next free ones. Default:
+    no metrics."""
     metrics_address: str = "127.0.0.1"
     """The address on which the metrics are served."""
     metrics_token: SecretStr | None = None

@@ -169,13 +169,3 @@ def test_public_names() -> None:
         "AsyncFleet", "BrimfulError", "Fleet", "Group", "Handle", "Outcome", "Request", "Rollout", "Sampled", "app",
         "sample", "shard",
     ]  # fmt: skip
-
-
-def test_the_readme_names_every_setting_and_its_own_commands() -> None:
-    from brimful.config import Settings
-
-    readme = (ROOT / "README.md").read_text("utf-8")
-    for setting in Settings.model_fields:
-        assert f"BRIMFUL_{setting.upper()}`" in readme, setting
-    for words in ("make demo", "make test", "brimful run", "brimful up", "brimful worker", "brimful status"):
-        assert words in readme

@@ -143,6 +143,6 @@ def test_the_worker_is_nowhere_process_1_of_its_container(services: dict[str, di
         if document["kind"] == "Deployment"
     ]
     assert pod["shareProcessNamespace"] is True
-    for page in (DOCKERFILE, ROOT / "ops" / "README.md", ROOT / "README.md"):
+    for page in (DOCKERFILE, ROOT / "docs" / "operating.md", ROOT / "README.md"):
         for line in page.read_text("utf-8").splitlines():
             assert "docker run " not in line or "docker run --init " in line, page

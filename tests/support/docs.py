@@ -1,0 +1,118 @@
+"""The tables of the documentation that are made from the code: settings, commands, metrics, and the house's.
+
+``PYTHONPATH=tests python -m support.docs`` writes them into the pages that show them, between ``<!-- NAME -->`` and
+``<!-- end -->``.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ByteSize
+from typer.main import get_command
+
+from brimful.cli.commands import app
+from brimful.config import Settings
+from brimful.words.setting_faults import FORMER_NAMES, variable
+from brimful_worker.metrics.catalogue import CATALOGUE
+from support import house
+
+DOCS = house.ROOT / "docs"
+
+
+def settings() -> str:
+    """A row for each field of the settings, the front door's last."""
+    ours = [name for name in Settings.model_fields if name in Settings.__annotations__]
+    theirs = [name for name in Settings.model_fields if name not in Settings.__annotations__]
+    lines = ["| setting | default | what |", "| --- | --- | --- |"]
+    for name in (*ours, *theirs):
+        field = Settings.model_fields[name]
+        about, _, said = _cell(field.description or "").partition("Default: ")
+        default = _default(field.default) or said.strip().removesuffix(".") or "–"
+        lines.append(f"| `{variable(name)}` | {default} | {about.strip()} |")
+    return "\n".join([*lines, ""])
+
+
+def former_names() -> str:
+    rows = [f"| `{variable(former)}` | `{variable(name)}` |" for former, name in FORMER_NAMES.items()]
+    return "\n".join(["| former name | setting |", "| --- | --- |", *rows, ""])
+
+
+def metrics() -> str:
+    lines = ["| metric | kind | labels | what | unit |", "| --- | --- | --- | --- | --- |"]
+    for metric in CATALOGUE:
+        labels = ", ".join(f"`{label}`" for label in metric.labels) or "–"
+        kind = type(metric).__name__.lower()
+        lines.append(f"| `{metric.name}` | {kind} | {labels} | {_cell(metric.description)} | {metric.unit} |")
+    return "\n".join([*lines, ""])
+
+
+def commands() -> str:
+    """Every command's help text, and a row for each of its arguments and options."""
+    parts: list[str] = []
+    for path, command in _commands(get_command(app)):
+        if not path:
+            continue
+        context = _context(command, path)
+        parts += [f"## brimful {' '.join(path)}", ""]
+        parts += [f"`{context.command_path} {' '.join(command.collect_usage_pieces(context))}`", ""]
+        parts += [re.sub(r"(?<!\n)\n(?!\n)", " ", command.help.strip()), ""]
+        rows = [record for record in (each.get_help_record(context) for each in command.params) if record]
+        if rows:
+            parts += ["| argument or option | what |", "| --- | --- |"]
+            parts += [f"| `{name.replace('|', chr(92) + '|')}` | {_cell(about)} |" for name, about in rows]
+            parts.append("")
+    return "\n".join(parts)
+
+
+def _commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    yield path, command
+    if hasattr(command, "list_commands"):
+        for name in command.list_commands(None):
+            yield from _commands(command.get_command(None, name), (*path, name))
+
+
+def _context(command: Any, path: tuple[str, ...]) -> Any:
+    return command.context_class(command, info_name=" ".join(("brimful", *path)))
+
+
+def _default(value: Any) -> str:
+    """A value as one would type it; empty where there is none."""
+    if value in (None, ""):
+        return ""
+    if isinstance(value, ByteSize):
+        return f"{value / 2**20:g}MiB"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, enum.Enum):
+        return str(value.value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _cell(text: str) -> str:
+    return re.sub(r"\s+", " ", text).replace("``", "`").replace("|", "\\|").replace("<", "&lt;").strip()
+
+
+PARTS: Mapping[str, Callable[[], str]] = {
+    "settings": settings,
+    "former names": former_names,
+    "metrics": metrics,
+    "commands": commands,
+    **house.PARTS,
+}
+
+
+def pages() -> list[Path]:
+    """The pages that show made parts."""
+    marked = re.compile(rf"^<!-- ({'|'.join(PARTS)}) -->$", re.M)
+    files = [house.ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+    return [page for page in files if marked.search(page.read_text("utf-8"))]
+
+
+if __name__ == "__main__":
+    for page in pages():
+        page.write_text(house.renewed(page.read_text("utf-8"), PARTS), "utf-8")
