@@ -5,7 +5,9 @@ Durations are in seconds.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from brimful.errors import UsageError
@@ -52,6 +54,32 @@ def describe_cost(window_s: float, guard_s: float, rtt_s: float, lag_s: float) -
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Learnt:
+    """A limit that the workers have learnt from the provider's refusals."""
+
+    limit: int
+    age_s: float
+    """Seconds since it last changed."""
+
+
+def learnt_from_redis(state: Mapping[str, str], limits: Mapping[str, float], now_ms: int) -> dict[str, Learnt]:
+    """``slots`` and ``starts`` → what was learnt, where it is lower than the limit in ``limits`` or none is set."""
+    found = {}
+    for name in ("slots", "starts"):
+        level = int(state.get(f"{name}_level", 0))
+        if level and level < (limits.get(name) or math.inf):
+            found[name] = Learnt(level, max(0, now_ms - int(state.get(f"{name}_at", now_ms))) / 1000)
+    return found
+
+
+def describe_learnt(name: str, learnt: int, given: float) -> str:
+    """That a key takes less of a limit (``slots``, ``starts``) than is set: for status, the log and a run's report."""
+    if not given:
+        return f"the key takes {learnt} {name}: the provider refuses more (429), and no limit on them is set"
+    return f"the key takes {learnt} of the {given:g} {name} that are set: the provider refuses more (429)"
+
+
 def too_far(rtt_s: float, lease_s: float) -> str | None:
     """What is wrong, and what to do, if leases end before they can be renewed at this distance; else None."""
     if rtt_s <= lease_s / 4:
@@ -66,6 +94,20 @@ def too_far(rtt_s: float, lease_s: float) -> str | None:
 def least_lease_s(rtt_s: float) -> float:
     """The shortest lease for this distance, with some room, in half seconds."""
     return max(1.0, -(-rtt_s * 12 // 1) / 2)
+
+
+def following_guard(
+    new: Mapping[str, float | None], in_force: Mapping[str, float], brought: Mapping[str, float]
+) -> dict[str, float | None]:
+    """The guard of a new window, where the one in force is the default of the window in force. ``brought``: the limits
+    of the workers' own settings."""
+    if "window_s" not in new or new.get("guard_s") is not None:
+        return {}
+    before = brought if "guard_s" in new else in_force
+    guard_s, window_s = before.get("guard_s", -1.0), new["window_s"]
+    if abs(guard_s - default_guard_s(before.get("window_s", 0.0))) > 0.0015:
+        return {}
+    return {"guard_s": None if window_s is None else default_guard_s(window_s)}
 
 
 def limits_to_redis(limits: Mapping[str, float]) -> dict[str, int]:

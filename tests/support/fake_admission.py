@@ -49,6 +49,7 @@ class FakeLease:
         ok: bool | None,
         tokens_used: int | None = None,
         cooldown_s: float | None = None,
+        refused: int | None = None,
     ) -> None:
         self.reports.append({"ok": ok, "tokens_used": tokens_used})
         self.cooldown_s = cooldown_s

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -17,7 +16,16 @@ import redis.asyncio as redis_async
 from redis.exceptions import ResponseError
 
 from brimful.errors import UsageError
-from brimful.limits import SETTABLE, default_guard_s, describe_cost, limits_from_redis, stored, too_far
+from brimful.limits import (
+    SETTABLE,
+    Learnt,
+    describe_cost,
+    following_guard,
+    learnt_from_redis,
+    limits_from_redis,
+    stored,
+    too_far,
+)
 from brimful.packing.slot_model import Limits
 from brimful.state.keys import FLEETS, TAGS, admission_keys, everyone_channel, health_key
 from brimful.state.provider_health import ProviderHealth, parse_health
@@ -95,6 +103,8 @@ class Status:
     """How it answered last; None: it was not asked lately."""
     brought: dict[str, float] = field(default_factory=dict)
     """The limits of the workers' own settings, in force where none is overridden; empty before the first worker."""
+    learnt: dict[str, Learnt] = field(default_factory=dict)
+    """``slots`` and ``starts`` → the lower limit in force, since the provider refuses more."""
 
     def distance_cost(self) -> str | None:
         """What the distance between Redis and its farthest worker costs, in words; None if no start counts longer."""
@@ -155,16 +165,17 @@ async def read_status_async(client: redis_async.Redis, tag: str) -> Status:
 
 
 async def live_limits(client: redis_async.Redis, fleet: str = "") -> Limits | None:
-    """The limits in force; None before the first worker, and where it is unclear which key's are meant."""
+    """The limits in force, learnt or set; None before the first worker, and if it is unclear which key's are meant."""
     tag = await tag_in_use(client, fleet)
     if tag is None:
         return None
     keys = admission_keys(tag)
     pipe = client.pipeline(transaction=True)
-    pipe.hgetall(keys["defaults"])
-    pipe.hgetall(keys["limits"])
-    defaults, overrides = await pipe.execute()
+    for name in ("defaults", "limits", "state"):
+        pipe.hgetall(keys[name])
+    defaults, overrides, state = await pipe.execute()
     limits = limits_from_redis({**defaults, **overrides})
+    limits |= {name: learnt.limit for name, learnt in learnt_from_redis(state, limits, 0).items()}
     slots, window_s = int(limits.get("slots", 0)), limits.get("window_s", 0.0)
     return Limits(slots, int(limits.get("starts", 0)) or None, window_s) if slots and window_s else None
 
@@ -176,7 +187,7 @@ def set_limits(client: redis_sync.Redis, tag: str, **limits: float | None) -> di
     window. Raises UsageError naming a limit that is unknown, out of range, or too short for a worker's distance.
     """
     before = read_status(client, tag)
-    limits |= _guard_for(before, limits)
+    limits |= following_guard(limits, before.limits, before.brought)
     for worker in before.workers:
         if (lease_s := limits.get("lease_s")) and (fault := too_far(worker.rtt_ms / 1000, lease_s)):
             raise UsageError(f"worker {worker.name}: {fault}")
@@ -201,17 +212,6 @@ def set_limits(client: redis_sync.Redis, tag: str, **limits: float | None) -> di
     except ResponseError as error:
         raise UsageError(f"Redis refused the limits: {error}") from None
     return read_status(client, tag).limits
-
-
-def _guard_for(before: Status, limits: Mapping[str, float | None]) -> dict[str, float | None]:
-    """The guard of a new window, where the one in force is the default of the window in force."""
-    if "window_s" not in limits or limits.get("guard_s") is not None:
-        return {}
-    in_force = before.brought if "guard_s" in limits else before.limits
-    guard_s, window_s = in_force.get("guard_s", -1.0), limits["window_s"]
-    if abs(guard_s - default_guard_s(in_force.get("window_s", 0.0))) > 0.0015:
-        return {}
-    return {"guard_s": None if window_s is None else default_guard_s(window_s)}
 
 
 def _read(pipe: Any, tag: str) -> None:
@@ -271,6 +271,7 @@ def _status(tag: str, answers: list[Any]) -> Status:
         next_start_s=_next_start_ms([at + span - now for _, at in starts], most_starts) / 1000,
         provider=parse_health(health),
         brought=limits_from_redis(defaults),
+        learnt=learnt_from_redis(state, limits, now),
     )
 
 

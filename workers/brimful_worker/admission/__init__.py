@@ -30,7 +30,7 @@ Promises, across all processes, deaths, and restarts or memory loss of Redis:
 from brimful_worker.admission.admission import Admission
 from brimful_worker.admission.clean_start import assume_full, mark_clean
 from brimful_worker.admission.errors import EvictingRedis, LeaseLost, Retired, SchemaMismatch, ScriptFailed, StaleGrant
-from brimful_worker.admission.lease import Lease
+from brimful_worker.admission.lease import Lease, Refused
 from brimful_worker.admission.policy import Limits
 from brimful_worker.admission.slot import Slot
 from brimful_worker.admission.turns import NO_FLOW, Flow
@@ -43,6 +43,7 @@ __all__ = [
     "Lease",
     "LeaseLost",
     "Limits",
+    "Refused",
     "Retired",
     "SchemaMismatch",
     "ScriptFailed",

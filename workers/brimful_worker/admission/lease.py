@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Callable
 from contextvars import ContextVar
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from brimful_worker.admission.errors import StaleGrant
@@ -21,6 +22,15 @@ class HasSocket(Protocol):
     """asyncio's transports, and network streams of other libraries."""
 
     def get_extra_info(self, name: str, /) -> Any: ...
+
+
+class Refused(IntEnum):
+    """The limit by which the provider refused a request (429)."""
+
+    SLOTS = 1
+    STARTS = 2
+    EITHER = 3
+    """The refusal does not say."""
 
 
 class Lease:
@@ -40,6 +50,8 @@ class Lease:
         """On ``boot_time()``: the request's bytes must be written before this."""
         self.renewed = granted
         """On ``boot_time()``: when it was granted or last renewed."""
+        self.granted_ms = 0
+        """On Redis's clock."""
         self.deadline = math.inf
         """On ``boot_time()``: when it ends unless it is renewed."""
         self.deaths_forgotten = False
@@ -57,6 +69,7 @@ class Lease:
         self.ok: bool | None = None
         self.tokens_used: int | None = None
         self.cooldown_s: float | None = None
+        self.refused: Refused | None = None
         self._reported = False
         self._sent = False
         self._watchdog = watchdog
@@ -111,15 +124,23 @@ class Lease:
         if watch is not None:
             self._watchdog.remove(watch)
 
-    def report(self, *, ok: bool | None, tokens_used: int | None = None, cooldown_s: float | None = None) -> None:
+    def report(
+        self,
+        *,
+        ok: bool | None,
+        tokens_used: int | None = None,
+        cooldown_s: float | None = None,
+        refused: Refused | None = None,
+    ) -> None:
         """What became of the request, for the fleet.
 
         ``ok`` feeds the circuit breaker; None is neutral. ``tokens_used`` replaces the estimate. For ``cooldown_s``
         seconds after its end the slot stays taken: the provider may still count the request. If the body raises
-        without a report, that is :attr:`Limits.cooldown_s`.
+        without a report, that is :attr:`Limits.cooldown_s`. ``refused``: the request was refused (429) by this limit of
+        the provider's, from which the fleet learns it.
         """
         self._reported = True
-        self.ok, self.tokens_used, self.cooldown_s = ok, tokens_used, cooldown_s
+        self.ok, self.tokens_used, self.cooldown_s, self.refused = ok, tokens_used, cooldown_s, refused
         for lease in self.companions:
             lease.report(ok=None, tokens_used=tokens_used)
 

@@ -49,14 +49,14 @@ class LocalState:
         self._clock = clock
         self._wake = wake
         self._watchdog = Watchdog()
+        self.learning = False  # whether the times of grants are reported, since the fleet learns its limits
         self.closed: FleetError | None = None
         """Why nothing will be granted any more."""
         self._stale = 0
         self._abort_timer: asyncio.TimerHandle | None = None
         self._renewing: list[str] = []
         """The leases that the command in flight renews."""
-        self._shorter: tuple[float, float] | None = None
-        """Until when leases were shorter than now, and how long they lasted then."""
+        self._shorter: tuple[float, float] | None = None  # until when leases were shorter, and how long they lasted
 
     # called by coroutines
 
@@ -100,6 +100,7 @@ class LocalState:
                 self.recent_starts.set_tokens(lease.id, used)
             cooldown_ms = math.ceil(lease.rest_s(self.limits.cooldown_s, failed) * 1000)
             self.outgoing.releases.append([lease.id, cooldown_ms, verdict, used, 0, *named])
+            self.outgoing.note_answer(lease, self.learning)
         self._send_soon()
 
     # called by the coordinator
@@ -116,7 +117,7 @@ class LocalState:
         wire = min(deadline, counts + wire_lag(self.rules.guard_s)) if timed else deadline
         since = granted if waiter is None else waiter.since
         lease = Lease(ticket, max(0.0, boot_time() - since), wire, granted, self._watchdog)
-        lease.start_only, lease.deadline, lease.deaths = start_only, deadline, deaths
+        lease.start_only, lease.deadline, lease.deaths, lease.granted_ms = start_only, deadline, deaths, int(granted_ms)
         if waiter is None or waiter.future.done():
             lease.given_back = True
             self.end(lease, failed=False)

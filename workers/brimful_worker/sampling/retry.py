@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from brimful.outcome import Cause, Failure
+from brimful_worker.admission import Refused
 from brimful_worker.provider.answers.answer import Classification, Kind
+from brimful_worker.provider.answers.limits import Limit
 
 LEASE_LOST = Classification(
     Kind.TRANSIENT, cause=Cause.LEASE_LOST, message="the slot's lease was lost, and the request ended with it"
@@ -30,6 +32,8 @@ _UNBILLED = frozenset(
 _JOB_ENDS = frozenset({Cause.JOB_FAILED, Cause.JOB_CANCELLED, Cause.JOB_EXPIRED, Cause.BAD_ANSWER})
 PERMANENT = (Kind.PERMANENT, Kind.FILTERED, Kind.KEY_REFUSED)
 """Asking again would bring the same answer."""
+
+_REFUSED = {Limit.SLOTS: Refused.SLOTS, Limit.STARTS: Refused.STARTS, Limit.UNKNOWN: Refused.EITHER}
 
 _LAST_DOUBLING = 60  # 2.0 ** 60 s is past any cap; a float exponent without end would overflow
 
@@ -59,6 +63,11 @@ def provider_health(answer: Classification) -> bool | None:
     if answer.kind is Kind.TRANSIENT and not answer.stale and answer.cause is not Cause.LEASE_LOST:
         return False
     return None
+
+
+def refused_by(answer: Classification) -> Refused | None:
+    """The limit that the fleet learns from this attempt; None if it was not refused by slots or starts."""
+    return _REFUSED.get(answer.limit) if answer.limit is not None else None
 
 
 def tokens_cost(answer: Classification, *, sent: bool, job: bool) -> int | None:

@@ -231,7 +231,12 @@ class _Sampling:
         tokens = retry.tokens_cost(answer, sent=sent_at is not None, job=part.request.mode is Mode.JOB)
         self.stats.ended(hold, metered=tokens is not None, beyond=beyond)
         charged = None if tokens is None else tokens + beyond
-        lease.report(ok=retry.provider_health(answer), tokens_used=charged, cooldown_s=rest_s)
+        lease.report(
+            ok=retry.provider_health(answer),
+            tokens_used=charged,
+            cooldown_s=rest_s,
+            refused=retry.refused_by(answer),
+        )
         if await sampler.budget.observe(answer, hold, sampler.admission):
             sampler.health.observe(answer)
         if answer.retry_after_s:

@@ -39,6 +39,8 @@
 --                 lag_most (as last read)
 --    release      optional [[ticket, cooldown_ms, verdict 1 ok 0 failed -1 neutral, used tokens or -1, undo 0/1]], with
 --                 the name as a sixth element where it is not the ticket's, and 1 as a seventh where deaths are forgotten
+--    answers      optional {ticket: [granted_at, refused]} of released ones: refused = 1 by the limit on slots, 2 by that on
+--                 starts, 3 by either; 0 = accepted, of which only those with verdict 1 are given, while `learnt` is set
 --    rename       optional [[ticket, name]]: granted to a request of this process that the ticket does not name
 --    renew        optional [ticket]
 --    ask          optional [[ticket, waited_ms]]; ticket = process.queue.number.tokens or process.queue.number-name.tokens;
@@ -70,6 +72,8 @@
 --    rev          the limits' revision
 --    limits, overrides  optional, when the process knows another revision or joins: the limits in force; those of them
 --                 that the operator set
+--    learnt       optional {slots, starts}: the lower limits in force, learnt from refusals; empty while that is in doubt
+--    told         optional [names]: learnt limits to be logged by this process
 --    differs      optional true: the process's defaults are not those in force
 
 local state_key, limits_key, defaults_key, slots_key, starts_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -88,10 +92,12 @@ local me = message.process
 --#include parts/limits.lua
 --#include parts/tokens.lua
 --#include parts/epoch.lua
+--#include parts/learnt.lua
 --#include parts/breaker.lua
 --#include parts/leases.lua
 --#include parts/queue.lua
 --#include parts/unlogged.lua
+--#include parts/answers.lua
 --#include parts/grants.lua
 
 local function exchange()
@@ -137,12 +143,15 @@ local function exchange()
   local defaults = message.defaults or message.join and message.join.defaults
   if defaults then reply.differs = take_defaults(defaults) end
   local rules, overrides = read_limits()
+  local given = {slots = rules.slots, starts = rules.starts}
   if remove_silent(rules) then forget_old_notes() end
   reclaim(rules)
   local lost = {}
   if not again then
     if message.pause then pause(message.pause[1], message.pause[2]) end
+    local in_use = message.release and redis.call('ZCARD', slots_key)
     for _, ended in ipairs(message.release or {}) do release(rules, ended, lost) end
+    if message.release then note_answers(rules, given, in_use) end
     for _, ticket in ipairs(message.cancel or {}) do redis.call('ZREM', queue_of(ticket), ticket) end
     for _, asked in ipairs(message.ask or {}) do redis.call('ZADD', queue_of(asked[1]), 'NX', now - asked[2], asked[1]) end
     if message.leave then
@@ -159,11 +168,13 @@ local function exchange()
   if message.join and not again then add_newcomer() end
   if state.opens_at then open_if_complete(rules) end
 
+  apply_learnt(rules, given)
   if not state.opens_at then begin_logs(rules) end
-  local outcome = grant_all(rules)
+  local outcome = grant_all(rules, given)
   note_unlogged(rules, outcome.granted)
   reply.grants = deliver(outcome.granted)
   reply.at = next_poll_at(outcome)
+  reply_learnt(reply)
   if #lost > 0 then reply.lost = lost end
   if #outcome.refused > 0 then reply.refused = outcome.refused end
   if not state.opens_at then
@@ -179,6 +190,7 @@ local function exchange()
   reply.rev = rules.rev
   if message.join then reply.base = tonumber(redis.call('HGET', command_seq_key, me .. ' seen') or 0) end
   if message.rev ~= rules.rev or message.join then
+    for name, value in pairs(given) do rules[name] = value end
     reply.limits = rules
     reply.overrides = overrides
   end

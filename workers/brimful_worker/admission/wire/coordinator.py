@@ -21,6 +21,7 @@ from brimful_worker.admission.local_state import LocalState
 from brimful_worker.admission.policy import Limits, Pace, Rules
 from brimful_worker.admission.waiters import WORKLOADS
 from brimful_worker.admission.wire.fleet_view import FleetView
+from brimful_worker.admission.wire.learnt import Learnt
 from brimful_worker.admission.wire.outgoing import Outgoing
 from brimful_worker.admission.wire.pending_grants import PendingGrants
 from brimful_worker.admission.wire.redis_clock import RedisClock
@@ -60,6 +61,7 @@ class Coordinator:
         """Empty: the next command joins."""
         self._rev = ""
         self._fleet_view = FleetView()
+        self._learnt = Learnt(self.local_state)
         self._paused_until, self._pause_reason = 0.0, ""
         self._last_sent = boot_time()
         self._pace = Pace()
@@ -192,6 +194,7 @@ class Coordinator:
         optional: dict[str, Any] = {
             "ask": [[waiter.id, waiter.waited_ms] for waiter in fresh],
             "release": taken.releases,
+            "answers": taken.answers,
             "rename": taken.renames,
             "cancel": taken.cancels,
             "pause": taken.pause,
@@ -234,8 +237,9 @@ class Coordinator:
         if limits := reply.get("limits"):
             self._rev = reply["rev"]
             self._fleet_view.overrides = reply.get("overrides")
-            state.apply(Rules.from_fields(limits, state.limits.cooldown_s))
-            self.rpc.set_timeout(state.rules.reply_timeout_s)
+            self._learnt.given = Rules.from_fields(limits, state.limits.cooldown_s)
+        self._learnt.replied(reply)
+        self.rpc.set_timeout(state.rules.reply_timeout_s)
         if "join" in message or "defaults" in message:
             differed, self._differs = self._differs, bool(reply.get("differs"))
             if self._differs and not differed:
@@ -270,6 +274,7 @@ class Coordinator:
         if "now" not in push:  # to all processes: a new epoch, another number of processes, changed limits
             if push.get("epoch") == self._epoch:
                 self._learn_members(push)
+                self._learnt.pushed(push)
             if push.get("epoch") != self._epoch or "limits" in push:
                 self._send_soon()
             return

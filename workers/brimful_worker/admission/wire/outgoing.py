@@ -10,6 +10,8 @@ from typing import Any
 
 from brimful.runtime.json_bytes import encode
 
+from brimful_worker.admission.lease import Lease
+
 _HOST = socket.gethostname()
 _VERSION = version("brimful")
 
@@ -21,6 +23,8 @@ class Outgoing:
     releases: list[list[Any]] = field(default_factory=list)
     """[ticket, cooldown in ms, 1 ok / 0 failed / -1 neutral, used tokens or -1, 1 = undo the start], and the name of
     its request where the ticket has another, and 1 where its deaths are forgotten"""
+    answers: dict[str, list[int]] = field(default_factory=dict)
+    """Released ticket → when it was granted (Redis's clock, ms), and the :class:`Refused` limit or 0"""
     renames: list[list[str]] = field(default_factory=list)
     """[ticket, name of the request that has its grant]"""
     cancels: list[str] = field(default_factory=list)
@@ -34,12 +38,19 @@ class Outgoing:
 
     def take(self) -> Outgoing:
         """Move the content to a new object."""
-        taken = Outgoing(self.releases, self.renames, self.cancels, self.pause, self.urgent)
-        self.releases, self.renames, self.cancels, self.pause, self.urgent = [], [], [], None, False
+        taken = Outgoing(self.releases, self.answers, self.renames, self.cancels, self.pause, self.urgent)
+        self.releases, self.answers, self.renames, self.cancels, self.pause = [], {}, [], [], None
+        self.urgent = False
         return taken
+
+    def note_answer(self, lease: Lease, learning: bool) -> None:
+        """What a released lease's request shows of the provider's limits."""
+        if lease.refused is not None or (learning and lease.ok):
+            self.answers[lease.id] = [lease.granted_ms, lease.refused or 0]
 
     def put_back(self, taken: Outgoing) -> None:
         self.releases = taken.releases + self.releases
+        self.answers = taken.answers | self.answers
         self.renames = taken.renames + self.renames
         self.cancels = taken.cancels + self.cancels
         self.add_pause(taken.pause)

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from brimful.outcome import Cause
+from brimful_worker.provider.answers.limits import Limit
 
 
 @dataclass(slots=True)
@@ -65,6 +66,8 @@ class Classification:
     """The HTTP status; None without an HTTP response."""
     retry_after_s: float | None = None
     """THROTTLED and TRANSIENT: seconds that the provider asked to wait, not capped yet."""
+    limit: Limit | None = None
+    """THROTTLED: which of the provider's limits refused the request."""
     code: str | None = None
     """The provider's own error code."""
     stale: bool = False

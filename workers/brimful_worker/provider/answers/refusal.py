@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from reprlib import Repr
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,6 +15,7 @@ from urllib.parse import urlsplit
 from brimful.outcome import Cause
 from brimful.words.phrases import cut
 from brimful_worker.provider.answers.answer import Classification, Kind
+from brimful_worker.provider.answers.limits import refused_limit
 from brimful_worker.provider.answers.retry_after import retry_after
 
 _MAX_MESSAGE_CHARS = 300
@@ -92,7 +94,7 @@ def classify_refusal(
         return classified(Kind.FILTERED, Cause.CONTENT_FILTER)
     if effective == 429 or (effective < 500 and any(map(_THROTTLE.search, codes))):
         cause = Cause.QUEUE_FULL if "queue_full" in codes else Cause.RATE_LIMITED
-        return classified(Kind.THROTTLED, cause, wait_s)
+        return replace(classified(Kind.THROTTLED, cause, wait_s), limit=refused_limit(codes, headers))
     if effective in (401, 403) or (effective < 500 and any(map(_KEY.search, codes))):
         return classified(Kind.KEY_REFUSED, Cause.KEY_REFUSED)
     if effective >= 500:

@@ -50,7 +50,7 @@ end
 
 -- Returns granted {process → [ticket]}, refused [ticket], used, and where it stopped: head (the process of the ticket that
 -- waits) and wake (when it may be granted; nil = at a release).
-local function grant_all(rules)
+local function grant_all(rules, given)
   local window = rules.window_ms + rules.guard_ms
   local outcome = {granted = {}, refused = {}, used = 0}
   local free = rules.slots - redis.call('ZCARD', slots_key)
@@ -78,12 +78,25 @@ local function grant_all(rules)
       outcome.wake = later
       return outcome
     elseif free <= 0 or (queue == batch and room.slots <= 0) then
-      outcome.wake = tonumber(redis.call('ZRANGE', slots_key, 0, 0, 'WITHSCORES')[2])
-      if outcome.wake and outcome.wake > now + rules.lease_ms / 3 then outcome.wake = nil end
-      return outcome
+      local more, more_at = 0, nil
+      if free <= 0 then more, more_at = learners.slots.grow(given.slots) end
+      if more == 0 then
+        outcome.wake = tonumber(redis.call('ZRANGE', slots_key, 0, 0, 'WITHSCORES')[2])
+        if outcome.wake and outcome.wake > now + rules.lease_ms / 3 then outcome.wake = nil end
+        outcome.wake = sooner(outcome.wake, more_at)
+        return outcome
+      end
+      free, room = free + more, nil
+      apply_learnt(rules, given)
     elseif rules.starts > 0 and outcome.used >= rules.starts or (queue == batch and room.starts <= 0) then
-      outcome.wake = next_start_at(rules, outcome.used, window)
-      return outcome
+      local more, more_at = 0, nil
+      if outcome.used >= rules.starts then more, more_at = learners.starts.grow(given.starts) end
+      if more == 0 then
+        outcome.wake = sooner(next_start_at(rules, outcome.used, window), more_at)
+        return outcome
+      end
+      room = nil
+      apply_learnt(rules, given)
     elseif budget == 'wait' then
       return outcome
     elseif budget == 'never' and outcome.head ~= me then

@@ -1,0 +1,99 @@
+-- answers: what ended requests show of the limits, for the learners (learnt.lua).
+local REFUSED_BY_SLOTS, REFUSED_BY_STARTS = 1, 2
+local SAY_MS = 250 -- between two messages to all processes about what was learnt
+local SOON_MS = 1000 -- a process that waits speaks every third of a lease anyway
+local STARTS_NEAR_SHARE = 0.8
+
+local function apply_learnt(rules, given)
+  rules.slots = learners.slots.limit(given.slots)
+  rules.starts = learners.starts.limit(given.starts)
+  rules.reserve_slots = math.min(rules.reserve_slots, rules.slots - 1)
+  if rules.starts > 0 then rules.reserve_starts = math.min(rules.reserve_starts, rules.starts - 1) end
+end
+
+-- Slots of requests that have not ended.
+local function active_slots()
+  local count = 0
+  for _, ticket in ipairs(redis.call('ZRANGE', slots_key, 0, -1)) do
+    if string.sub(ticket, 1, 1) ~= '~' then count = count + 1 end
+  end
+  return count
+end
+
+-- Starts in the last window, also where none are logged.
+local function starts_in_window(rules)
+  local from = now - rules.window_ms - rules.guard_ms
+  if state.logs_starts then return redis.call('ZCOUNT', starts_key, '(' .. from, '+inf') end
+  local count = 0
+  for i = 0, SLICES - 1 do
+    local at, starts = read_slice('slice' .. i)
+    if at > from then count = count + starts end
+  end
+  return count
+end
+
+-- Which limit a refusal by either is taken for: the starts where their limit is nearly reached, or where as many slots
+-- have been in use before.
+local function limit_of(refused, given, used, others)
+  if refused == REFUSED_BY_SLOTS or refused == REFUSED_BY_STARTS then return refused end
+  local starts = learners.starts.limit(given.starts)
+  if starts > 0 and used >= STARTS_NEAR_SHARE * starts then return REFUSED_BY_STARTS end
+  return learners.slots.accepts(others + 1) and REFUSED_BY_STARTS or REFUSED_BY_SLOTS
+end
+
+-- `in_use`: slots before these requests were released.
+local function note_answers(rules, given, in_use)
+  local answers, refusals = message.answers or {}, {}
+  for _, ended in ipairs(message.release) do
+    local ticket, verdict = ended[1], ended[3]
+    local answer = answers[ticket]
+    if answer and answer[2] > 0 then
+      refusals[#refusals + 1] = answer
+    elseif verdict == 1 then
+      learners.slots.accepted(in_use, answer and answer[1])
+      if learners.starts.learning() then learners.starts.accepted(starts_in_window(rules), answer and answer[1]) end
+    end
+  end
+  if #refusals == 0 then return end
+  local others, used = active_slots() + #refusals, starts_in_window(rules)
+  for _, answer in ipairs(refusals) do
+    others = others - 1
+    if limit_of(answer[2], given, used, others) == REFUSED_BY_SLOTS then
+      learners.slots.refused(given.slots, others, answer[1])
+    else
+      used = used - 1
+      learners.starts.refused(given.starts, math.max(1, used), answer[1])
+    end
+  end
+end
+
+-- The sooner of two times, either of which may be nil; the second only if it is soon.
+local function sooner(at, other)
+  if not other or other > now + SOON_MS then return at end
+  return at and math.min(at, other) or other
+end
+
+-- Adds what was learnt to the reply, and sends it to the other processes when it has changed.
+local function reply_learnt(reply)
+  local learnt, said, active = {}, '', false
+  for _, kind in ipairs({'slots', 'starts'}) do
+    local level = learners[kind].level()
+    learnt[kind] = level
+    said = said .. (level or 0) .. ' '
+    active = active or learners[kind].learning()
+    if learners[kind].to_tell() then
+      reply.told = reply.told or {}
+      table.insert(reply.told, kind)
+    end
+  end
+  if active then reply.learnt = learnt end
+  if said == (state.learnt or '0 0 ') then return end
+  local next_at = number('learnt_at') + SAY_MS
+  if now < next_at then
+    reply.at = reply.at and math.min(reply.at, next_at) or next_at
+    return
+  end
+  put('learnt', said)
+  put('learnt_at', now)
+  redis.call('PUBLISH', everyone, cjson.encode({epoch = state.epoch, learnt = learnt}))
+end

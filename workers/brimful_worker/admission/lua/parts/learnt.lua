@@ -1,0 +1,158 @@
+-- learnt: limits that are lower than those set, learnt from the provider's refusals (429). One learner for the slots, one
+-- for the starts of a window; both are fields of the state, so that all processes believe the same numbers.
+--
+-- A refusal lowers a limit to what was in use beside it. It is raised by one after a hold. If that is accepted, it grows
+-- by its own size every GROWTH_MS, each doubling only once the last one was accepted; if it is refused, the hold doubles,
+-- up to two refusals a minute. At the limit set, what was learnt is forgotten.
+--
+-- A refusal of what has been accepted before may be random, as one of starts always may: it counts once STRIKES of them
+-- came without an acceptance in between. Starts are never lowered by more than a quarter at a time: few of them stand for
+-- a whole window.
+--
+-- Fields of a learner: level = the limit; at = when it changed; lowered = when it was lowered; hold = milliseconds until
+-- it is raised; top = up to where it may grow; full = since when all of it is in use; probing = it was raised, and that was
+-- not accepted yet; proven = the most in use with which a request was accepted; strikes, struck, struck_at = refusals that
+-- may be random: how many, with how many in use, when the first came; told = a process has logged it.
+local FIRST_HOLD_MS, LEAST_HOLD_MS, MOST_HOLD_MS = 4000, 1000, 30500
+local STRIKES, GROWTH_MS, FRESH_MS = 3, 1000, 500
+local TOLD_AFTER_MS, STARTS_LEAST_SHARE, DOUBTFUL_SHARE = 3000, 0.75, 0.7
+local FIELDS = {'level', 'at', 'lowered', 'hold', 'top', 'full', 'probing', 'strikes', 'struck', 'struck_at', 'told'}
+
+local function learner(kind)
+  local self = {}
+  local function has(name) return state[kind .. '_' .. name] ~= nil end
+  local function get(name) return number(kind .. '_' .. name) end
+  local function set(name, value)
+    local field = kind .. '_' .. name
+    if value ~= nil or state[field] ~= nil then put(field, value) end
+  end
+
+  local function forget_strikes()
+    for _, name in ipairs({'strikes', 'struck', 'struck_at'}) do set(name, nil) end
+  end
+
+  function self.forget()
+    for _, name in ipairs(FIELDS) do set(name, nil) end
+  end
+
+  -- The limit in force, where this one is set (0 = none).
+  function self.limit(given)
+    if not has('level') then return given end
+    if given > 0 and get('level') >= given then
+      if not has('probing') then self.forget() end
+      return given
+    end
+    return get('level')
+  end
+
+  -- A request granted at this time was refused, with so many others in use.
+  function self.refused(given, others, granted_at)
+    local level = self.limit(given)
+    if level == 0 then level = others + 1 end
+    local least = kind == 'starts' and given > 0 and math.floor(level * STARTS_LEAST_SHARE) or 1
+    if has('level') and granted_at < get('lowered') then -- of those that were granted together
+      set('level', math.max(least, level - 1))
+      set('top', get('level'))
+      return
+    end
+    local probe = has('probing') and granted_at == get('at')
+    local doubtful = not probe and (kind == 'starts' or has('probing') or self.accepts(others + 1))
+    if doubtful then
+      if not has('strikes') then set('struck_at', now) end
+      set('struck', math.min(has('struck') and get('struck') or math.huge, others + 1))
+      set('strikes', get('strikes') + 1)
+      if get('strikes') < STRIKES then return end
+    end
+    forget_strikes()
+    if has('probing') and not doubtful then
+      set('hold', math.min(MOST_HOLD_MS, 2 * get('hold')))
+    elseif doubtful or not has('hold') then
+      set('hold', FIRST_HOLD_MS)
+    end
+    -- of a refusal that came late, what is in use now says little
+    if now - granted_at > FRESH_MS and not probe then least = math.max(least, math.floor(level / 2)) end
+    if probe then
+      others = level - 1
+    elseif doubtful and kind == 'slots' then
+      others = math.floor(level * DOUBTFUL_SHARE)
+    end
+    set('level', math.max(least, math.min(level - 1, others)))
+    set('top', get('level'))
+    set('at', now)
+    set('lowered', now)
+    set('proven', math.min(get('proven'), get('level')))
+    set('probing', nil)
+    set('full', nil)
+  end
+
+  function self.level()
+    return has('level') and get('level') or nil
+  end
+
+  -- Whether acceptances are to be reported with the times of their grants.
+  function self.learning()
+    return has('level') or has('strikes')
+  end
+
+  -- Whether a request was accepted with so many in use, as far as is known.
+  function self.accepts(in_use)
+    return get('proven') >= in_use and not has('probing')
+  end
+
+  -- A request granted at this time was answered, with so many in use, its own included. nil: the time is not known.
+  function self.accepted(in_use, granted_at)
+    if not granted_at then
+      if self.learning() then return end
+      granted_at = now
+    end
+    if has('strikes') and granted_at > get('struck_at') and in_use >= get('struck') then forget_strikes() end
+    if in_use > get('proven') and granted_at > get('lowered') then set('proven', in_use) end
+    if not has('full') or granted_at < get('full') or in_use < get('level') or get('top') > get('level') then return end
+    if has('probing') then
+      set('probing', nil)
+      set('hold', math.max(LEAST_HOLD_MS, math.floor(get('hold') / 2)))
+      set('top', 2 * get('level'))
+      set('at', now)
+    end
+  end
+
+  -- All of it is in use, and a request waits: raises it if that is due. Returns by how much; and else, when to ask again.
+  function self.grow(given)
+    if not has('level') then return 0, nil end
+    local level, at = get('level'), get('at')
+    local most = given > 0 and given or math.huge
+    if not has('full') then set('full', now) end
+    local by
+    if get('top') > level then
+      local pace = GROWTH_MS / level
+      by = math.min(math.floor((now - at) / pace), get('top') - level, most - level)
+      if by < 1 then return 0, math.ceil(at + pace) end
+    elseif has('probing') then
+      return 0, nil
+    elseif now < at + get('hold') then
+      return 0, at + get('hold')
+    else
+      by = 1
+      set('top', level + 1)
+    end
+    set('level', level + by)
+    set('at', now)
+    set('probing', 1)
+    set('full', nil)
+    return by, nil
+  end
+
+  -- True once, when a lowered limit has stood for a while.
+  function self.to_tell()
+    if not has('lowered') or has('told') or now - get('lowered') < TOLD_AFTER_MS then return false end
+    set('told', 1)
+    return true
+  end
+
+  function self.age()
+    return now - get('at')
+  end
+  return self
+end
+
+local learners = {slots = learner('slots'), starts = learner('starts')}
