@@ -9,7 +9,6 @@ from importlib.metadata import version
 from typing import Any
 
 from brimful.runtime.json_bytes import encode
-
 from brimful_worker.admission.lease import Lease
 
 _HOST = socket.gethostname()
