@@ -14,7 +14,9 @@ from brimful.config import Settings
 from brimful_worker.local.fleet import LocalFleet
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-SERVICES = sorted(path.name for path in EXAMPLES.glob("*.py") if path.name != "demo.py")
+OTHERS = ("demo", "limiter_")
+"""Examples that other tests run."""
+SERVICES = sorted(path.name for path in EXAMPLES.glob("*.py") if not path.name.startswith(OTHERS))
 
 
 @pytest.fixture(scope="module")
