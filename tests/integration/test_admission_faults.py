@@ -268,11 +268,12 @@ async def test_stopped_processes_with_many_waiters_idle_few_slots_and_slow_no_tu
         stats: Any = client.info("commandstats")
         return stats["cmdstat_evalsha"]["calls"], stats["cmdstat_zrange"]["calls"]
 
-    async def reads_a_turn(visits: int) -> float:
+    async def reads_a_step(visits: int) -> float:
+        """Reads of the queues for each turn and each grant: on a busy machine, few turns grant much."""
         before = turns()
         await more(ledger, visits, "the others work")
         after = turns()
-        return (after[1] - before[1]) / (after[0] - before[0])
+        return (after[1] - before[1]) / (after[0] - before[0] + visits)
 
     options: dict[str, Any] = {"limits": limits, "hold_s": 1.0}
     with fleet([valkey.url] * 2, ledger, coroutines=110, **options) as live:
@@ -284,9 +285,9 @@ async def test_stopped_processes_with_many_waiters_idle_few_slots_and_slow_no_tu
             for other in others:
                 other.freeze()
             await more(ledger, 100, "the others work")  # their own waiters came first
-            reads = await reads_a_turn(200)
+            reads = await reads_a_step(200)
             idle = sum(len(json.loads(grants)) for grants in client.hvals(KEYS["inbox"]))
             assert idle <= 3 * 16 + 2 * 16  # of the stopped ones, and what the live ones have yet to confirm
-            assert reads <= 8  # reading past those that wait takes 6 more
+            assert reads <= 4  # 2.5; reading past those that wait takes 6 more a turn, 2.8 a step
             assert client.zcard(KEYS["batch"]) >= 0.5 * waiting
     assert ledger.most_active <= 200
