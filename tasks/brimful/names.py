@@ -31,6 +31,9 @@ class Workload(StrEnum):
 QUEUES = (Workload.INTERACTIVE.value, DEFAULT_QUEUE, Workload.BATCH.value)
 """In the order in which workers consume them; the names of the unnamed fleet's."""
 
+SENT_AT = "sent_at"
+"""Header of a task's message: when it was enqueued, in Unix seconds by the sender's clock. Other senders set none."""
+
 MOST_WEIGHT = 100.0
 """The largest weight of a run; its inverse is the smallest."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,15 +22,18 @@ import redis
 from celery import Celery
 from kombu.exceptions import OperationalError
 
+from brimful.names import SENT_AT
 from brimful_worker.local.server.valkey import Valkey, free_port
 from support.commands import brimful, command, environment
 from support.gateways import GatewayProcess, gateway_process
+from support.messages import item
 from support.pool_worker import Background, client
 from support.prometheus import BINARY, RULES, Prometheus, prometheus
 from support.waiting import wait_until
 
 yaml = pytest.importorskip("yaml")
 
+FLOWER = Path(__file__).parents[2] / "ops" / "flower" / "flowerconfig.py"
 DASHBOARD = Path(__file__).parents[2] / "ops" / "grafana" / "brimful.json"
 SLOTS = 4
 PATIENCE_S = 180
@@ -40,6 +44,7 @@ class Fleet:
     gateway: GatewayProcess
     valkey: Valkey
     workers: list[Background]
+    flower: Background
     env: dict[str, str]
 
     def limit_slots(self, slots: int) -> None:
@@ -122,6 +127,14 @@ def killed(fleet: Fleet, *, left: int) -> Iterator[None]:
     yield
 
 
+@contextlib.contextmanager
+def old_message(fleet: Fleet) -> Iterator[None]:
+    """In a queue that no worker is left to take it from."""
+    with redis.Redis.from_url(fleet.valkey.url) as server:
+        server.rpush("interactive", json.dumps(item("old", headers={SENT_AT: time.time() - 3600})))
+    yield
+
+
 Fault = Callable[[Fleet], AbstractContextManager[None]]
 FAULTS: dict[str, Fault] = {
     "BrimfulDeadLetters": malformed_message,
@@ -139,6 +152,7 @@ FAULTS: dict[str, Fault] = {
     "BrimfulPausedForLong": lambda fleet: fleet.provider("429=60:x1"),
     "BrimfulWorkerGone": lambda fleet: killed(fleet, left=1),
     "BrimfulNoWorkers": lambda fleet: killed(fleet, left=0),
+    "BrimfulOldMessages": old_message,
 }
 """Alert → the fault that makes it fire, in the order of the storm."""
 
@@ -205,11 +219,15 @@ def running_fleet(directory: Path) -> Iterator[Fleet]:
             workers.append(stack.enter_context(Background(command("worker", "--name", f"{name}@test"), variables, log)))
         for worker in workers:
             worker.ready()
-        yield Fleet(gateway, valkey, workers, env)
+        flower = str(free_port())
+        arguments = [sys.executable, "-m", "celery", "-A", "brimful", "flower", f"--conf={FLOWER}", f"--port={flower}"]
+        watching = environment(BRIMFUL_REDIS_URL=valkey.url, BRIMFUL_FLOWER_PASSWORD="hush")
+        watcher = stack.enter_context(Background(arguments, watching, directory / f"flower-{flower}.log"))
+        yield Fleet(gateway, valkey, workers, watcher, env)
 
 
 def ports_of(fleet: Fleet) -> list[int]:
-    return [int(worker.log.stem.rpartition("-")[2]) for worker in fleet.workers]
+    return [int(process.log.stem.rpartition("-")[2]) for process in (*fleet.workers, fleet.flower)]
 
 
 @contextlib.contextmanager

@@ -10,6 +10,10 @@ import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 
+import redis
+
+from brimful.names import QUEUES
+from brimful.state.status import known_tags
 from brimful_worker.local.server.valkey import Valkey, free_port
 from support.commands import command, environment
 from support.gateways import gateway_process
@@ -58,6 +62,12 @@ def test_the_login_is_asked_for_and_the_history_is_kept(valkey: Valkey, tmp_path
                     assert text == "log in first: reload the page"
                 assert _ask(f"{url}/api/workers", basic)[0] == 200
                 assert [_ask(f"{url}/metrics", given)[0] for given in ("", f"Bearer {TOKEN}")] == [401, 200]
+                measured = _ask(f"{url}/metrics", f"Bearer {TOKEN}")[2]
+                with redis.Redis.from_url(valkey.url, decode_responses=True) as server:
+                    [tag] = known_tags(server)
+                for queue in QUEUES:
+                    assert f'brimful_queue_messages{{key="{tag}",queue="{queue}"}} 0.0' in measured
+                assert "flower_worker_online" in measured
                 wait_until(lambda: "one@test" in _ask(f"{url}/api/workers", basic)[2], "the worker in Flower", 60)
                 asked = service.send_task("brimful.sample", ("a prompt",), {"max_tokens": 2})
                 asked.get(timeout=60)

@@ -19,6 +19,7 @@ from brimful.cli.commands import app
 from brimful.config import Settings
 from brimful.words.setting_faults import FORMER_NAMES, variable
 from brimful_worker.metrics.catalogue import CATALOGUE
+from brimful_worker.metrics.queues import QUEUE_CATALOGUE
 from support import house
 
 DOCS = house.ROOT / "docs"
@@ -44,7 +45,7 @@ def former_names() -> str:
 
 def metrics() -> str:
     lines = ["| metric | kind | labels | what | unit |", "| --- | --- | --- | --- | --- |"]
-    for metric in CATALOGUE:
+    for metric in (*CATALOGUE, *QUEUE_CATALOGUE):
         labels = ", ".join(f"`{label}`" for label in metric.labels) or "–"
         kind = type(metric).__name__.lower()
         lines.append(f"| `{metric.name}` | {kind} | {labels} | {_cell(metric.description)} | {metric.unit} |")

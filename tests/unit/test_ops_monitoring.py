@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from brimful_worker.metrics import catalogue as metrics
+from brimful_worker.metrics.queues import QUEUE_CATALOGUE
 from support.metrics import exposed
 from support.prometheus import RULES, quicker
 
@@ -21,7 +22,8 @@ yaml = pytest.importorskip("yaml")
 OPS = Path(__file__).parents[2] / "ops"
 ALERTS = yaml.safe_load((OPS / "prometheus" / "alerts.yml").read_text("utf-8"))
 DASHBOARD = json.loads((OPS / "grafana" / "brimful.json").read_text("utf-8"))
-EXPOSED = {name for metric in metrics.CATALOGUE for name in exposed(metric)}
+METRICS = (*metrics.CATALOGUE, *QUEUE_CATALOGUE)
+EXPOSED = {name for metric in METRICS for name in exposed(metric)}
 
 
 def rules() -> Iterator[dict[str, Any]]:
@@ -45,13 +47,13 @@ def test_only_names_of_the_catalogue_are_used() -> None:
 
 
 def test_every_metric_is_in_the_dashboard_or_an_alert() -> None:
-    for metric in metrics.CATALOGUE:
+    for metric in METRICS:
         if metric is not metrics.TASKS:  # Flower's own figure is the better one for finished tasks
             assert used_names() & set(exposed(metric)), metric.name
 
 
 def test_only_labels_of_the_catalogue_are_used() -> None:
-    labels = {label for metric in metrics.CATALOGUE for label in metric.labels} | {"key", "le", "instance", "job"}
+    labels = {label for metric in METRICS for label in metric.labels} | {"key", "le", "instance", "job"}
     for text in expressions():
         for group in re.findall(r"\bby \(([^)]*)\)", text):
             assert {name.strip() for name in group.split(",")} <= labels

@@ -1,4 +1,4 @@
-"""Descriptions of task arguments without prompts.
+"""Descriptions of task arguments without prompts, and what else the app puts into its messages.
 
 Celery puts the ``repr`` of a task's arguments into message headers, events and logs. For brimful's tasks these say how
 much was asked for, not what. :class:`celery.app.amqp.AMQP.as_task_v2` is read in Celery 5.7.
@@ -6,12 +6,13 @@ much was asked for, not what. :class:`celery.app.amqp.AMQP.as_task_v2` is read i
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
 from celery.app.amqp import AMQP
 
-from brimful.names import APP, TASK_SAMPLE, TASK_SHARD
+from brimful.names import APP, SENT_AT, TASK_SAMPLE, TASK_SHARD
 
 _NUMBERS = ("n", "max_tokens", "max_completion_tokens", "temperature", "top_p", "seed")
 
@@ -47,7 +48,7 @@ def _count(things: Any, word: str) -> str:
 
 
 class DiscreetAMQP(AMQP):  # type: ignore[misc]  # celery ships no types
-    """Redacts the arguments of every message that the app publishes, however it was enqueued."""
+    """Redacts the arguments of every message that the app publishes, and notes when it was published."""
 
     def as_task_v2(
         self, task_id: str, name: str, args: Any = None, kwargs: Any = None, *more: Any, **options: Any
@@ -57,4 +58,6 @@ class DiscreetAMQP(AMQP):  # type: ignore[misc]  # celery ships no types
             for option, text in zip(("argsrepr", "kwargsrepr"), described, strict=True):
                 if options.get(option) is None:
                     options[option] = text
-        return super().as_task_v2(task_id, name, args, kwargs, *more, **options)
+        message = super().as_task_v2(task_id, name, args, kwargs, *more, **options)
+        message.headers[SENT_AT] = round(time.time(), 3)
+        return message

@@ -1,4 +1,4 @@
-"""Celery's queues in Redis, as kombu lays them out: how many messages wait, and where a run's shards are.
+"""Celery's queues in Redis, as kombu lays them out: how many messages wait, how long, and where a run's shards are.
 
 A queue is one list per priority step; messages delivered to workers and not yet acknowledged are in one hash.
 """
@@ -6,8 +6,10 @@ A queue is one list per priority step; messages delivered to workers and not yet
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import logging
+import math
 from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -16,7 +18,7 @@ import redis
 from redis.asyncio import Redis
 from redis.client import NEVER_DECODE
 
-from brimful.names import QUEUES, TASK_SHARD, of_fleet
+from brimful.names import QUEUES, SENT_AT, TASK_SHARD, of_fleet
 from brimful.state.redis_url import PRIORITY_STEPS
 
 log = logging.getLogger(__name__)
@@ -49,6 +51,48 @@ def read_queues(client: redis.Redis, fleet: str = "") -> Queues:
         *counts, unacked = pipe.execute()
     lengths = iter(counts)
     return Queues({queue: sum(next(lengths) for _ in PRIORITY_STEPS) for queue in QUEUES}, unacked)
+
+
+class Oldest(NamedTuple):
+    """The message of a queue's list that has waited longest."""
+
+    queue: str
+    """Its plain name."""
+    list: str
+    """The list that holds it: one of the queue's priority steps."""
+    digest: bytes
+    """Of the whole message. Equal for as long as the same message is the oldest."""
+    age_s: float | None
+    """Since it was enqueued, by the sender's clock and Redis's. None if its sender did not note when."""
+
+
+def read_oldest(client: redis.Redis, fleet: str = "") -> list[Oldest]:
+    """The oldest message of each of the fleet's lists that holds any, in one round trip. Raises redis.RedisError.
+
+    A message may be as large as a shard: a megabyte.
+    """
+    lists = [(queue, name) for queue in QUEUES for name in list_names(of_fleet(fleet, queue))]
+    with client.pipeline(transaction=False) as pipe:
+        pipe.time()
+        command: Any = pipe.execute_command
+        for _, name in lists:
+            command("LINDEX", name, -1, **_AS_BYTES)
+        (seconds, micros), *items = pipe.execute()
+    found = []
+    for (queue, name), raw in zip(lists, items, strict=True):
+        if raw is not None:
+            sent = _sent_at(raw)
+            age_s = None if sent is None else max(0.0, seconds + micros / 1e6 - sent)
+            found.append(Oldest(queue, name, hashlib.sha256(raw).digest(), age_s))
+    return found
+
+
+def _sent_at(raw: bytes) -> float | None:
+    try:
+        sent = json.loads(raw)["headers"][SENT_AT]
+        return float(sent) if type(sent) in (int, float) and math.isfinite(sent) else None
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return None
 
 
 async def find_shards(client: Redis, shards: Collection[str], fleet: str = "") -> dict[str, list[dict[str, Any]]]:

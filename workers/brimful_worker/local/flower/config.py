@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from brimful_worker.local.flower import access, reconcile, redact
+from brimful_worker.local.flower import access, queues, reconcile, redact
 from brimful_worker.local.flower.redact import format_task
 
 __all__ = ["auto_refresh", "basic_auth", "db", "format_task", "max_tasks", "persistent", "purge_offline_workers"]
@@ -15,6 +15,7 @@ __all__ += ["state_save_interval", "task_runtime_metric_buckets", "tasks_columns
 redact.install()
 access.install()
 reconcile.install()
+queues.install()
 # Flower's REST API makes results of Celery's current app. The app of `-A brimful` is not: a service may have its own.
 if (_command := click.get_current_context(silent=True)) is not None:
     _command.obj.app.set_default()
