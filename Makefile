@@ -13,7 +13,7 @@ help:
 	@echo "make test    all tests, on real parts"
 	@echo "make check   linters and types"
 	@echo "make docs    the documentation as a site, into site/"
-	@echo "make compat  tests with Debian's Prometheus, Redis and Chromium, which it installs if they are missing; npm's openai, pip's data files"
+	@echo "make compat  tests with Debian's Prometheus, Redis and Chromium, which it installs if they are missing; npm's openai, data files and tools of PyPI"
 	@echo "make bench   every figure of the README, and the public peers beside us"
 	@echo "make chaos   long storms of faults; MINUTES=10 SEED=1 [STORM=limits_storm] runs one storm alone"
 	@echo "make release builds wheel and sdist into dist/ and checks each in a bare environment; it publishes nothing"
