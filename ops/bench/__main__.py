@@ -2,8 +2,8 @@
 
 *limiters* compares brimful's admission with its public peers: same machine, same server, same work, one after another.
 *tasks* compares its workers with plain Celery's, *awaited* measures a client's loop. *packing*, *thousands* and
-*million* are whole runs, *groups* is for RL trainers, *rtt* puts Redis far away; see those
-modules. About 49 minutes, with ``--quick`` about 20.
+*million* are whole runs, *tools* runs other programs beside one, *groups* is for RL trainers, *rtt* puts Redis far
+away; see those modules. About 55 minutes, with ``--quick`` about 23.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ import packing
 import rtt
 import tasks
 import thousands
+import tools
 from contenders import ENTRIES
 from peers import installed, peers_python
 from processes import FULL, QUICK, Bench
@@ -44,10 +45,22 @@ RUNS = {
     "tasks": tasks.main,
     "awaited": awaited.main,
     "thousands": thousands.main,
+    "tools": tools.main,
     "million": million.main,
     "groups": groups.main,
     "rtt": rtt.main,
 }
+
+WHO = {
+    "packing": "researchers who wonder what `--pack` brings",
+    "tasks": "authors of services that enqueue single requests",
+    "awaited": "authors of services that await thousands of requests at once",
+    "thousands": "those with a key of thousands of slots",
+    "million": "researchers with very large files",
+    "groups": "trainers that sample groups",
+    "rtt": "operators whose Redis is far away",
+}
+"""Whom a part's page is for; other parts say so themselves."""
 
 
 def main() -> int:
@@ -70,7 +83,9 @@ def main() -> int:
 
 def page(name: str, found: dict[str, Any], options: argparse.Namespace) -> None:
     """Write ``NAME.md`` and ``NAME.json``."""
-    text = f"{found['markdown'].rstrip()}\n\n{_machine(options.quick)}.\n"
+    title, rest = found["markdown"].rstrip().split("\n\n", 1)
+    opening = f"For {WHO[name]}.\n\n" if name in WHO else ""
+    text = f"{title}\n\n{opening}{rest}\n\n{_machine(options.quick)}.\n"
     (options.out / f"{name}.md").write_text(text, "utf-8")
     (options.out / f"{name}.json").write_text(json.dumps(found["figures"], indent=1) + "\n", "utf-8")
     print(text)

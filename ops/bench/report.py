@@ -11,13 +11,16 @@ Figures = Mapping[str, Mapping[str, Any]]
 
 TEXT = """# brimful's admission beside its public peers
 
+For those who choose a limiter, and for those who doubt our figures: `make bench` makes all of them again.
+
 {about}
 
 {tables}
 
 ![The same figures as bars](bench.svg)
 
-Whole runs: [what packing brings](packing.md), [thousands in flight](thousands.md), [a million lines](million.md).
+Whole runs: [beside other programs](tools.md), [what packing brings](packing.md), [thousands in flight](thousands.md),
+[a million lines](million.md).
 Services: [single requests as tasks](tasks.md), [thousands awaited at once](awaited.md),
 [groups for RL trainers](groups.md), [workers far from Redis](rtt.md).
 

@@ -38,14 +38,15 @@ from support import markdown
 from support.commands import Running, environment
 from support.markdown import ROOT, Block, label
 
+pytestmark = pytest.mark.timeout(400)  # a page is up to ten commands, each of which starts workers
 PAGES = [page for page in markdown.pages() if page.parent.name != "bench"]
 RUN = [page for page in PAGES if any("not run" not in block.markers for block in markdown.blocks(page))]
 PORT = "8000"
 """The front door's in the docs. Tests take a free one in its place."""
 READY = "ready"
 """What ``brimful up`` says once its workers are."""
-OWN_FLEET = ("tutorial.md",)
-"""Pages that start their fleet themselves."""
+STARTS_ITS_OWN, CHANGES_ITS_FLEET = ("tutorial.md",), ("serve.md",)
+"""Pages that start their fleet themselves, and those after which a fleet is no longer as it was (callers' tokens)."""
 QUESTIONS = [{"id": place, "question": f"{place} + 2?", "answer": str(place + 2)} for place in range(1, 4)]
 LANGUAGES = {"sh", "python", "json", "toml", "yaml", "js", "text"}
 
@@ -156,19 +157,41 @@ def _check_file(file: Path) -> None:
             assert yaml.safe_load(file.read_text())
 
 
+def _started(port: int) -> Running:
+    return Running("up", "--rehearse", "--workers", "1", "--serve-port", str(port))
+
+
+def _url(up: Running) -> str:
+    found = re.search(r"export BRIMFUL_REDIS_URL=(\S+)", up.text_until(READY))
+    assert found is not None
+    return found[1]
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, str]]:
+    """The port of a front door, and the Redis of its fleet."""
+    port = free_port()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("fleet")))
+        with _started(port) as up:
+            yield port, _url(up)
+
+
 @pytest.fixture
 def typist(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Typist]:
     page: Path = request.node.callspec.params["page"]
-    folder, port = tmp_path / "typed", free_port()
+    folder = tmp_path / "typed"
     folder.mkdir()
     _prepare(folder)
     with ExitStack() as stack:
-        env = {}
-        if page.name not in OWN_FLEET:
-            up = stack.enter_context(Running("up", "--rehearse", "--workers", "1", "--serve-port", str(port)))
-            found = re.search(r"export BRIMFUL_REDIS_URL=(\S+)", up.text_until(READY))
-            assert found is not None
-            env["BRIMFUL_REDIS_URL"] = found[1]
+        if page.name in STARTS_ITS_OWN:
+            port, env = free_port(), {}
+        elif page.name in CHANGES_ITS_FLEET:
+            port = free_port()
+            env = {"BRIMFUL_REDIS_URL": _url(stack.enter_context(_started(port)))}
+        else:
+            port, url = request.getfixturevalue("shared")
+            env = {"BRIMFUL_REDIS_URL": url}
         yield stack.enter_context(Typist(folder, port, env))
 
 
