@@ -1,51 +1,123 @@
-"""Callers that all want everything get shares by their weights, at one front door and at two."""
+"""Callers that all want everything get shares by their weights, over one front door or several."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
 
 from brimful.state.callers.tokens import add_caller
+from brimful.state.keys import caller_shares_key
 from brimful.state.redis_url import sync_redis_client
 from brimful_worker.local.server.valkey import Valkey
+from brimful_worker.serve.callers.shares import _SCRIPT
 from support.doors import Door, door
 from support.gateways import running_gateway
 from support.waiting import wait_until_async
 
 WEIGHTS = {"a": 3.0, "b": 1.0, "c": 1.0}
-COUNTED = 800
-WAITING = 48
-"""Requests of each caller that wait or run, at all front doors."""
+FIRST = 80
+"""Not counted: while the callers begin."""
+COUNTED = 1000
+WHERE: dict[str, list[Mapping[str, int]]] = {
+    "one": [{"a": 48, "b": 48, "c": 48}],
+    "evenly": [{"a": 24, "b": 24, "c": 24}, {"a": 24, "b": 24, "c": 24}],
+    "apart": [{"a": 48}, {"b": 48, "c": 48}],
+    "mixed": [{"a": 40, "b": 40}, {"a": 8, "c": 48}, {"b": 8}],
+}
+"""At each front door: how many requests of each caller wait or run."""
 
 
-@pytest.mark.parametrize("doors", [1, 2])
-async def test_shares_follow_the_weights(monkeypatch: pytest.MonkeyPatch, valkey: Valkey, doors: int) -> None:
+@pytest.mark.parametrize("where", WHERE)
+async def test_shares_follow_the_weights(monkeypatch: pytest.MonkeyPatch, valkey: Valkey, where: str) -> None:
     with sync_redis_client(valkey.url) as client:
         tokens = {name: add_caller(client, "", name, weight=weight) for name, weight in WEIGHTS.items()}
     done: Counter[str] = Counter()
+    total = 0
 
     async def keep_asking(here: Door, name: str) -> None:
-        while done.total() < COUNTED:
+        nonlocal total
+        while total < FIRST + COUNTED:
             body = {"model": "llama-8b", "prompt": "a", "max_tokens": 1}
             status, _, _ = await here.post("completions", body, Authorization=f"Bearer {tokens[name]}")
             assert status == 200
-            if done.total() < COUNTED:
+            total += 1
+            if FIRST < total <= FIRST + COUNTED:
                 done[name] += 1
 
     async with AsyncExitStack() as stack:
         gateway = await stack.enter_async_context(running_gateway(latency_s=0.05, starts=100_000))
         opened = [
             await stack.enter_async_context(door(monkeypatch, valkey.url, gateway.url, clean=not index, starts=100_000))
-            for index in range(doors)
+            for index in range(len(WHERE[where]))
         ]
         for here in opened:
             await wait_until_async(lambda here=here: len(here.front.callers._callers) == 3, "the callers to be known")
-        asking = [keep_asking(here, name) for here in opened for name in WEIGHTS for _ in range(WAITING // doors)]
+        asking = [
+            keep_asking(here, name)
+            for here, wanted in zip(opened, WHERE[where], strict=True)
+            for name, number in wanted.items()
+            for _ in range(number)
+        ]
         await asyncio.gather(*asking)
         assert gateway.slots.peak_active <= 16
-    shares = {name: done[name] / done.total() for name in WEIGHTS}
+    shares = {name: done[name] / COUNTED for name in WEIGHTS}
     for name, wanted in (("a", 0.6), ("b", 0.2), ("c", 0.2)):
         assert abs(shares[name] - wanted) <= 0.03, shares
+
+
+async def test_one_that_comes_late_gets_its_share_at_once(monkeypatch: pytest.MonkeyPatch, valkey: Valkey) -> None:
+    with sync_redis_client(valkey.url) as client:
+        tokens = {name: add_caller(client, "", name) for name in ("early", "late")}
+    order: list[str] = []
+
+    async def ask(here: Door, name: str) -> None:
+        body = {"model": "llama-8b", "prompt": "a", "max_tokens": 1}
+        status, _, _ = await here.post("completions", body, Authorization=f"Bearer {tokens[name]}")
+        assert status == 200
+        order.append(name)
+
+    async with (
+        running_gateway(latency_s=0.1, starts=100_000) as gateway,
+        door(monkeypatch, valkey.url, gateway.url, starts=100_000) as one,
+        door(monkeypatch, valkey.url, gateway.url, clean=False, starts=100_000) as two,
+    ):
+        for here in (one, two):
+            await wait_until_async(lambda here=here: len(here.front.callers._callers) == 2, "the callers to be known")
+        early = [asyncio.create_task(ask(one, "early")) for _ in range(400)]
+        await wait_until_async(lambda: len(order) >= 100, "the first answers")
+        before = len(order)
+        await asyncio.gather(*(ask(two, "late") for _ in range(60)))
+        meanwhile = order[before:].count("early")
+        assert gateway.slots.peak_active <= 16
+        await asyncio.gather(*early)
+    assert 30 <= meanwhile <= 110, "as many for each, but for what was on its way; first come, first served gives 240"
+
+
+async def test_a_front_door_that_dies_leaves_its_share_to_the_others(valkey: Valkey) -> None:
+    with sync_redis_client(valkey.url) as client:
+
+        def report(door: str, waiting: dict[str, Any], granted: dict[str, Any] | None = None) -> Any:
+            told = json.dumps({"granted": granted or {}, "waiting": waiting})
+            answer: Any = client.eval(_SCRIPT, 1, caller_shares_key("", "batch"), door, 300, told)
+            return json.loads(answer)
+
+        report("one", {"a": [1, 5, 0.0]})
+        both = report("two", {"b": [2, 5, 0.0]}, {"a": [8, 1], "b": [2, 2]})
+        assert set(both["waiting"]) == {"one", "two"}
+        assert both["served"] == {"a": 8, "b": 1}
+        assert both["clock"] == 1
+
+        def alone() -> bool:
+            return set(report("two", {"b": [2, 5, 0.0]})["waiting"]) == {"two"}
+
+        await wait_until_async(alone, "the other's lease to end")
+        assert report("two", {"b": [2, 5, 0.0]}, {"b": [40, 2]})["clock"] == 21
+        assert report("two", {"a": [1, 5, 0.0]})["served"]["a"] == 21, "nothing is saved for later"
+        report("two", {})
+        assert client.hgetall(caller_shares_key("", "batch")).keys() == {"clock"}  # type: ignore[union-attr]

@@ -10,6 +10,7 @@ from itertools import count
 import pytest
 
 from brimful_worker.admission import turns
+from brimful_worker.admission.places import Places
 from brimful_worker.admission.turns import Flow
 from brimful_worker.admission.waiters import Queue, Waiter, Waiters
 
@@ -157,3 +158,43 @@ def test_an_exchanged_waiter_is_granted_later_under_the_ticket_that_it_got(loop:
     process.waiters.register(2)
     assert process.waiters.take(second.id, same_tokens=False) is second
     assert process.waiters.take(third.id, same_tokens=False) is third
+
+
+def test_places_of_others_order_a_process_s_waiters(loop: asyncio.AbstractEventLoop) -> None:
+    process = Process(loop, registered=4)
+    waiters = process.ask("a", 8)
+    places = Places([30.0, 20.0, 10.0], 2, now=100.0)
+    process.waiters.places[Queue.BATCH] = places
+    before = [waiter.id for waiter in waiters[:4]]
+    assert process.waiters.withdraw(Queue.BATCH, 5.0) == before
+    assert process.waiters.register(4) == waiters[:4]
+    assert [waiter.place for waiter in waiters[:4]] == [70.0, 70.0, 80.0, 80.0]
+    assert not set(before) & {waiter.id for waiter in waiters}, "a ticket is never used again"
+    assert process.waiters.take(before[0], same_tokens=False) is None
+    assert process.waiters.take(waiters[0].id, same_tokens=False) is waiters[0]
+    process.waiters.register(4)
+    assert waiters[4].place == 90.0
+    assert process.waiters.withdraw(Queue.BATCH, 10.0) == []
+    gone = waiters[1]
+    gone.future.cancel()
+    process.waiters.places[Queue.BATCH] = Places([0.0], 1, now=100.0)
+    assert len(process.waiters.withdraw(Queue.BATCH, 5.0)) == 3
+    assert process.waiters.cancel(gone)
+
+
+@pytest.mark.usefixtures("exact")
+def test_what_flows_got_elsewhere_counts(loop: asyncio.AbstractEventLoop) -> None:
+    process = Process(loop)
+    process.ask("a", 50)
+    process.ask("b", 50, weight=2)
+    turns = process.waiters.turns[Queue.BATCH]
+    turns.granted = Counter()
+    process.grant(3)
+    assert sum(turns.granted.values()) == 3
+    turns.granted.clear()
+    turns.correct({"a": 10.0, "b": 5.0}, 5.0)
+    assert process.grant(10) == ["b"] * 10
+    assert turns.granted == {Flow("b", 2): 10}
+    turns.correct({"a": 10.0, "b": 5.0}, 5.0)  # the grants since the report are not in it
+    assert Counter(process.grant(30)) == {"a": 10, "b": 20}
+    assert turns.demands()["b"][:2] == (2, turns.demands()["b"].number)

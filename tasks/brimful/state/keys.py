@@ -109,6 +109,11 @@ def callers_usage_key(fleet: str) -> str:
     return f"{callers_key(fleet)}:usage"
 
 
+def caller_shares_key(fleet: str, workload: str) -> str:
+    """HASH: what waits at each front door, and what each caller has got for its weight (shares.lua)."""
+    return f"{callers_key(fleet)}:shares:{workload}"
+
+
 def caller_starts_key(fleet: str, name: str) -> str:
     """ZSET: request of a caller with a limit of requests a minute → when it came (ms)."""
     return f"{callers_key(fleet)}:starts:{name}"

@@ -20,6 +20,7 @@ from brimful.state.status import Status, read_status_async
 from brimful_worker.admission.errors import Retired
 from brimful_worker.admission.expiry import expire_keys, forget_tags, keep_expiring, keep_keys
 from brimful_worker.admission.policy import Limits
+from brimful_worker.admission.shared_queue import SharedQueue
 from brimful_worker.admission.slot import Slot
 from brimful_worker.admission.turns import NO_FLOW, Flow
 from brimful_worker.admission.waiters import WORKLOADS, Queue
@@ -180,6 +181,10 @@ class Admission:
         (``boot_time()``): it has waited since then, and keeps that place in the queue.
         """
         return Slot(self._started().local_state, WORKLOADS[Workload(workload)], flow, tokens, name, since)
+
+    def shared_queue(self, workload: Workload) -> SharedQueue:
+        """The workload's waiters of this process, whose grants are shared with other processes by weight."""
+        return SharedQueue(self._started().local_state, WORKLOADS[workload])
 
     def start_only(self, since: float | None = None) -> Slot:
         """Wait for a start without a slot: for a request that counts as a start and is made while a slot is held, such

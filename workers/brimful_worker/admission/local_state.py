@@ -37,8 +37,7 @@ class LocalState:
         self.rules = Rules.from_fields(limits.fields(), limits.cooldown_s)
         self.held: dict[str, Lease] = {}
         """By ticket."""
-        self._first_end = math.inf
-        """No lease in ``held`` ends before this."""
+        self._first_end = math.inf  # no lease in ``held`` ends before this
         self.ending: dict[str, Lease] = {}
         """Lost leases whose bodies have not ended yet."""
         self._renaming: dict[str, tuple[Waiter, Lease]] = {}
@@ -50,8 +49,7 @@ class LocalState:
         self._wake = wake
         self._watchdog = Watchdog()
         self.learning = False  # whether the times of grants are reported, since the fleet learns its limits
-        self.closed: FleetError | None = None
-        """Why nothing will be granted any more."""
+        self.closed: FleetError | None = None  # why nothing will be granted any more
         self._stale = 0
         self._abort_timer: asyncio.TimerHandle | None = None
         self._renewing: list[str] = []
@@ -65,9 +63,12 @@ class LocalState:
         if self.closed is not None:
             raise copy(self.closed)
         waiter = self.waiting.add(queue, flow, tokens, since, asyncio.get_running_loop().create_future(), name)
-        if self.waiting.wants_registering(queue, self.rules.registered):
-            self._send_soon()
+        self.look_for_waiters(queue)
         return waiter
+
+    def look_for_waiters(self, queue: Queue) -> None:
+        if self.waiting.wants_registering(queue, self.rules.registered) or self.outgoing.cancels:
+            self._send_soon()
 
     def cancel(self, waiter: Waiter) -> None:
         """Stop waiting. The waiter's future must be done; a lease in it is given back."""
@@ -132,8 +133,7 @@ class LocalState:
             self._renaming[ticket] = waiter, lease
             self.outgoing.renames.append([ticket, waiter.name])
             self._send_soon()
-        if self.waiting.wants_registering(waiter.queue, self.rules.registered):
-            self._send_soon()
+        self.look_for_waiters(waiter.queue)
 
     def renamed(self, answers: Iterable[tuple[str, int]]) -> None:
         """Redis has noted which requests have these tickets' grants. ``answers``: ticket and :attr:`Lease.deaths`."""

@@ -8,7 +8,8 @@ first. A flow that begins to wait, or waits again, gets its share from then on a
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections import Counter, OrderedDict
+from collections.abc import Mapping
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 
@@ -29,8 +30,18 @@ class InFlow(Protocol):
     """A waiter, as far as its turn depends on it."""
 
     flow: Flow
+    since: float
     future: asyncio.Future[Any]
     """Done: it does not wait any more."""
+
+
+class Demand(NamedTuple):
+    """What waits of one flow."""
+
+    weight: float
+    number: int
+    since: float
+    """The mean of its waiters."""
 
 
 W = TypeVar("W", bound=InFlow)
@@ -54,6 +65,8 @@ class Turns(Generic[W]):
         self._flows: dict[str, _Waiting[W]] = {}
         self._now = 0.0
         """Virtual time: the least of the flows that waited when the last grant came."""
+        self.granted: Counter[Flow] | None = None
+        """Grants by flow, for whoever shares them with other processes, and empties it; None: they are not counted."""
 
     def add(self, waiter: W, *, in_front: bool = False) -> None:
         flow = self._flows.get(waiter.flow.name)
@@ -89,6 +102,27 @@ class Turns(Generic[W]):
             return
         flow.waiters.pop(waiter, None)
         flow.served += 1 / waiter.flow.weight
+        if self.granted is not None:
+            self.granted[waiter.flow] += 1
+
+    def demands(self) -> dict[str, Demand]:
+        """By flow, of those that have waiters."""
+        found = {}
+        for name, flow in self._flows.items():
+            if flow.waiters:
+                last = next(reversed(flow.waiters))
+                since = sum(waiter.since for waiter in flow.waiters) / len(flow.waiters)
+                found[name] = Demand(last.flow.weight, len(flow.waiters), since)
+        return found
+
+    def correct(self, served: Mapping[str, float], now: float) -> None:
+        """Take over the virtual times of all processes, which contain all grants that :attr:`granted` does not."""
+        self._now = now
+        for name, flow in self._flows.items():
+            flow.served = served.get(name, now)
+        for each, count in (self.granted or {}).items():
+            if (found := self._flows.get(each.name)) is not None:
+                found.served += count / each.weight
 
     def clear(self) -> None:
         self._flows.clear()

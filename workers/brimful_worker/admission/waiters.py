@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from brimful.names import Workload
 from brimful_worker.admission.lease import Lease
+from brimful_worker.admission.places import Places
 from brimful_worker.admission.turns import Flow, Turns
 from brimful_worker.liveness.boot_time import boot_time
 
@@ -42,7 +43,7 @@ def is_start_only(ticket: str) -> bool:
 class Waiter:
     """One coroutine's request for a grant. Its ticket, ``id``, is also the grant's and the lease's; none is reused."""
 
-    __slots__ = ("flow", "future", "id", "name", "queue", "since", "tokens")
+    __slots__ = ("flow", "future", "id", "name", "place", "queue", "since", "tokens")
 
     def __init__(self, ticket: str, queue: Queue, flow: Flow, tokens: int, since: float, future: asyncio.Future[Lease]):
         self.id = ticket
@@ -54,11 +55,14 @@ class Waiter:
         self.tokens = tokens
         self.since = since
         """On ``boot_time()``."""
+        self.place = since
+        """Since when it waits as far as Redis knows, which grants in this order; the ticket's rather than its own."""
         self.future = future
 
     @property
-    def waited_ms(self) -> int:
-        return max(0, round((boot_time() - self.since) * 1000))
+    def age_ms(self) -> int:
+        """Of its place; negative if that is behind those that come now."""
+        return round((boot_time() - self.place) * 1000)
 
 
 class Waiters:
@@ -69,7 +73,9 @@ class Waiters:
         self._number = 0
         self._behind: dict[Queue, OrderedDict[str, Waiter]] = {queue: OrderedDict() for queue in Queue}
         self._registered: dict[Queue, dict[str, Waiter]] = {queue: {} for queue in Queue}
-        self._turns: dict[Queue, Turns[Waiter]] = {queue: Turns() for queue in WORKLOADS.values()}
+        self.turns: dict[Queue, Turns[Waiter]] = {queue: Turns() for queue in WORKLOADS.values()}
+        self.places: dict[Queue, Places] = {}
+        """Of the queues in which this process's waiters are not registered with their own times."""
 
     def add(
         self,
@@ -84,16 +90,14 @@ class Waiters:
 
         ``name``: its request's, for which Redis counts the processes that die while they hold it.
         """
-        self._number += 1
-        named = f"-{_digest(name)}" if name else ""
-        ticket = f"{self._process}.{queue.value}.{self._number:09d}{named}.{tokens}"
+        ticket = self._ticket(queue, _digest(name) if name else "", tokens)
         waiter = Waiter(ticket, queue, flow, tokens, since, future)
         behind = self._behind[queue]
         in_front = bool(behind) and since < next(iter(behind.values())).since
         behind[waiter.id] = waiter
         if in_front:
             behind.move_to_end(waiter.id, last=False)
-        if (turns := self._turns.get(queue)) is not None:
+        if (turns := self.turns.get(queue)) is not None:
             turns.add(waiter, in_front=in_front)
         return waiter
 
@@ -102,9 +106,11 @@ class Waiters:
         moved = []
         for queue in Queue:
             behind, registered = self._behind[queue], self._registered[queue]
+            places = self.places.get(queue)
             while behind and len(registered) < most:
                 _, waiter = behind.popitem(last=False)
                 if not waiter.future.done():
+                    waiter.place = waiter.since if places is None else places.since(len(registered))
                     registered[waiter.id] = waiter
                     moved.append(waiter)
         return moved
@@ -113,9 +119,33 @@ class Waiters:
         """Whether registering more is worth a command: at first, then whenever half of the registered have gone."""
         return len(self._registered[queue]) <= most // 2 and bool(self._behind[queue])
 
+    def withdraw(self, queue: Queue, tolerance_s: float) -> list[str]:
+        """Put registered waiters back whose place is not what :attr:`places` says, to be registered under new tickets.
+
+        Returns the tickets that Redis must forget. If one of them is granted meanwhile, nobody waits for the grant.
+        """
+        registered, behind, places = self._registered[queue], self._behind[queue], self.places[queue]
+        there = sorted(registered.values(), key=lambda waiter: waiter.place)
+        wrong = [
+            waiter
+            for position, waiter in enumerate(there)
+            if not waiter.future.done() and abs(waiter.place - places.since(position)) > tolerance_s
+        ]
+        tickets = [waiter.id for waiter in wrong]
+        for waiter in reversed(wrong):
+            del registered[waiter.id]
+            waiter.id = self._ticket(queue, waiter.name, waiter.tokens)
+            behind[waiter.id] = waiter
+            behind.move_to_end(waiter.id, last=False)
+        return tickets
+
+    def _ticket(self, queue: Queue, digest: str, tokens: int) -> str:
+        self._number += 1
+        return f"{self._process}.{queue.value}.{self._number:09d}{'-' if digest else ''}{digest}.{tokens}"
+
     def cancel(self, waiter: Waiter) -> bool:
         """Remove a waiter whose future is done. True if Redis knows it."""
-        if (turns := self._turns.get(waiter.queue)) is not None:
+        if (turns := self.turns.get(waiter.queue)) is not None:
             turns.remove(waiter)
         self._behind[waiter.queue].pop(waiter.id, None)
         return self._registered[waiter.queue].pop(waiter.id, None) is not None
@@ -124,7 +154,7 @@ class Waiters:
         """Remove the registered waiter that has this ticket."""
         for queue, registered in self._registered.items():
             if (found := registered.pop(ticket, None)) is not None:
-                if (turns := self._turns.get(queue)) is not None:
+                if (turns := self.turns.get(queue)) is not None:
                     turns.remove(found)
                 return found
         return None
@@ -140,16 +170,19 @@ class Waiters:
         for queue, registered in self._registered.items():
             if (own := registered.pop(ticket, None)) is None:
                 continue
-            if (turns := self._turns.get(queue)) is None:
+            if (turns := self.turns.get(queue)) is None:
                 return own
             chosen = own if own.future.done() else turns.next(own)
             if chosen is not own and same_tokens and chosen.tokens != own.tokens:
                 chosen = own
             if chosen is not own:
-                places = registered if chosen.id in registered else self._behind[queue]
-                places[chosen.id] = own
+                there = registered if chosen.id in registered else self._behind[queue]
+                there[chosen.id] = own
                 own.id, chosen.id = chosen.id, ticket
+                own.place, chosen.place = chosen.place, own.place
             turns.serve(chosen)
+            if (places := self.places.get(queue)) is not None:
+                places.granted += 1
             return chosen
         return None
 
@@ -174,6 +207,6 @@ class Waiters:
             waiters += self._behind[queue].values()
             self._behind[queue].clear()
             self._registered[queue].clear()
-        for turns in self._turns.values():
+        for turns in self.turns.values():
             turns.clear()
         return [waiter for waiter in waiters if not waiter.future.done()]

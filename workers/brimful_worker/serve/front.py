@@ -16,6 +16,7 @@ from brimful_worker.fleet_process import FleetProcess
 from brimful_worker.serve.batches.keeper import Keeper
 from brimful_worker.serve.batches.store import Batches
 from brimful_worker.serve.callers.registry import Registry
+from brimful_worker.serve.callers.shares import Shares
 from brimful_worker.serve.callers.usage import Usage
 from brimful_worker.serve.completions.once import Once
 from brimful_worker.serve.files.store import Files
@@ -39,6 +40,7 @@ class Front:
         self.once = Once(settings)
         self.usage = Usage(settings.fleet)
         self.callers = Registry(settings.fleet, self.usage, required=tokens_required)
+        self.shares = Shares(settings.fleet, lambda: self.process.key.admission)
         folder = data_folder(settings)
         self.files = Files(folder / "files")
         self.batches = Batches(folder / "batches", settings.serve_keep_s)

@@ -192,7 +192,7 @@ class Coordinator:
             if self._differs:
                 message["defaults"] = state.limits.fields()
         optional: dict[str, Any] = {
-            "ask": [[waiter.id, waiter.waited_ms] for waiter in fresh],
+            "ask": [[waiter.id, waiter.age_ms] for waiter in fresh],
             "release": taken.releases,
             "answers": taken.answers,
             "rename": taken.renames,
