@@ -14,7 +14,7 @@ import pytest
 from brimful.cli.commands import run_command
 from brimful.errors import UsageError
 from brimful.state.callers.tokens import TOKENS, add_caller, change_caller, read_usage, revoke_caller, usage_field
-from brimful.state.keys import caller_starts_key, callers_key, callers_usage_key
+from brimful.state.keys import caller_slots_keys, caller_starts_key, caller_tokens_keys, callers_key, callers_usage_key
 from brimful.state.redis_url import sync_redis_client
 from brimful_worker.local.server.valkey import Valkey
 from brimful_worker.metrics import catalogue as metrics
@@ -186,6 +186,12 @@ def test_the_commands(valkey: Valkey, monkeypatch: pytest.MonkeyPatch, capsys: p
     assert token("set", "bob")[0] == 2
     assert json.loads(token("set", "bob", "--weight", "2", "--json")[1])["budget_tokens"] == 5
     assert "0 of 5 tokens" in token("list")[1]
+    limits = {"slots": 4, "tokens_per_minute": 900}
+    assert token("add", "eve", "--slots", "4", "--tokens-per-minute", "700")[0] == 0
+    shown = json.loads(token("set", "eve", "--tokens-per-minute", "900", "--json")[1])
+    assert {name: shown[name] for name in limits} == limits
+    assert "weight 1, 4 slots, 900 tokens a minute" in token("list")[1]
+    assert token("revoke", "eve")[0] == 0
     assert token("set", "carl", "--budget-tokens", "5")[0] == 2
     assert token("revoke", "ann")[0] == 0
     assert token("list")[1].split()[0] == "bob"
@@ -355,3 +361,75 @@ async def test_requests_a_minute_are_limited_over_all_front_doors(
             return (await ask(one, slow))[0] == 200
 
         await wait_until_async(free, "the limit to be gone")
+
+
+async def test_tokens_a_minute_are_limited_over_all_front_doors(
+    monkeypatch: pytest.MonkeyPatch, valkey: Valkey
+) -> None:
+    with sync_redis_client(valkey.url) as client:
+        token = add_caller(client, "", "ann", tokens_per_minute=100)
+        async with (
+            running_gateway() as gateway,
+            door(monkeypatch, valkey.url, gateway.url) as one,
+            door(monkeypatch, valkey.url, gateway.url, clean=False) as two,
+        ):
+            await asyncio.gather(until(one, None, 401), until(two, None, 401))
+            status, headers, body = await ask(one, token, max_tokens=1000)
+            assert (status, headers["x-should-retry"], "Retry-After" in headers) == (429, "false", False)
+            assert "ask for fewer" in body["error"]["message"]
+            answers = await asyncio.gather(*(ask(here, token, max_tokens=30) for here in (one, two) for _ in range(4)))
+            passed = [body for status, _, body in answers if status == 200]
+            assert 1 <= len(passed) <= 3, "each may use more than 30"
+            refused = next(answer for answer in answers if answer[0] == 429)
+            assert refused[2]["error"]["code"] == "rate_limit_exceeded"
+            assert "tokens a minute" in refused[2]["error"]["message"]
+            assert 0 < int(refused[1]["Retry-After"]) <= 60
+            used = sum(body["usage"]["total_tokens"] for body in passed)
+            times, amounts = caller_tokens_keys("", "ann")
+            await wait_until_async(lambda: client.hget(amounts, "sum") == str(used), "what was used to be counted")
+            for id in client.zrange(times, 0, -1):
+                client.zincrby(times, -70_000, id)  # a minute passes
+            assert (await ask(one, token, max_tokens=60))[0] == 200
+            assert int(str(client.hget(amounts, "sum"))) < 100
+
+
+async def test_a_caller_s_requests_at_once_are_limited_over_all_front_doors(
+    monkeypatch: pytest.MonkeyPatch, valkey: Valkey
+) -> None:
+    with sync_redis_client(valkey.url) as client:
+        few, other = add_caller(client, "", "few", slots=3), add_caller(client, "", "other")
+        async with (
+            running_gateway(latency_s=0.2) as gateway,
+            door(monkeypatch, valkey.url, gateway.url) as one,
+            door(monkeypatch, valkey.url, gateway.url, clean=False) as two,
+        ):
+            await asyncio.gather(until(one, None, 401), until(two, None, 401))
+            asking = [asyncio.create_task(ask(here, few)) for _ in range(6) for here in (one, two)]
+            await until_active(gateway, 3)
+            gone = asyncio.create_task(ask(two, few))
+            assert (await ask(one, other))[0] == 200
+            assert not all(task.done() for task in asking), "the others do not wait for it"
+            gone.cancel()
+            answers = await asyncio.gather(*asking)
+            assert [answer[0] for answer in answers] == [200] * 12
+            assert gateway.slots.peak_active <= 4
+            held, waiting, _ = caller_slots_keys("", "few")
+            await wait_until_async(lambda: not client.exists(held, waiting), "all to be free again")
+
+
+async def test_the_slots_of_a_front_door_that_dies_are_free_after_a_lease(
+    monkeypatch: pytest.MonkeyPatch, valkey: Valkey
+) -> None:
+    monkeypatch.setattr("brimful_worker.serve.callers.slots._LEASE_MS", 1500)
+    with sync_redis_client(valkey.url) as client:
+        token = add_caller(client, "", "ann", slots=1)
+        held, waiting, doors = caller_slots_keys("", "ann")
+        now = int(client.time()[0]) * 1000  # type: ignore[index]
+        client.zadd(held, {"dead.1": now + 2_500})
+        client.zadd(waiting, {"dead.2": now - 1})
+        client.zadd(doors, {"dead": now + 2_000})
+        async with running_gateway() as gateway, door(monkeypatch, valkey.url, gateway.url) as here:
+            await until(here, None, 401)
+            assert (await ask(here, token))[0] == 200
+            assert client.zscore(held, "dead.1") is None
+            assert client.zscore(waiting, "dead.2") is None

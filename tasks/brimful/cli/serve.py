@@ -42,6 +42,8 @@ _Json = Annotated[bool, typer.Option("--json", help="Print JSON: one object a li
 _BUDGET = "The most tokens that it may use in all; 0 = no such limit."
 _WEIGHT = "Its share where callers wait: twice the weight, twice the requests."
 _STARTS = "The most requests in any minute; more are refused with 429. 0 = no such limit."
+_SLOTS = "The most requests at once; more wait. 0 = no such limit."
+_MINUTE = "The most tokens of requests in any minute; more are refused with 429. 0 = no such limit."
 _UNCHANGED = "Default: unchanged."
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="The caller's name.")]
 
@@ -74,6 +76,8 @@ def token_add(
     name: _Name,
     weight: Annotated[float, typer.Option(min=0.01, max=1000, help=_WEIGHT)] = 1.0,
     starts: Annotated[int, typer.Option(min=0, help=_STARTS)] = 0,
+    slots: Annotated[int, typer.Option(min=0, help=_SLOTS)] = 0,
+    tokens_per_minute: Annotated[int, typer.Option(min=0, help=_MINUTE)] = 0,
     budget_tokens: Annotated[int, typer.Option(min=0, help=_BUDGET)] = 0,
     as_json: _Json = False,
 ) -> None:
@@ -82,7 +86,16 @@ def token_add(
     It is valid within a second at all front doors of the fleet. With the first one, all callers need a token.
     """
     with _redis() as (client, fleet):
-        made = add_caller(client, fleet, name, budget_tokens=budget_tokens, weight=weight, starts=starts)
+        made = add_caller(
+            client,
+            fleet,
+            name,
+            budget_tokens=budget_tokens,
+            weight=weight,
+            starts=starts,
+            slots=slots,
+            tokens_per_minute=tokens_per_minute,
+        )
     print(json.dumps({"name": name, "token": made}) if as_json else made)
     say(f"{name} sends it as `Authorization: Bearer TOKEN`: OpenAI's clients do, as OPENAI_API_KEY")
 
@@ -98,7 +111,9 @@ def token_list(as_json: _Json = False) -> None:
         if as_json:
             print(json.dumps({"name": each.name, "created": created, **_settings(each), **used}))
         else:
-            rate = f", {each.starts:,} a minute" if each.starts else ""
+            rate = f", {counted(each.slots, 'slot')}" if each.slots else ""
+            rate += f", {each.starts:,} a minute" if each.starts else ""
+            rate += f", {counted(each.tokens_per_minute, 'token')} a minute" if each.tokens_per_minute else ""
             of = f" of {each.budget_tokens:,}" if each.budget_tokens else ""
             counts = f"{counted(used[REQUESTS], 'request')}, {used[TOKENS]:,}{of} tokens"
             print(f"{each.name:24}  {created}  weight {each.weight:g}{rate}: {counts}")
@@ -111,14 +126,25 @@ def token_set(
     name: _Name,
     weight: Annotated[float | None, typer.Option(min=0.01, max=1000, help=f"{_WEIGHT} {_UNCHANGED}")] = None,
     starts: Annotated[int | None, typer.Option(min=0, help=f"{_STARTS} {_UNCHANGED}")] = None,
+    slots: Annotated[int | None, typer.Option(min=0, help=f"{_SLOTS} {_UNCHANGED}")] = None,
+    tokens_per_minute: Annotated[int | None, typer.Option(min=0, help=f"{_MINUTE} {_UNCHANGED}")] = None,
     budget_tokens: Annotated[int | None, typer.Option(min=0, help=f"{_BUDGET} {_UNCHANGED}")] = None,
     as_json: _Json = False,
 ) -> None:
     """Change a caller's weight or limits; its token stays, and what it has used counts."""
-    if weight is starts is budget_tokens is None:
-        raise UsageError("nothing to set: give --weight, --starts or --budget-tokens")
+    if weight is starts is slots is tokens_per_minute is budget_tokens is None:
+        raise UsageError("nothing to set: give --weight, --starts, --slots, --tokens-per-minute or --budget-tokens")
     with _redis() as (client, fleet):
-        record = change_caller(client, fleet, name, budget_tokens=budget_tokens, weight=weight, starts=starts)
+        record = change_caller(
+            client,
+            fleet,
+            name,
+            budget_tokens=budget_tokens,
+            weight=weight,
+            starts=starts,
+            slots=slots,
+            tokens_per_minute=tokens_per_minute,
+        )
     shown = {"name": name, **_settings(record)}
     print(json.dumps(shown) if as_json else f"{name}  set")
 
@@ -133,7 +159,8 @@ def token_revoke(name: _Name, as_json: _Json = False) -> None:
 
 def _settings(record: CallerRecord) -> dict[str, float | None]:
     """None: no such limit."""
-    return {"weight": record.weight, "starts": record.starts or None, "budget_tokens": record.budget_tokens or None}
+    limits = ("starts", "slots", "tokens_per_minute", "budget_tokens")
+    return {"weight": record.weight, **{limit: getattr(record, limit) or None for limit in limits}}
 
 
 @contextmanager

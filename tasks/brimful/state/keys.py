@@ -117,3 +117,16 @@ def caller_shares_key(fleet: str, workload: str) -> str:
 def caller_starts_key(fleet: str, name: str) -> str:
     """ZSET: request of a caller with a limit of requests a minute → when it came (ms)."""
     return f"{callers_key(fleet)}:starts:{name}"
+
+
+def caller_tokens_keys(fleet: str, name: str) -> tuple[str, str]:
+    """Of a caller with a limit of tokens a minute. ZSET: request → when it came (ms); HASH: request → its tokens, "sum"
+    → of all."""
+    return f"{callers_key(fleet)}:tokens:{name}", f"{callers_key(fleet)}:amounts:{name}"
+
+
+def caller_slots_keys(fleet: str, name: str) -> tuple[str, str, str]:
+    """ZSETs of a caller with a limit of slots: request → end of its lease; waiting request → when it came; front door →
+    until when it counts (all ms)."""
+    root = callers_key(fleet)
+    return f"{root}:slots:{name}", f"{root}:waiting:{name}", f"{root}:doors:{name}"

@@ -17,6 +17,7 @@ from brimful_worker.serve.batches.keeper import Keeper
 from brimful_worker.serve.batches.store import Batches
 from brimful_worker.serve.callers.registry import Registry
 from brimful_worker.serve.callers.shares import Shares
+from brimful_worker.serve.callers.slots import CallerSlots
 from brimful_worker.serve.callers.usage import Usage
 from brimful_worker.serve.completions.once import Once
 from brimful_worker.serve.files.store import Files
@@ -40,6 +41,7 @@ class Front:
         self.once = Once(settings)
         self.usage = Usage(settings.fleet)
         self.callers = Registry(settings.fleet, self.usage, required=tokens_required)
+        self.slots = CallerSlots(settings.fleet)
         self.shares = Shares(settings.fleet, lambda: self.process.key.admission)
         folder = data_folder(settings)
         self.files = Files(folder / "files")

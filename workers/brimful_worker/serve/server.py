@@ -139,6 +139,7 @@ async def opened(settings: Settings, listener: socket.socket) -> AsyncIterator[t
             await cancel_and_wait([feed])  # else open pages would hold up the end
             await runner.cleanup()
             await cancel_and_wait([joined, callers])
+            await front.slots.aclose()
             with contextlib.suppress(*REDIS_ERRORS, TimeoutError):
                 await asyncio.wait_for(front.callers.write_usage(front.once.pipeline), _CUT_S)
             await front.process.aclose()

@@ -13,12 +13,13 @@ import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import redis
 
 from brimful.errors import UsageError
 from brimful.runtime import json_bytes
-from brimful.state.keys import caller_starts_key, callers_key, callers_usage_key
+from brimful.state.keys import caller_starts_key, caller_tokens_keys, callers_key, callers_usage_key
 
 REVISION = ""
 """Field of the hash that counts the changes; no caller's name. It stays when the last token is revoked."""
@@ -47,6 +48,10 @@ class CallerRecord:
 
     starts: int = 0
     """The most requests in any minute; 0: no such limit."""
+    slots: int = 0
+    """The most requests on the wire or waiting for the key at once; 0: no such limit."""
+    tokens_per_minute: int = 0
+    """The most tokens of requests that come in any minute; 0: no such limit."""
 
     @property
     def id(self) -> str:
@@ -63,13 +68,22 @@ def usage_field(caller: str, kind: str) -> str:
 
 
 def add_caller(
-    client: redis.Redis, fleet: str, name: str, *, budget_tokens: int = 0, weight: float = 1.0, starts: int = 0
+    client: redis.Redis,
+    fleet: str,
+    name: str,
+    *,
+    budget_tokens: int = 0,
+    weight: float = 1.0,
+    starts: int = 0,
+    slots: int = 0,
+    tokens_per_minute: int = 0,
 ) -> str:
     """The new caller's token, which cannot be had again. Raises UsageError for a bad name and one that exists."""
     if not _NAME.fullmatch(name):
         raise UsageError(f"{name!r}: a caller's name has 1 to 64 letters, digits, '_', '.', '-', the first no sign")
     token = _PREFIX + secrets.token_urlsafe(32)
-    record = CallerRecord(name, digest_of(token), time.time(), budget_tokens, weight, starts)
+    limits = budget_tokens, weight, starts, slots, tokens_per_minute
+    record = CallerRecord(name, digest_of(token), time.time(), *limits)
 
     def add(pipe: redis.client.Pipeline) -> None:
         if pipe.hexists(callers_key(fleet), name):
@@ -94,15 +108,19 @@ def change_caller(
     budget_tokens: int | None = None,
     weight: float | None = None,
     starts: int | None = None,
+    slots: int | None = None,
+    tokens_per_minute: int | None = None,
 ) -> CallerRecord:
     """None leaves a value as it is. Raises UsageError if there is no such caller."""
     found = _find(client, fleet, name)
-    record = replace(
-        found,
-        budget_tokens=found.budget_tokens if budget_tokens is None else budget_tokens,
-        weight=found.weight if weight is None else weight,
-        starts=found.starts if starts is None else starts,
-    )
+    named: dict[str, Any] = {
+        "budget_tokens": budget_tokens,
+        "weight": weight,
+        "starts": starts,
+        "slots": slots,
+        "tokens_per_minute": tokens_per_minute,
+    }
+    record = replace(found, **{limit: value for limit, value in named.items() if value is not None})
     pipe = client.pipeline(transaction=True)
     pipe.hset(callers_key(fleet), name, _stored(record))
     pipe.hincrby(callers_key(fleet), REVISION, 1)
@@ -116,7 +134,7 @@ def revoke_caller(client: redis.Redis, fleet: str, name: str) -> None:
         raise _unknown(name)
     pipe = client.pipeline(transaction=True)
     pipe.hdel(callers_key(fleet), name)
-    pipe.delete(caller_starts_key(fleet, name))
+    pipe.delete(caller_starts_key(fleet, name), *caller_tokens_keys(fleet, name))
     pipe.hdel(callers_usage_key(fleet), *(usage_field(name, kind) for kind in KINDS))
     pipe.hincrby(callers_key(fleet), REVISION, 1)
     pipe.execute()
@@ -147,7 +165,8 @@ def parse_record(raw: bytes) -> CallerRecord | None:
             return None
         budget, weight = int(stored.get("budget_tokens", 0)), float(stored.get("weight", 1.0))
         name, digest, created = str(stored["name"]), str(stored["digest"]), float(stored["created"])
-        record = CallerRecord(name, digest, created, budget, weight, int(stored.get("starts", 0)))
+        counts = (int(stored.get(limit, 0)) for limit in ("starts", "slots", "tokens_per_minute"))
+        record = CallerRecord(name, digest, created, budget, weight, *counts)
         return record if 0 < weight < math.inf else None
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

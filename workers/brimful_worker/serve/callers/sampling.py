@@ -10,7 +10,8 @@ from brimful.state.redis_retry import REDIS_ERRORS
 from brimful_worker.admission.turns import NO_FLOW, Flow
 from brimful_worker.sampling.exchange import Exchange
 from brimful_worker.serve.caller import CALLER, TOKENS_USED
-from brimful_worker.serve.callers.starts import count_start
+from brimful_worker.serve.callers.minute import count_in_minute, settle_in_minute
+from brimful_worker.serve.callers.usage import Account
 from brimful_worker.serve.completions.reading import REQUEST_ID, Asked
 from brimful_worker.serve.front import FRONT
 from brimful_worker.serve.gate import Turn
@@ -21,19 +22,31 @@ async def sample_for_caller(http: web.Request, asked: Asked, turn: Turn, exchang
     """Raises Refusal if the caller is over a limit of its own."""
     front, caller = http.app[FRONT], http[CALLER]
     turn.asked_by = (caller.name, asked.request.workload.value)
-    await count_start(front.once.pipeline, front.settings.fleet, caller.record, http[REQUEST_ID])
-    with front.usage.request(caller.record, asked.request.hold) as account:
+    record, hold, pipeline, fleet = caller.record, asked.request.hold, front.once.pipeline, front.settings.fleet
+    await count_in_minute(pipeline, fleet, record, http[REQUEST_ID], hold)
+    account = Account()
+    try:
+        await _sample(http, asked, turn, exchange, account)
+    finally:
+        settle_in_minute(pipeline, fleet, record, http[REQUEST_ID], account.tokens)
+    assert account.outcome is not None
+    front.recent.ended(caller.name, account.outcome)
+    http[TOKENS_USED] = account.tokens
+    return account.outcome
+
+
+async def _sample(http: web.Request, asked: Asked, turn: Turn, exchange: Exchange, account: Account) -> None:
+    front, record = http.app[FRONT], http[CALLER].record
+    with front.usage.request(record, asked.request.hold, account):
 
         def on_wire(now: bool) -> None:
             account.sent |= now
             turn.on_wire(now)
 
-        flow = NO_FLOW if caller.record is None else Flow(f"caller {caller.name}", caller.record.weight)
-        sampler = front.process.sampler
-        account.outcome = await sampler.sample(asked.request, on_wire=on_wire, flow=flow, exchange=exchange)
-    front.recent.ended(caller.name, account.outcome)
-    http[TOKENS_USED] = account.tokens
-    return account.outcome
+        flow = NO_FLOW if record is None else Flow(f"caller {record.name}", record.weight)
+        async with front.slots.hold(front.once.pipeline, record):
+            sampler = front.process.sampler
+            account.outcome = await sampler.sample(asked.request, on_wire=on_wire, flow=flow, exchange=exchange)
 
 
 async def show_usage(http: web.Request) -> web.Response:

@@ -47,16 +47,15 @@ class Usage:
         self._labels: set[str] = set()
 
     @contextmanager
-    def request(self, caller: CallerRecord | None, hold: int) -> Iterator[Account]:
+    def request(self, caller: CallerRecord | None, hold: int, account: Account) -> Iterator[None]:
         """Counts one request, which may use ``hold`` tokens. Raises Refusal (429) if its budget has fewer."""
-        account = Account()
         if caller is None:
-            yield account
+            yield
             return
         self.check(caller, hold)
         self._held[caller.name] += hold
         try:
-            yield account
+            yield
         finally:
             self._held[caller.name] -= hold
             if not self._held[caller.name]:

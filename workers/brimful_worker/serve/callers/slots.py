@@ -1,0 +1,120 @@
+"""A caller's limit of requests at once, over all front doors: requests above it wait, first come, first served.
+
+Each front door that has requests of such a caller asks Redis (slots.lua) when some come or end, and ten times a second
+while some wait. What it holds when it dies is free after :data:`_LEASE_MS`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib import resources
+from itertools import islice
+
+from brimful.runtime.aio import cancel_and_wait
+from brimful.state.callers.tokens import CallerRecord
+from brimful.state.keys import caller_slots_keys
+from brimful.state.redis_retry import REDIS_ERRORS
+from brimful_worker.singles.pipeline import SharedPipeline
+
+log = logging.getLogger(__name__)
+
+_SCRIPT = resources.files("brimful_worker.serve.callers").joinpath("slots.lua").read_text("utf-8")
+_LEASE_MS = 10_000
+_COUNTS_MS = 2_000
+"""For how long what waits at a front door keeps its places, if it does not ask again."""
+_ASK_S = 0.1
+_RENEW_S = _LEASE_MS / 4000
+
+
+class CallerSlots:
+    """One front door's. Used on one event loop."""
+
+    def __init__(self, fleet: str) -> None:
+        self._fleet = fleet
+        self._door = secrets.token_hex(5)
+        self._number = 0
+        self._lines: dict[str, _Line] = {}
+
+    @asynccontextmanager
+    async def hold(self, pipeline: SharedPipeline, caller: CallerRecord | None) -> AsyncIterator[None]:
+        """Wait until the caller may have one more request; it has, until the block ends."""
+        if caller is None or not caller.slots:
+            yield
+            return
+        line = self._lines.get(caller.name)
+        if line is None or line.working.done():
+            line = self._lines[caller.name] = _Line(pipeline, caller_slots_keys(self._fleet, caller.name), self._door)
+        self._number += 1
+        request = f"{self._door}.{self._number}"
+        try:
+            await line.enter(request, caller.slots)
+            yield
+        finally:
+            line.leave(request)
+
+    async def aclose(self) -> None:
+        """What is held is free when its leases end."""
+        await cancel_and_wait([line.working for line in self._lines.values()])
+
+
+class _Line:
+    """One caller's requests at this front door."""
+
+    def __init__(self, pipeline: SharedPipeline, keys: tuple[str, str, str], door: str) -> None:
+        self._pipeline = pipeline
+        self._keys = keys
+        self._door = door
+        self._limit = 0
+        self._waiting: dict[str, asyncio.Future[None]] = {}
+        self._held: set[str] = set()
+        self._ended: set[str] = set()
+        self._news = asyncio.Event()
+        self.working = asyncio.create_task(self._work())
+        """Done when nothing is left to do."""
+
+    async def enter(self, request: str, limit: int) -> None:
+        self._limit = limit
+        self._waiting[request] = entered = asyncio.get_running_loop().create_future()
+        self._news.set()
+        await entered
+
+    def leave(self, request: str) -> None:
+        self._waiting.pop(request, None)
+        self._held.discard(request)
+        self._ended.add(request)
+        self._news.set()
+
+    async def _work(self) -> None:
+        await asyncio.sleep(0)  # until the first one has entered
+        while self._waiting or self._held or self._ended:
+            self._news.clear()
+            try:
+                await self._ask()
+            except REDIS_ERRORS as error:
+                log.debug("a caller's slots could not be asked for: %s", type(error).__name__)
+                await asyncio.sleep(_ASK_S)
+                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_ASK_S if self._waiting else _RENEW_S):
+                    await self._news.wait()
+
+    async def _ask(self) -> None:
+        ended, limit = self._ended.copy(), self._limit
+        told = {"ask": list(islice(self._waiting, limit)), "hold": list(self._held), "end": list(ended)}
+        durations = _LEASE_MS, _COUNTS_MS
+        command = self._pipeline.ask("EVAL", _SCRIPT, 3, *self._keys, self._door, limit, *durations, json.dumps(told))
+        granted = await command
+        self._ended -= ended
+        for request in map(bytes.decode, granted):
+            if (entered := self._waiting.pop(request, None)) is None:
+                self._ended.add(request)
+            else:
+                self._held.add(request)
+                if not entered.done():
+                    entered.set_result(None)
