@@ -206,7 +206,7 @@ class Batcher:
         groups = list(islice(self._groups.values(), _LOOKED_AT))
         if self._pack != "auto" or any(self._sizer.known(group.pack_key) for group in groups):
             return False
-        if all(len(group.slices) == 1 for group in groups):
+        if all(len(group.slices) == 1 or group.pack_key.limit == 1 for group in groups):
             return False  # nothing to pack, as far as can be seen
         in_flight, round_ = len(self._slot_model), self._round
         just_sent = now - self._probed_at <= _PROBE_S
