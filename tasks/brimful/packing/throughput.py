@@ -7,6 +7,7 @@ twice the tokens in flight then take twice as long, which does not show in the l
 from __future__ import annotations
 
 from collections import deque
+from itertools import accumulate
 
 _BUCKET_S = 0.25
 _KEPT_S = 120.0
@@ -17,7 +18,9 @@ class Throughput:
     """Requests count with the tokens that they ask for, spread evenly over the time that they took."""
 
     def __init__(self) -> None:
-        self._buckets: deque[float] = deque()
+        self._changes: deque[float] = deque()
+        """By how many tokens each bucket differs from the one before: a request changes two of them, however long it
+        took."""
         self._first = 0
         """The number of the oldest bucket; bucket k begins at ``k * _BUCKET_S``."""
         self._most = 0.0
@@ -26,26 +29,27 @@ class Throughput:
     def add(self, tokens: int, began: float, ended: float) -> None:
         """A request for so many tokens succeeded. Seconds on one clock."""
         first, last = int(began / _BUCKET_S), int(ended / _BUCKET_S)
-        if not self._buckets:
-            self._first = first
         oldest = last - int(_KEPT_S / _BUCKET_S)
-        while self._buckets and self._first < oldest:
-            self._buckets.popleft()
+        while self._changes and self._first < oldest:
+            change = self._changes.popleft()
             self._first += 1
-            self._stale = True
-        if not self._buckets:
+            if self._changes:
+                self._changes[0] += change
+        if not self._changes:
             self._first = max(first, oldest)
-        self._buckets.extend([0.0] * (last + 1 - self._first - len(self._buckets)))
         first = max(first, self._first)
-        share = tokens / max(1, last + 1 - first)
-        for number in range(first - self._first, last + 1 - self._first):
-            self._buckets[number] += share
-            self._most = max(self._most, self._buckets[number] / _BUCKET_S)
+        if last < first:
+            return
+        self._changes.extend([0.0] * (last + 2 - self._first - len(self._changes)))
+        share = tokens / (last + 1 - first)
+        self._changes[first - self._first] += share
+        self._changes[last + 1 - self._first] -= share
+        self._stale = True
 
     @property
     def most(self) -> float | None:
         """Tokens a second in the best quarter of a second; None before any request has succeeded."""
         if self._stale:
             self._stale = False
-            self._most = max(self._buckets, default=0.0) / _BUCKET_S
+            self._most = max(accumulate(self._changes), default=0.0) / _BUCKET_S
         return self._most or None
