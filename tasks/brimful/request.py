@@ -80,7 +80,8 @@ class Request:
 
     @property
     def prompt_count(self) -> int:
-        return len(self.prompts)
+        one = "messages" in self.fields or isinstance(self.fields["prompt"], str)
+        return 1 if one else len(self.prompts)
 
     @property
     def n(self) -> int:

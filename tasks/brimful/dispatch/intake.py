@@ -7,8 +7,8 @@ ends, holds nothing back: what was read is sent.
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
-import uuid
 from collections.abc import AsyncIterator, Iterable, Iterator
 
 from brimful.dispatch.deliveries import Deliveries
@@ -104,7 +104,7 @@ class Intake:
             chosen = self._batcher.next(now, self._left, flush)
             if chosen is None:
                 break
-            packed = PackedRequest(uuid.uuid4().hex[:16], *chosen)
+            packed = PackedRequest(secrets.token_hex(8), *chosen)
             made.append(packed)
             size += packed.held_bytes
             self._in_flight.reserve(packed)  # the end of a run is planned by what is in flight

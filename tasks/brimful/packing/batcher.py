@@ -180,10 +180,11 @@ class Batcher:
     def _fullest(self, everything: bool) -> tuple[Group, int] | None:
         """A group with enough for a request and that size; the oldest one where none has enough and none will have."""
         while self._filled:
-            group = self._groups.get(next(iter(self._filled)))
-            if group is not None and len(group.slices) >= self._size(group):
-                return group, self._size(group)
-            del self._filled[next(iter(self._filled))]
+            key = next(iter(self._filled))
+            group = self._groups.get(key)
+            if group is not None and len(group.slices) >= (size := self._size(group)):
+                return group, size
+            del self._filled[key]
         oldest = min(islice(self._groups.values(), _LOOKED_AT), key=lambda group: group.slices[0][0])
         count, size = len(oldest.slices), self._size(oldest)
         if count >= size:
@@ -195,6 +196,8 @@ class Batcher:
         """How many slices of the group a request is to carry, while there is plenty."""
         if isinstance(self._pack, int):
             return min(self._pack, group.pack_key.limit)
+        if group.pack_key.limit == 1:
+            return 1
         size = self._sizer.best(group.pack_key)
         if not self._sizer.known(group.pack_key):
             shares = _SECOND_SHARES if self._sizer.seen(group.pack_key) else _PROBE_SHARES

@@ -94,6 +94,8 @@ class PackSizer:
 
     def most_prompts(self, pack_key: PackKey) -> int:
         """The most prompts that a request may carry, given what is known so far."""
+        if pack_key.limit == 1:
+            return 1
         latency = self.latency(pack_key.model)
         most = min(pack_key.limit, self.max_prompts or pack_key.limit)
         most = min(most, self._in_time(pack_key) // pack_key.tokens_per_prompt)
