@@ -1,9 +1,9 @@
 """``python ops/bench [--quick] [--parts NAME …] [--only NAME …] [--out docs/bench]``: measures every published figure.
 
 *limiters* compares brimful's admission with its public peers: same machine, same server, same work, one after another.
-*tasks* compares its workers with plain Celery's, *awaited* measures a client's loop. *packing*, *thousands* and
-*million* are whole runs, *tools* runs other programs beside one, *groups* is for RL trainers, *rtt* puts Redis far
-away; see those modules. About 55 minutes, with ``--quick`` about 23.
+*tasks* compares its workers with plain Celery's, *door* its front door with litellm's proxy, *awaited* measures a
+client's loop. *packing*, *thousands* and *million* are whole runs, *tools* runs other programs beside one, *groups* is
+for RL trainers, *rtt* puts Redis far away; see those modules. About an hour, with ``--quick`` about 25 minutes.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import awaited
+import door
 import groups
 import million
 import packing
@@ -44,6 +45,7 @@ RUNS = {
     "packing": packing.main,
     "tasks": tasks.main,
     "awaited": awaited.main,
+    "door": door.main,
     "thousands": thousands.main,
     "tools": tools.main,
     "million": million.main,
@@ -55,6 +57,7 @@ WHO = {
     "packing": "researchers who wonder what `--pack` brings",
     "tasks": "authors of services that enqueue single requests",
     "awaited": "authors of services that await thousands of requests at once",
+    "door": "those who choose a proxy for OpenAI's clients",
     "thousands": "those with a key of thousands of slots",
     "million": "researchers with very large files",
     "groups": "trainers that sample groups",

@@ -14,9 +14,10 @@ from types import ModuleType
 import pytest
 
 from brimful_worker.local.server.valkey import Valkey
+from support.gateways import running_gateway
 
 BENCH = Path(__file__).parents[2] / "ops" / "bench"
-_MODULES = ("arithmetic", "contenders", "processes", "report", "rtt", "scenarios")
+_MODULES = ("arithmetic", "contenders", "door", "doors", "processes", "report", "rtt", "scenarios")
 
 
 @pytest.fixture
@@ -80,6 +81,30 @@ def test_a_client_of_brimful_keeps_within_the_limit(bench: dict[str, ModuleType]
     assert all(result["commands"] > 0 for result in results)
 
 
+def test_the_doors_are_shown_beside_each_other(bench: dict[str, ModuleType]) -> None:
+    door = bench["door"]
+    figures = {
+        name: door.Figures(seconds, 500, refused, most, 16, 1.5, 0.5)
+        for name, seconds, refused, most in (("ours, 1 process", 41.6, 0, 100), ("its, 1 process", 47.6, 350, 214))
+    }
+    figures["ours, 1 process"].added_p50_ms = 2.25
+    page = door.document(figures, door.FULL, "NOTE")
+    assert "| seconds for 500 chats | 41.6 | 47.6 |" in page
+    assert "| 429s at the gateway | 0 | 350 |" in page
+    assert "| added to a request, median | 2.2 ms |  |" in page
+    assert "the limits allow 41.4 s" in page
+    assert page.endswith("\nNOTE\n")
+
+
+async def test_a_client_of_the_doors_counts_what_is_answered(bench: dict[str, ModuleType]) -> None:
+    async with running_gateway(starts=None) as gateway:
+        doors = bench["doors"].Doors([gateway.url], [], None, "any")
+        assert await bench["door"].flood(doors, 40) == 40
+        assert gateway.request_log.statuses[200] == 40
+        median, most = await bench["door"].added(gateway.url, doors, 20)
+        assert median <= most
+
+
 @pytest.mark.parametrize("quick", [True, False])
 def test_the_distances_are_measured_for_fewer_windows_when_it_must_be_quick(
     bench: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch, quick: bool
@@ -105,5 +130,5 @@ def test_the_bench_is_a_command(tmp_path: Path) -> None:
     assert "'brimful'" in done.stderr
     done = subprocess.run([sys.executable, BENCH, "--help"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0
-    for part in ("limiters", "packing", "thousands", "million", "groups"):
+    for part in ("limiters", "packing", "thousands", "million", "groups", "door"):
         assert part in done.stdout
