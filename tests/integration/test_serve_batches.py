@@ -17,7 +17,9 @@ from openai.types import Batch
 from openai.types.chat import ChatCompletion
 from openai.types.completion import Completion
 
-from brimful.state.callers.tokens import add_caller, revoke_caller
+from brimful.request import Request
+from brimful.state.callers.tokens import add_caller, change_caller, revoke_caller
+from brimful.state.keys import caller_batches_key, caller_starts_key, caller_tokens_keys
 from brimful.state.redis_url import sync_redis_client
 from brimful_worker.local.server.valkey import Valkey
 from brimful_worker.serve.batches import drive, record, store
@@ -311,7 +313,7 @@ async def test_a_name_that_is_added_again_sees_nothing_of_its_former_holder(
 async def test_a_batch_counts_for_its_caller_s_budget(monkeypatch: pytest.MonkeyPatch, workers: Fleet) -> None:
     redis_url = workers.local.redis_url
     with sync_redis_client(redis_url) as client:
-        token = add_caller(client, "", "ann", budget_tokens=20, weight=1000)
+        token = add_caller(client, "", "ann", budget_tokens=10_000, tokens_per_minute=10_000, starts=1000, weight=1000)
     async with (
         door(monkeypatch, redis_url, workers.gateway.url, key=KEY, clean=False) as here,
         AsyncOpenAI(base_url=here.url, api_key=token, max_retries=0) as api,
@@ -331,10 +333,55 @@ async def test_a_batch_counts_for_its_caller_s_budget(monkeypatch: pytest.Monkey
             return bool((shown["requests"], shown["tokens"]) == (10, total))
 
         await wait_until_async(counted, "the batch to be counted")
-        assert total > 20
-        with pytest.raises(openai.RateLimitError) as raised:
-            await create(api, lines(line(0)))
-        assert raised.value.code == "insufficient_quota"
+        with sync_redis_client(redis_url) as client:
+            assert client.zcard(caller_starts_key("", "ann")) == 10, "its lines count in the minute"
+            assert int(str(client.hget(caller_tokens_keys("", "ann")[1], "sum"))) == total
+            assert not client.exists(caller_batches_key(""))
+            change_caller(client, "", "ann", budget_tokens=total)
+
+        async def refused() -> bool:
+            with contextlib.suppress(openai.RateLimitError):
+                await api.batches.create(
+                    input_file_id=found.input_file_id, endpoint="/v1/completions", completion_window="24h"
+                )
+                return False
+            return True
+
+        await wait_until_async(refused, "the budget to be at its end")
+
+
+async def test_batches_do_not_spend_the_same_budget(monkeypatch: pytest.MonkeyPatch, valkey: Valkey) -> None:
+    hold = sum(Request(line(place)["body"]).hold for place in range(10))
+    with sync_redis_client(valkey.url) as client:
+        token = add_caller(client, "", "ann", budget_tokens=hold + hold // 2)
+        async with (
+            door(monkeypatch, valkey.url, NOWHERE) as one,
+            door(monkeypatch, valkey.url, NOWHERE, clean=False) as two,
+            one.openai(api_key=token) as here,
+            two.openai(api_key=token) as there,
+        ):
+            data = lines(*map(line, range(10)))
+            for each in (one, two):
+                await wait_until_async(each.front.callers.known.is_set, "the callers to be known")
+            first = await create(here, data)
+            await wait_until_async(lambda: client.exists(caller_batches_key("")), "the budget to be held")
+            second = await end_of(there, await create(there, data))
+            assert second.status == "failed"
+            assert second.errors is not None
+            assert second.errors.data is not None
+            assert [fault.code for fault in second.errors.data] == ["insufficient_quota"]
+            assert f"this one may use {hold}" in str(second.errors.data[0].message)
+            await wait_until_async(lambda: two.front.usage._batches["ann"] == hold, "the hold to be read")
+            with pytest.raises(openai.RateLimitError) as raised:
+                await there.completions.create(model="llama-8b", prompt="a", max_tokens=hold)
+            assert "held by requests and batches under way" in raised.value.message
+            await here.batches.cancel(first.id)
+            assert (await end_of(here, first)).status == "cancelled"
+            await wait_until_async(lambda: not client.exists(caller_batches_key("")), "nothing to be held")
+            third = await create(there, data)
+            await wait_until_async(lambda: client.exists(caller_batches_key("")), "the next one to hold it")
+            await there.batches.cancel(third.id)
+            await end_of(there, third)
 
 
 async def test_without_workers_it_waits_and_can_be_cancelled(monkeypatch: pytest.MonkeyPatch, valkey: Valkey) -> None:

@@ -294,7 +294,7 @@ async def test_what_requests_under_way_may_use_is_held(monkeypatch: pytest.Monke
         await until_active(gateway, 1)
         status, headers, body = await ask(here, token, max_tokens=80)
         assert (status, headers.get("Retry-After")) == (429, "1"), "the other may use less"
-        assert "held by requests under way" in body["error"]["message"]
+        assert "held by requests and batches under way" in body["error"]["message"]
         going.cancel()
         await wait_until_async(lambda: gateway.slots.active == 0, "the caller's going to be noticed")
 

@@ -114,6 +114,11 @@ def caller_shares_key(fleet: str, workload: str) -> str:
     return f"{callers_key(fleet)}:shares:{workload}"
 
 
+def caller_batches_key(fleet: str) -> str:
+    """HASH: ``<caller> <batch>`` → ``<tokens> <until>``: budget held back for a batch under way, and until when (s)."""
+    return f"{callers_key(fleet)}:batches"
+
+
 def caller_starts_key(fleet: str, name: str) -> str:
     """ZSET: request of a caller with a limit of requests a minute → when it came (ms)."""
     return f"{callers_key(fleet)}:starts:{name}"

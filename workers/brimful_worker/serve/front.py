@@ -15,6 +15,7 @@ from brimful.state.redis_url import required
 from brimful_worker.fleet_process import FleetProcess
 from brimful_worker.serve.batches.keeper import Keeper
 from brimful_worker.serve.batches.store import Batches
+from brimful_worker.serve.callers.batch_accounts import BatchAccounts
 from brimful_worker.serve.callers.registry import Registry
 from brimful_worker.serve.callers.shares import Shares
 from brimful_worker.serve.callers.slots import CallerSlots
@@ -46,7 +47,8 @@ class Front:
         folder = data_folder(settings)
         self.files = Files(folder / "files")
         self.batches = Batches(folder / "batches", settings.serve_keep_s)
-        self.keeper = Keeper(settings, self.batches, self.files, self.usage)
+        accounts = BatchAccounts(settings.fleet, self.callers, self.usage, lambda: self.once.pipeline)
+        self.keeper = Keeper(settings, self.batches, self.files, accounts)
         self.rates = RateHeaders(lambda: self.process.key.admission.status())
         self.recent = Recent()
         self.feed = Feed(

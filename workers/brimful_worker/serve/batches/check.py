@@ -31,6 +31,8 @@ class Checked:
     total: int = 0
     """Requests."""
     faults: list[Fault] = field(default_factory=list)
+    hold: int = 0
+    """Tokens that they may use, as estimated."""
     models: set[str] = field(default_factory=set)
 
 
@@ -65,6 +67,7 @@ def check(upload: Path, run_input: Path, endpoint: str, profile: Profile, most_l
                 if len(found.faults) == _MOST_FAULTS:
                     break
             else:
+                found.hold += checker.hold
                 found.models.add(str(line["body"].get("model") or profile.model))
                 out.write(json_bytes.encode(line) + b"\n")
     if not found.total:
@@ -104,6 +107,8 @@ class _Checker:
         self._endpoint = endpoint
         self._mode = ENDPOINTS[endpoint]
         self._profile = profile
+        self.hold = 0
+        """Tokens that the last line may use."""
         self._unbounded = line_profile(profile)  # what is too large for one request is split
 
     def line(self, data: bytes) -> dict[str, Any]:
@@ -142,6 +147,7 @@ class _Checker:
         except BadRequest as error:
             message, param = described(error)
             raise _Wrong("invalid_request", message, None if param is None else f"body.{param}") from None
+        self.hold = request.hold
         return body
 
 

@@ -10,13 +10,15 @@ import time
 
 from brimful.config import Settings
 from brimful.errors import ExitCode
+from brimful.runtime.aio import cancel_and_wait
+from brimful.state.redis_retry import REDIS_ERRORS
 from brimful_worker.serve.batches.check import check
 from brimful_worker.serve.batches.process import RunProcess
 from brimful_worker.serve.batches.record import Batch, Ending, Fault
 from brimful_worker.serve.batches.results import publish
 from brimful_worker.serve.batches.run_files import Progress, RunFiles
 from brimful_worker.serve.batches.store import UPLOAD, Batches
-from brimful_worker.serve.callers.usage import Usage
+from brimful_worker.serve.callers.batch_accounts import LEASE_S, BatchAccounts
 from brimful_worker.serve.files.store import Files
 
 log = logging.getLogger(__name__)
@@ -40,11 +42,11 @@ class Drive:
         *,
         places: asyncio.Semaphore,
         checking: asyncio.Lock,
-        usage: Usage,
+        accounts: BatchAccounts,
         lock: int,
         owner: int,
     ) -> None:
-        """``places``: for runs. ``checking``: held while a file is checked. ``usage``: of callers.
+        """``places``: for runs. ``checking``: held while a file is checked. ``accounts``: of callers.
         ``lock``, ``owner``: for RunProcess."""
         self._batch = batch
         self._batches = batches
@@ -52,7 +54,7 @@ class Drive:
         self._settings = settings
         self._places = places
         self._checking = checking
-        self._usage = usage
+        self._accounts = accounts
         self._descriptors = {"lock": lock, "owner": owner}
         self._folder = batches.of_batch(batch.id)
         self._run = RunFiles(self._folder)
@@ -68,15 +70,45 @@ class Drive:
             async with self._checking:
                 await asyncio.to_thread(self._check)
         if batch.status == "in_progress":
-            ending = await self._sample()
+            await self._hold()
+        if batch.status == "in_progress":
+            holding = asyncio.create_task(self._keep_hold())
+            try:
+                ending = await self._sample()
+            finally:
+                await cancel_and_wait([holding])
             batch.ending, batch.status, batch.finalizing_at = ending, "finalizing", int(time.time())
             await asyncio.to_thread(self._batches.store, batch)
         if batch.status == "finalizing":
             await asyncio.to_thread(self._finish)
-            if batch.caller:
-                self._usage.add(batch.caller, batch.completed, batch.tokens)
+            await self._accounts.ended(batch.owner, batch.id, batch.completed, batch.tokens)
         figures = f"{batch.completed} of {batch.total} completed, {batch.failed} failed"
         log.info("%s: %s, %s", batch.id, batch.status, figures)
+
+    async def _hold(self) -> None:
+        """Hold back the caller's budget for what it may use. If less is left, the batch has failed."""
+        batch = self._batch
+        while self._asked_to_end() is None:
+            try:
+                refused = await self._accounts.hold(batch.owner, batch.id, batch.hold, again=batch.held)
+            except REDIS_ERRORS:
+                await self._pause(_FIRST_PAUSE_S)
+                continue
+            if refused is not None:
+                batch.errors = [Fault(code="insufficient_quota", message=refused)]
+                await asyncio.to_thread(self._end, "failed")
+            elif not batch.held:
+                batch.held = True
+                await asyncio.to_thread(self._batches.store, batch)
+            return
+
+    async def _keep_hold(self) -> None:
+        """Never returns."""
+        batch = self._batch
+        while True:
+            await asyncio.sleep(LEASE_S / 4)
+            with contextlib.suppress(*REDIS_ERRORS):
+                await self._accounts.hold(batch.owner, batch.id, batch.hold, again=True)
 
     def _check(self) -> None:
         batch, now = self._batch, int(time.time())
@@ -86,6 +118,7 @@ class Drive:
             batch.errors = found.faults
             self._end("failed")
             return
+        batch.hold = found.hold
         batch.total, batch.status, batch.in_progress_at = found.total, "in_progress", now
         batch.model = found.models.pop() if len(found.models) == 1 else None
         self._batches.store(batch)
@@ -121,19 +154,25 @@ class Drive:
         try:
             while run.returncode is None:
                 await asyncio.sleep(_LOOK_S)
-                await asyncio.to_thread(self._note, progress)
+                await self._note(progress)
                 if not asked and self._asked_to_end() is not None:
                     run.interrupt()
                     asked = True
+            await self._note(progress)  # what it wrote last
             return run.returncode, run.reason
         finally:
             await _to_the_end(run)
 
-    def _note(self, progress: Progress) -> None:
-        figures = progress.read()
-        if figures != (self._batch.completed, self._batch.failed):
-            self._batch.completed, self._batch.failed = figures
-            self._batches.store(self._batch)
+    async def _note(self, progress: Progress) -> None:
+        batch = self._batch
+        figures = await asyncio.to_thread(progress.read)
+        if figures == (batch.completed, batch.failed):
+            return
+        lines, tokens = sum(figures) - batch.completed - batch.failed, progress.tokens - batch.counted_tokens
+        batch.completed, batch.failed = figures
+        batch.counted_tokens = max(batch.counted_tokens, progress.tokens)
+        await asyncio.to_thread(self._batches.store, batch)
+        await self._accounts.count(batch.owner, f"{batch.id}.{sum(figures)}", max(0, lines), max(0, tokens))
 
     def _asked_to_end(self) -> Ending | None:
         self._batch.cancelling_at = self._batches.cancelling_at(self._batch.id)

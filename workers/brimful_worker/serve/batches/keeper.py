@@ -14,7 +14,7 @@ from brimful.runtime.aio import cancel_and_wait
 from brimful_worker.serve.batches.drive import Drive
 from brimful_worker.serve.batches.record import Batch
 from brimful_worker.serve.batches.store import Batches
-from brimful_worker.serve.callers.usage import Usage
+from brimful_worker.serve.callers.batch_accounts import BatchAccounts
 from brimful_worker.serve.files.store import Files
 
 log = logging.getLogger(__name__)
@@ -27,11 +27,11 @@ _AGAIN_S = 10.0
 class Keeper:
     """One process's. Use it on one event loop."""
 
-    def __init__(self, settings: Settings, batches: Batches, files: Files, usage: Usage) -> None:
+    def __init__(self, settings: Settings, batches: Batches, files: Files, accounts: BatchAccounts) -> None:
         self._settings = settings
         self._batches = batches
         self._files = files
-        self._usage = usage
+        self._accounts = accounts
         self._drives: dict[str, asyncio.Task[None]] = {}
         self._over: set[str] = set()
         self._not_before: dict[str, float] = {}
@@ -92,7 +92,7 @@ class Keeper:
                 self._settings,
                 places=self._places,
                 checking=self._checking,
-                usage=self._usage,
+                accounts=self._accounts,
                 lock=lock,
                 owner=owner,
             ).run()

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from brimful.names import Mode
-from brimful_worker.serve.records import Owned
+from brimful_worker.serve.records import Owned, Owner
 
 ENDPOINTS = {"/v1/completions": Mode.COMPLETION, "/v1/chat/completions": Mode.CHAT}
 
@@ -38,6 +38,12 @@ class Batch(Owned):
     """Of the request that created it under an ``Idempotency-Key``."""
     weight: float = 1.0
     """The caller's, for the share of its run beside others."""
+    hold: int = 0
+    """Tokens that its requests may use, as estimated."""
+    held: bool = False
+    """So many of its caller's budget are held back for it."""
+    counted_tokens: int = 0
+    """Tokens counted in its caller's minutes."""
     output_keep_s: float
     """Seconds for which its output files are kept."""
 
@@ -62,6 +68,10 @@ class Batch(Owned):
     output_tokens: int = 0
     output_file_id: str | None = None
     error_file_id: str | None = None
+
+    @property
+    def owner(self) -> Owner:
+        return Owner(self.caller, self.caller_id)
 
     @property
     def tokens(self) -> int:

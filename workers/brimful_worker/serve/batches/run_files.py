@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from brimful.runtime import json_bytes
 
@@ -47,11 +48,15 @@ class Progress:
         """Rollouts that lines have not got yet, once they have some."""
         self._failed: set[int] = set()
         self._completed = 0
+        self.tokens = 0
+        """Of the rollouts so far."""
 
     def read(self) -> tuple[int, int]:
         """Lines completed and failed. Blocks."""
         for record in self._rollouts.records():
             line, of = record["line"], record.get("of") or 1
+            usage = record.get("usage") or {}
+            self.tokens += (usage.get("prompt_tokens") or 0) + (usage.get("completion_tokens") or 0)
             missing = self._missing.pop(line, of) - 1
             if missing:
                 self._missing[line] = missing
@@ -66,7 +71,7 @@ class _Tail:
         self._path = path
         self._offset = 0
 
-    def records(self) -> list[dict[str, int]]:
+    def records(self) -> list[dict[str, Any]]:
         """Those that have been added, as whole lines."""
         try:
             with self._path.open("rb") as file:

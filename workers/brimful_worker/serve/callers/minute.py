@@ -17,6 +17,8 @@ from brimful_worker.singles.pipeline import SharedPipeline
 
 _SCRIPT = resources.files("brimful_worker.serve.callers").joinpath("minute.lua").read_text("utf-8")
 
+_LINES = resources.files("brimful_worker.serve.callers").joinpath("lines.lua").read_text("utf-8")
+
 
 async def count_in_minute(
     pipeline: SharedPipeline, fleet: str, caller: CallerRecord | None, request: str, tokens: int
@@ -58,3 +60,13 @@ def _ask(pipeline: SharedPipeline, fleet: str, caller: CallerRecord, request: st
     limits = caller.starts, caller.tokens_per_minute
     answer: Future[list[int]] = pipeline.ask("EVAL", _SCRIPT, 3, *keys, request, *limits, tokens)
     return answer
+
+
+async def count_lines_in_minute(
+    pipeline: SharedPipeline, fleet: str, caller: CallerRecord, name: str, lines: int, tokens: int
+) -> None:
+    """Count lines of a batch that are done. ``name``: of this step. Raises redis.RedisError."""
+    if caller.starts or caller.tokens_per_minute:
+        keys = caller_starts_key(fleet, caller.name), *caller_tokens_keys(fleet, caller.name)
+        counted = min(lines, caller.starts), tokens if caller.tokens_per_minute else 0
+        await pipeline.ask("EVAL", _LINES, 3, *keys, name, *counted)

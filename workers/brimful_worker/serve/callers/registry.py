@@ -31,6 +31,8 @@ class Registry:
         self._callers: dict[str, CallerRecord] = {}
         self._revision: bytes | None = None
         self._read_at: float | None = None
+        self.known = asyncio.Event()
+        """Set once the callers have been read."""
         self.required = required
         """Stays True once this process has seen a token: an emptied Redis opens no door."""
 
@@ -41,6 +43,7 @@ class Registry:
                 began = time.monotonic()
                 await self._look(pipeline)
                 self._read_at = began
+                self.known.set()
                 await self.write_usage(pipeline)
             except REDIS_ERRORS as error:
                 log.debug("the callers could not be read: %s", type(error).__name__)
@@ -49,6 +52,9 @@ class Registry:
     async def write_usage(self, pipeline: SharedPipeline) -> None:
         """Raises redis.RedisError."""
         await self._usage.exchange(pipeline, [each.name for each in self._callers.values() if each.budget_tokens])
+
+    def named(self, name: str) -> CallerRecord | None:
+        return next((caller for caller in self._callers.values() if caller.name == name), None)
 
     def resolve(self, token: str | None, provider_key: str) -> CallerRecord | None:
         """The token's caller; None for somebody without one, where none is required.

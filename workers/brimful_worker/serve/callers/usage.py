@@ -5,6 +5,7 @@ A request thereby costs no command. A front door that is killed loses the counts
 
 from __future__ import annotations
 
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 
 from brimful.outcome import Outcome
 from brimful.state.callers.tokens import KINDS, REQUESTS, TOKENS, WAITED_MS, CallerRecord, usage_field
-from brimful.state.keys import callers_usage_key
+from brimful.state.keys import caller_batches_key, callers_usage_key
 from brimful_worker.metrics import catalogue as metrics
 from brimful_worker.serve.refusals import NO_RETRY, Refusal
 from brimful_worker.singles.pipeline import SharedPipeline
@@ -36,6 +37,7 @@ class Usage:
 
     def __init__(self, fleet: str) -> None:
         self._key = callers_usage_key(fleet)
+        self._batches_key = caller_batches_key(fleet)
         self._unwritten: Counter[tuple[str, str]] = Counter()
         """By caller and kind: what Redis does not have yet."""
         self._writing: Counter[tuple[str, str]] = Counter()
@@ -44,6 +46,8 @@ class Usage:
         """Tokens that requests under way in this process may use, by caller."""
         self._written: dict[str, int] = {}
         """Tokens in Redis, of all front doors, by caller with a budget."""
+        self._batches: Counter[str] = Counter()
+        """Tokens that batches hold back, of all front doors, by caller."""
         self._labels: set[str] = set()
 
     @contextmanager
@@ -79,6 +83,7 @@ class Usage:
         reading = (
             pipeline.ask("HMGET", self._key, *(usage_field(name, TOKENS) for name in budgeted)) if budgeted else None
         )
+        holding = pipeline.ask("HGETALL", self._batches_key) if budgeted else None
         try:
             for entry, added in adding:
                 await added
@@ -88,6 +93,8 @@ class Usage:
         if reading is not None:
             await reading
             self._written = {name: int(value or 0) for name, value in zip(budgeted, reading.result(), strict=True)}
+        if holding is not None:
+            self._batches = _held_by_batches(await holding)
         self._writing = Counter()
 
     async def of(self, pipeline: SharedPipeline, caller: str) -> dict[str, int]:
@@ -110,12 +117,13 @@ class Usage:
             return
         entry = (caller.name, TOKENS)
         spent = self._written.get(caller.name, 0) + self._writing[entry] + self._unwritten[entry]
-        held = self._held.get(caller.name, 0)
+        held = self._held.get(caller.name, 0) + self._batches[caller.name]
         if spent + held + hold <= budget:
             return
         message = (
             f"the token budget of caller {caller.name} is at its end: of {budget:,} tokens {spent:,} are spent and "
-            f"{held:,} held by requests under way; this request may use {hold:,}. The server's operator can raise it"
+            f"{held:,} held by requests and batches under way; this request may use {hold:,}. The server's operator "
+            "can raise it"
         )
         waits = spent + hold <= budget  # those under way may use less than they hold
         raise Refusal(429, message, "insufficient_quota", headers={"Retry-After": "1"} if waits else NO_RETRY)
@@ -134,6 +142,16 @@ class Usage:
         metrics.CALLER_REQUESTS.inc(label, by=requests)
         metrics.CALLER_TOKENS.inc(label, by=tokens)
         metrics.CALLER_WAITED_SECONDS.inc(label, by=waited_ms / 1000)
+
+
+def _held_by_batches(stored: list[bytes]) -> Counter[str]:
+    """By caller; ``stored`` as :func:`caller_batches_key` describes it."""
+    found: Counter[str] = Counter()
+    for name, value in zip(stored[::2], stored[1::2], strict=True):
+        tokens, _, until = value.partition(b" ")
+        if int(until or 0) >= time.time():
+            found[name.decode().partition(" ")[0]] += int(tokens)
+    return found
 
 
 def _tokens(outcome: Outcome) -> int:
