@@ -44,11 +44,11 @@ def former_names() -> str:
 
 
 def metrics() -> str:
-    lines = ["| metric | kind | labels | what | unit |", "| --- | --- | --- | --- | --- |"]
+    lines = ["| metric | kind, unit | labels | what |", "| --- | --- | --- | --- |"]
     for metric in (*CATALOGUE, *QUEUE_CATALOGUE):
         labels = ", ".join(f"`{label}`" for label in metric.labels) or "–"
-        kind = type(metric).__name__.lower()
-        lines.append(f"| `{metric.name}` | {kind} | {labels} | {_cell(metric.description)} | {metric.unit} |")
+        kind = f"{type(metric).__name__.lower()}, {metric.unit}"
+        lines.append(f"| `{metric.name}` | {kind} | {labels} | {_cell(metric.description)} |")
     return "\n".join([*lines, ""])
 
 
