@@ -139,7 +139,7 @@ def test_the_worker_is_nowhere_process_1_of_its_container(services: dict[str, di
     assert services["worker"]["init"] is True
     [pod] = [
         document["spec"]["template"]["spec"]
-        for document in yaml.safe_load_all((ROOT / "ops" / "k8s" / "worker.yaml").read_text("utf-8"))
+        for document in yaml.safe_load_all((ROOT / "ops" / "k8s" / "base" / "worker.yaml").read_text("utf-8"))
         if document["kind"] == "Deployment"
     ]
     assert pod["shareProcessNamespace"] is True

@@ -110,7 +110,7 @@ def test_the_scrape_job_finds_the_workers_in_compose_and_in_kubernetes() -> None
     assert name in compose["services"]
     services = [
         document["metadata"]["name"]
-        for document in yaml.safe_load_all((OPS / "k8s" / "worker.yaml").read_text("utf-8"))
+        for document in yaml.safe_load_all((OPS / "k8s" / "base" / "worker.yaml").read_text("utf-8"))
         if document["kind"] == "Service" and document["spec"]["clusterIP"] == "None"
     ]
     assert services == [name]
@@ -134,7 +134,7 @@ def test_panels_do_not_overlap() -> None:
 @pytest.mark.compat
 def test_the_alert_rules_pass_their_promtool_tests() -> None:
     promtool = shutil.which("promtool") or pytest.skip("promtool is not installed")
-    for command in (["check", "config", "prometheus.yml"], ["test", "rules", "alerts_test.yml"]):
+    for command in (["check", "config", "prometheus.yml"], ["test", "rules", "alerts_test.yml", "scaling_test.yml"]):
         done = subprocess.run(
             [promtool, *command], cwd=OPS / "prometheus", capture_output=True, text=True, timeout=60, check=False
         )

@@ -75,6 +75,6 @@ def test_without_a_password_it_accepts_connections_from_its_network(tmp_path: Pa
 
 
 def test_kubernetes_uses_the_same_file() -> None:
-    assert (ROOT / "ops" / "k8s" / "valkey.conf").read_text("utf-8") == (ROOT / "ops" / "valkey.conf").read_text(
-        "utf-8"
-    )
+    assert (ROOT / "ops" / "k8s" / "base" / "valkey.conf").read_text("utf-8") == (
+        ROOT / "ops" / "valkey.conf"
+    ).read_text("utf-8")
