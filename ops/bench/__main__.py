@@ -3,7 +3,8 @@
 *limiters* compares brimful's admission with its public peers: same machine, same server, same work, one after another.
 *tasks* compares its workers with plain Celery's, *door* its front door with litellm's proxy, *awaited* measures a
 client's loop. *packing*, *thousands* and *million* are whole runs, *tools* runs other programs beside one, *groups* is
-for RL trainers, *rtt* puts Redis far away; see those modules. About an hour, with ``--quick`` about 25 minutes.
+for RL trainers, *rtt* puts Redis far away, *limiter* is the limiter for any program; see those modules. About an hour,
+with ``--quick`` about 25 minutes.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import Any
 import awaited
 import door
 import groups
+import limiter
 import million
 import packing
 import rtt
@@ -51,6 +53,7 @@ RUNS = {
     "million": million.main,
     "groups": groups.main,
     "rtt": rtt.main,
+    "limiter": limiter.main,
 }
 
 WHO = {
@@ -62,6 +65,7 @@ WHO = {
     "million": "researchers with very large files",
     "groups": "trainers that sample groups",
     "rtt": "operators whose Redis is far away",
+    "limiter": "those who choose a limiter for programs of their own",
 }
 """Whom a part's page is for; other parts say so themselves."""
 

@@ -42,7 +42,12 @@ def _wrap(kind: Any, name: str) -> None:
 
 async def main(spec: dict[str, Any]) -> None:
     ask = Ask(
-        spec["url"], spec.get("slots", 0), spec.get("starts", 0), spec.get("window_s", 1.0), spec.get("tag", "bench")
+        spec["url"],
+        spec.get("slots", 0),
+        spec.get("starts", 0),
+        spec.get("window_s", 1.0),
+        spec.get("tag", "bench"),
+        tuple(map(tuple, spec.get("windows", ()))),
     )
     async with BY_NAME[spec["limiter"]].open(ask) as slot:
         print("ready", flush=True)

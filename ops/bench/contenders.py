@@ -25,6 +25,8 @@ class Ask:
     window_s: float = 1.0
     tag: str = "bench"
     """Ours only: limits of several tags on one server do not meet."""
+    windows: tuple[tuple[int, float], ...] = ()
+    """Several windows at once: starts and seconds of each."""
 
 
 Slot = Callable[[], AbstractAsyncContextManager[Any]]
@@ -54,6 +56,35 @@ async def _brimful(ask: Ask) -> AsyncIterator[Slot]:
                         return
 
         yield slot
+
+
+@asynccontextmanager
+async def _limiter(ask: Ask) -> AsyncIterator[Slot]:
+    from brimful_worker.limiter import Limiter, StaleGrant, Window
+
+    single = ((ask.starts, ask.window_s),) if ask.starts else ()
+    windows = [Window(starts, seconds) for starts, seconds in ask.windows or single]
+    async with contextlib.aclosing(Limiter(ask.url, ask.tag, slots=ask.slots or None, windows=windows)) as limiter:
+        await limiter.start()
+
+        @asynccontextmanager
+        async def slot() -> AsyncIterator[None]:
+            while True:
+                async with limiter as lease:
+                    with contextlib.suppress(StaleGrant):
+                        lease.sent()
+                        yield
+                        return
+
+        yield slot
+
+
+@asynccontextmanager
+async def _aiolimiter(ask: Ask) -> AsyncIterator[Slot]:
+    from aiolimiter import AsyncLimiter
+
+    limiter = AsyncLimiter(ask.starts, ask.window_s)
+    yield lambda: limiter
 
 
 @asynccontextmanager
@@ -107,7 +138,8 @@ async def _pyrate_limiter(ask: Ask) -> AsyncIterator[Slot]:
     from redis.asyncio import Redis
 
     async with Redis.from_url(ask.url) as client:
-        bucket = await RedisBucket.init([Rate(ask.starts, int(ask.window_s * 1000))], client, "bench")
+        rates = ask.windows or ((ask.starts, ask.window_s),)
+        bucket = await RedisBucket.init([Rate(most, int(seconds * 1000)) for most, seconds in rates], client, "bench")
         limiter = Limiter(bucket)
 
         @asynccontextmanager
@@ -148,6 +180,10 @@ class Entry:
     limits: tuple[str, ...]
     open: Opener
     ours: bool = False
+    several: bool = False
+    """It keeps several windows at once."""
+    processes: int | None = None
+    """It limits this many processes only."""
 
 
 ENTRIES = (
@@ -156,8 +192,12 @@ ENTRIES = (
     Entry("asyncio-advanced-semaphores", (SLOTS,), _asyncio_advanced_semaphores),
     Entry("redis-rate-limiters", (SLOTS,), _redis_rate_limiters),
     Entry("redis-rate-limiters (token bucket)", (STARTS,), _redis_rate_limiters_bucket),
-    Entry("pyrate-limiter", (STARTS,), _pyrate_limiter),
+    Entry("pyrate-limiter", (STARTS,), _pyrate_limiter, several=True),
     Entry("throttled-py (sliding window)", (STARTS,), _throttled("sliding_window")),
     Entry("throttled-py (token bucket)", (STARTS,), _throttled("token_bucket")),
 )
-BY_NAME = {entry.name: entry for entry in ENTRIES}
+LIMITER = Entry("brimful's limiter", (SLOTS, STARTS), _limiter, ours=True, several=True)
+AIOLIMITER = Entry("aiolimiter (one process)", (STARTS,), _aiolimiter, processes=1)
+BOTTLENECK = Entry("Bottleneck", (SLOTS, STARTS), _limiter)
+"""Its client is not in Python: ``bottleneck_client.js``."""
+BY_NAME = {entry.name: entry for entry in (*ENTRIES, LIMITER, AIOLIMITER)}

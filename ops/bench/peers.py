@@ -48,6 +48,18 @@ def pinned_packages(directory: Path, name: str) -> Path:
     return folder
 
 
+def node_packages(directory: Path) -> Path:
+    """The ``node_modules`` with the peers of ``package.json``; filled again when that has changed. Needs npm."""
+    wanted = Path(__file__).with_name("package.json").read_bytes()
+    here, stamp = directory / "package.json", directory / "installed.json"
+    if not stamp.exists() or stamp.read_bytes() != wanted:
+        directory.mkdir(parents=True, exist_ok=True)
+        here.write_bytes(wanted)
+        subprocess.run(["npm", "install", "--silent", "--no-audit", "--no-fund"], cwd=directory, check=True)
+        stamp.write_bytes(wanted)
+    return directory / "node_modules"
+
+
 def installed(python: str) -> dict[str, str]:
     """Package → version in the peers' environment."""
     code = (

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,8 @@ class Bench:
                 mark_clean(client, "bench")
 
     def clients(self, entry: Entry, *specs: dict[str, Any]) -> list[Client]:
-        started = [Client(self.ours if entry.ours else self.peers, entry, self.url, spec) for spec in specs]
+        python = self.ours if entry.ours else self.peers
+        started = [Client([python, str(_HERE / "client.py")], entry.name, self.url, spec) for spec in specs]
         for client in started:
             client.expect("ready")
         return started
@@ -81,10 +83,19 @@ class Bench:
 class Client:
     """A client process, which is ended by its own handle."""
 
-    def __init__(self, python: str, entry: Entry, url: str, spec: dict[str, Any]) -> None:
-        spec = {"bound_s": 60.0, **spec, "limiter": entry.name, "url": url}
+    def __init__(
+        self,
+        command: Sequence[str],
+        limiter: str,
+        url: str,
+        spec: dict[str, Any],
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """``command`` gets the specification as its last argument."""
+        spec = {"bound_s": 60.0, **spec, "limiter": limiter, "url": url}
         self.process = subprocess.Popen(
-            [python, str(_HERE / "client.py"), json.dumps(spec)],
+            [*command, json.dumps(spec)],
+            env={**os.environ, **(environment or {})},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -1,0 +1,68 @@
+// client.py's "rounds" for Bottleneck, clustered through Redis as its README shows: the same specification in, "ready",
+// "go" and the same JSON out. Times are CLOCK_MONOTONIC seconds, as in the Python clients. NODE_PATH holds the packages.
+const Bottleneck = require("bottleneck");
+const Redis = require("ioredis");
+
+const spec = JSON.parse(process.argv[2]);
+const now = () => Number(process.hrtime.bigint()) / 1e9;
+const pause = (seconds) => new Promise((resolve) => setTimeout(resolve, seconds * 1000));
+let commands = 0;
+const send = Redis.prototype.sendCommand;
+Redis.prototype.sendCommand = function (...args) {
+  commands += 1;
+  return send.apply(this, args);
+};
+
+async function main() {
+  const { hostname, port } = new URL(spec.url);
+  const reservoir = spec.starts
+    ? {
+        reservoir: spec.starts,
+        reservoirRefreshAmount: spec.starts,
+        reservoirRefreshInterval: spec.window_s * 1000,
+      }
+    : {};
+  const limiter = new Bottleneck({
+    id: "bench",
+    datastore: "ioredis",
+    clientOptions: { host: hostname, port: Number(port) },
+    maxConcurrent: spec.slots || null,
+    heartbeatInterval: 250, // by default 5 s, and the reservoir of a cluster is refilled by it
+    Redis,
+    ...reservoir,
+  });
+  await limiter.ready();
+  console.log("ready");
+  await new Promise((resolve) => process.stdin.once("data", resolve));
+
+  const events = [];
+  const before = commands;
+  const end = spec.seconds === undefined ? Infinity : now() + spec.seconds;
+  let errors = 0;
+  let firstError = "";
+  let unfinished = spec.coroutines;
+  async function work() {
+    for (let left = spec.rounds ?? Infinity; left > 0 && now() < end; ) {
+      const asked = now();
+      try {
+        await limiter.schedule(async () => {
+          const entered = now();
+          await pause(spec.hold_s * (1 + (spec.spread ?? 0) * (2 * Math.random() - 1)));
+          events.push([asked, entered, now()]);
+        });
+        left -= 1;
+      } catch (error) {
+        errors += 1;
+        firstError ||= String(error).slice(0, 200);
+        await pause(0.1);
+      }
+    }
+    unfinished -= 1;
+  }
+  const workers = Array.from({ length: spec.coroutines }, work);
+  await Promise.race([Promise.all(workers), pause(spec.bound_s)]);
+  const result = { events, commands: commands - before, errors, first_error: firstError, unfinished };
+  process.stdout.write(JSON.stringify(result) + "\n", () => process.exit(0));
+}
+
+main();
