@@ -433,3 +433,23 @@ async def test_the_slots_of_a_front_door_that_dies_are_free_after_a_lease(
             assert (await ask(here, token))[0] == 200
             assert client.zscore(held, "dead.1") is None
             assert client.zscore(waiting, "dead.2") is None
+
+
+async def test_a_limit_that_is_raised_lets_those_that_wait_go(monkeypatch: pytest.MonkeyPatch, valkey: Valkey) -> None:
+    with sync_redis_client(valkey.url) as client:
+        token = add_caller(client, "", "ann", slots=1)
+        async with (
+            running_gateway(per_token_s=30.0) as gateway,
+            door(monkeypatch, valkey.url, gateway.url) as here,
+        ):
+            await until(here, None, 401)
+            asking = [asyncio.create_task(ask(here, token)) for _ in range(7)]
+            await until_active(gateway, 1)
+            change_caller(client, "", "ann", slots=3)
+            await until_active(gateway, 3)
+            change_caller(client, "", "ann", slots=0)
+            await until_active(gateway, 7)
+            for task in asking:
+                task.cancel()
+            await asyncio.gather(*asking, return_exceptions=True)
+            await until_active(gateway, 0)

@@ -42,7 +42,7 @@ class Front:
         self.once = Once(settings)
         self.usage = Usage(settings.fleet)
         self.callers = Registry(settings.fleet, self.usage, required=tokens_required)
-        self.slots = CallerSlots(settings.fleet)
+        self.slots = CallerSlots(settings.fleet, self.callers.named)
         self.shares = Shares(settings.fleet, lambda: self.process.key.admission)
         folder = data_folder(settings)
         self.files = Files(folder / "files")

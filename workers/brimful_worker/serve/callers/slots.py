@@ -11,8 +11,9 @@ import contextlib
 import json
 import logging
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from importlib import resources
 from itertools import islice
 
@@ -29,14 +30,17 @@ _LEASE_MS = 10_000
 _COUNTS_MS = 2_000
 """For how long what waits at a front door keeps its places, if it does not ask again."""
 _ASK_S = 0.1
+_UNLIMITED = 1_000_000
 _RENEW_S = _LEASE_MS / 4000
 
 
 class CallerSlots:
     """One front door's. Used on one event loop."""
 
-    def __init__(self, fleet: str) -> None:
+    def __init__(self, fleet: str, named: Callable[[str], CallerRecord | None]) -> None:
+        """``named``: the caller of a name as it is now, whose limit may have been changed."""
         self._fleet = fleet
+        self._named = named
         self._door = secrets.token_hex(5)
         self._number = 0
         self._lines: dict[str, _Line] = {}
@@ -49,14 +53,19 @@ class CallerSlots:
             return
         line = self._lines.get(caller.name)
         if line is None or line.working.done():
-            line = self._lines[caller.name] = _Line(pipeline, caller_slots_keys(self._fleet, caller.name), self._door)
+            keys = caller_slots_keys(self._fleet, caller.name)
+            line = self._lines[caller.name] = _Line(pipeline, keys, self._door, partial(self._limit, caller))
         self._number += 1
         request = f"{self._door}.{self._number}"
         try:
-            await line.enter(request, caller.slots)
+            await line.enter(request)
             yield
         finally:
             line.leave(request)
+
+    def _limit(self, caller: CallerRecord) -> int:
+        slots = (self._named(caller.name) or caller).slots
+        return slots or _UNLIMITED
 
     async def aclose(self) -> None:
         """What is held is free when its leases end."""
@@ -66,11 +75,13 @@ class CallerSlots:
 class _Line:
     """One caller's requests at this front door."""
 
-    def __init__(self, pipeline: SharedPipeline, keys: tuple[str, str, str], door: str) -> None:
+    def __init__(
+        self, pipeline: SharedPipeline, keys: tuple[str, str, str], door: str, limit: Callable[[], int]
+    ) -> None:
         self._pipeline = pipeline
         self._keys = keys
         self._door = door
-        self._limit = 0
+        self._limit = limit
         self._waiting: dict[str, asyncio.Future[None]] = {}
         self._held: set[str] = set()
         self._ended: set[str] = set()
@@ -78,8 +89,7 @@ class _Line:
         self.working = asyncio.create_task(self._work())
         """Done when nothing is left to do."""
 
-    async def enter(self, request: str, limit: int) -> None:
-        self._limit = limit
+    async def enter(self, request: str) -> None:
         self._waiting[request] = entered = asyncio.get_running_loop().create_future()
         self._news.set()
         await entered
@@ -105,7 +115,7 @@ class _Line:
                     await self._news.wait()
 
     async def _ask(self) -> None:
-        ended, limit = self._ended.copy(), self._limit
+        ended, limit = self._ended.copy(), self._limit()
         told = {"ask": list(islice(self._waiting, limit)), "hold": list(self._held), "end": list(ended)}
         durations = _LEASE_MS, _COUNTS_MS
         command = self._pipeline.ask("EVAL", _SCRIPT, 3, *self._keys, self._door, limit, *durations, json.dumps(told))
