@@ -11,6 +11,7 @@ gateway itself: the difference is what the door adds.
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import tempfile
 import time
@@ -138,7 +139,7 @@ def measure(start: Any, processes: int, size: Size, folder: Path) -> Figures:
     return found
 
 
-def document(figures: dict[str, Figures], size: Size, peer: str) -> str:
+def document(figures: dict[str, Figures], size: Size, peer: str, busy: float) -> str:
     def row(title: str, *cells: str) -> str:
         return f"| {title} | {' | '.join(cells)} |\n"
 
@@ -160,7 +161,13 @@ def document(figures: dict[str, Figures], size: Size, peer: str) -> str:
     windows, rest = divmod(size.requests - 1, STARTS)
     ideal = windows * WINDOW_S + (rest // SLOTS + 1) * LATENCY_S
     return TEXT.format(
-        table=table, latency=LATENCY_S, ideal=ideal, requests=size.requests, one_by_one=size.one_by_one, peer=peer
+        table=table,
+        latency=LATENCY_S,
+        ideal=ideal,
+        requests=size.requests,
+        one_by_one=size.one_by_one,
+        peer=peer,
+        busy=busy,
     )
 
 
@@ -169,11 +176,13 @@ TEXT = """# The front door beside litellm's proxy
 One contender after the other, each with an empty Valkey and a mock gateway of 16 slots and 100 starts in any 10 s that
 answers after {latency} s. OpenAI's client asks for {requests} chats at once, and tries again what it is refused (40
 times, with its own pauses); the limits allow {ideal:.1f} s. Two processes are two servers on one Valkey, asked in turn.
+The machine's load when it began was {busy:.1f}.
 
 {table}
 The last three rows: {one_by_one} requests, one at a time, with free slots and no limit that binds, in turn with as many
 to the gateway itself, whose median is subtracted. CPU is that of all processes of the door in that time, what it uses
-while nothing happens included.
+while nothing happens included. Where requests wait at two front doors of brimful, each of them reports its waiting
+callers to Redis every 0.1 s, so that [weights](../serve.md#callers) hold over both.
 
 {peer}
 """
@@ -186,7 +195,7 @@ NO_PEER = "litellm could not be installed: {reason}."
 
 def main(quick: bool = False) -> dict[str, Any]:
     """Returns ``{"markdown": …, "figures": …}``."""
-    size = QUICK if quick else FULL
+    size, busy = QUICK if quick else FULL, os.getloadavg()[0]
     contenders: dict[str, Any] = {"brimful": brimful}
     try:
         commands = litellm_commands()
@@ -204,4 +213,4 @@ def main(quick: bool = False) -> dict[str, Any]:
                 figures[title] = measure(start, processes, size, folder)
                 print(f"{title}: {figures[title]}", file=sys.stderr)
     found = {title: asdict(each) for title, each in figures.items()}
-    return {"markdown": document(figures, size, peer), "figures": found}
+    return {"markdown": document(figures, size, peer, busy), "figures": found}

@@ -21,8 +21,9 @@ For those who choose a limiter, and for those who doubt our figures: `make bench
 
 Whole runs: [beside other programs](tools.md), [what packing brings](packing.md), [thousands in flight](thousands.md),
 [a million lines](million.md).
-Services: [single requests as tasks](tasks.md), [thousands awaited at once](awaited.md),
-[groups for RL trainers](groups.md), [workers far from Redis](rtt.md), [the limiter for any program](limiter.md).
+Services: [single requests as tasks](tasks.md), [the front door beside litellm's proxy](door.md),
+[thousands awaited at once](awaited.md), [groups for RL trainers](groups.md), [workers far from Redis](rtt.md),
+[the limiter for any program](limiter.md).
 
 How the cost of brimful's grants grows with waiters and processes (16 slots, holds of 5 s ± 50 %, {growth_s:g} s):
 

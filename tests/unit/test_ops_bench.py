@@ -88,7 +88,7 @@ def test_the_doors_are_shown_beside_each_other(bench: dict[str, ModuleType]) -> 
         for name, seconds, refused, most in (("ours, 1 process", 41.6, 0, 100), ("its, 1 process", 47.6, 350, 214))
     }
     figures["ours, 1 process"].added_p50_ms = 2.25
-    page = door.document(figures, door.FULL, "NOTE")
+    page = door.document(figures, door.FULL, "NOTE", 0.5)
     assert "| seconds for 500 chats | 41.6 | 47.6 |" in page
     assert "| 429s at the gateway | 0 | 350 |" in page
     assert "| added to a request, median | 2.2 ms |  |" in page
