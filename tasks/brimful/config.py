@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dotenv import dotenv_values
-from pydantic import ByteSize, Field, SecretStr, ValidationError, ValidationInfo, field_validator
+from pydantic import ByteSize, Field, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from brimful.credentials import DOTENV, checked_url, first_set, is_set, key_file, read_key
@@ -66,7 +66,9 @@ class Settings(ServeSettings):
 
     # limits
     slots: int | None = Field(None, ge=1)
-    """Active requests of the key. Default: the profile's."""
+    """Active requests of the key; ``auto`` = the workers learn how many it takes. Default: the profile's."""
+    slots_auto: bool = False
+    """The same as ``slots`` = ``auto``."""
     starts: int | None = Field(None, ge=0)
     """Requests started in any window; 0 = no limit. Default: the profile's."""
     window_s: float | None = Field(None, gt=0)
@@ -162,6 +164,12 @@ class Settings(ServeSettings):
     """Asked for by /metrics (``Authorization: Bearer …``), also by Flower's. Default: open to all local users."""
     flower_db: Path | None = None
     """A file where Flower keeps its history across restarts. Default: in a local fleet's directory; elsewhere none."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _slots_may_be_auto(cls, values: Any) -> Any:
+        auto = isinstance(values, dict) and str(values.get("slots")).strip().lower() == "auto"
+        return {**values, "slots": None, "slots_auto": True} if auto else values
 
     @field_validator("fleet")
     @classmethod

@@ -5,7 +5,6 @@ Durations are in seconds.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +13,7 @@ from brimful.errors import UsageError
 
 SETTABLE = {
     "slots": "slots",
+    "slots_auto": "auto",
     "starts": "starts",
     "window_s": "window_ms",
     "guard_s": "guard_ms",
@@ -64,13 +64,27 @@ class Learnt:
 
 
 def learnt_from_redis(state: Mapping[str, str], limits: Mapping[str, float], now_ms: int) -> dict[str, Learnt]:
-    """``slots`` and ``starts`` → what was learnt, where it is lower than the limit in ``limits`` or none is set."""
+    """``slots`` and ``starts`` → what was learnt, where it is lower than what is set, or no number is set."""
     found = {}
     for name in ("slots", "starts"):
         level = int(state.get(f"{name}_level", 0))
-        if level and level < (limits.get(name) or math.inf):
+        none_set = not limits.get(name) or (name == "slots" and limits.get("slots_auto"))
+        if level and (none_set or level < limits[name]):
             found[name] = Learnt(level, max(0, now_ms - int(state.get(f"{name}_at", now_ms))) / 1000)
     return found
+
+
+def slots_in_force(limits: Mapping[str, float], learnt: Mapping[str, Learnt]) -> int | None:
+    """The slots as set, or as learnt where no number is set; None before the first worker."""
+    if limits.get("slots_auto") and "slots" in learnt:
+        return learnt["slots"].limit
+    return int(limits["slots"]) if "slots" in limits else None
+
+
+def learnt_lines(learnt: Mapping[str, Learnt], limits: Mapping[str, float]) -> list[str]:
+    """What the key takes, where that is less than is set."""
+    wrong = [name for name in learnt if name != "slots" or not limits.get("slots_auto")]
+    return [describe_learnt(name, learnt[name].limit, limits.get(name) or 0) for name in wrong]
 
 
 def describe_learnt(name: str, learnt: int, given: float) -> str:

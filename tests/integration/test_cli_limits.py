@@ -78,3 +78,17 @@ def test_a_variable_with_a_former_name_is_noted_once(brought: str) -> None:
 def test_the_output_names_the_key(brought: str) -> None:
     done = brimful("limits", "show", "--tag", "b", BRIMFUL_REDIS_URL=brought)
     assert done.stdout.startswith("key bbbb\n")
+
+
+def test_slots_may_be_learnt_and_set_again(brought: str) -> None:
+    done = _set(brought, "--slots", "auto")
+    assert done.returncode == 0
+    assert "slots" in done.stdout
+    assert "auto   set by hand" in done.stdout
+    assert json.loads(_set(brought, "--slots", "12", "--json").stdout)["limits"]["slots_auto"] == 0
+    assert "slots                    12   set by hand" in _set(brought, "--starts", "5").stdout
+    refused = _set(brought, "--slots", "many")
+    assert (refused.returncode, "--slots many: must be a whole number, or auto" in refused.stderr) == (
+        ExitCode.USAGE,
+        True,
+    )

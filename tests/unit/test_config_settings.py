@@ -88,3 +88,11 @@ def test_every_setting_has_a_description(name: str) -> None:
 def test_settings_beat_the_profile_and_zero_is_no_limit() -> None:
     profile = Settings.load(slots=3, starts=0, model="m").profile
     assert (profile.slots, profile.starts, profile.window_s, profile.model) == (3, None, 60.0, "m")
+
+
+def test_slots_may_be_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BRIMFUL_SLOTS", "auto")
+    settings = Settings.load()
+    assert (settings.slots, settings.slots_auto) == (None, True)
+    assert settings.profile.slots == 16, "of workers that cannot learn them"
+    assert not Settings.load(slots=8).slots_auto

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 import redis
 
+from brimful.limits import Learnt, learnt_from_redis, learnt_lines, slots_in_force
 from brimful.packing.slot_model import Limits
 from brimful.state.keys import TAGS, admission_keys
 from brimful.state.redis_url import close_redis_client, redis_client, sync_redis_client
@@ -77,3 +78,16 @@ async def test_after_a_rotation_of_the_key_the_running_workers_limits_count(valk
             assert await tag_in_use(client) is None
     finally:
         await close_redis_client(client)
+
+
+def test_what_was_learnt_is_described() -> None:
+    state = {"slots_level": "8", "slots_at": "1000", "starts_level": "500"}
+    learnt = learnt_from_redis(state, {"slots": 16, "starts": 600}, 4000)
+    assert learnt["slots"] == Learnt(8, 3.0)
+    assert learnt_lines(learnt, {"slots": 16, "starts": 600})[0].startswith(
+        "the key takes 8 of the 16 slots that are set"
+    )
+    assert learnt_from_redis(state, {"slots": 8, "starts": 500}, 4000) == {}
+    unset = {"slots": 16, "starts": 0, "slots_auto": 1}
+    assert slots_in_force(unset, learnt_from_redis(state, unset, 4000)) == 8
+    assert "no limit on them is set" in learnt_lines(learnt_from_redis(state, unset, 4000), unset)[0]

@@ -12,7 +12,7 @@ import typer
 from brimful.cli.style import say
 from brimful.config import Settings
 from brimful.errors import UsageError
-from brimful.limits import SETTABLE, out_of_range
+from brimful.limits import SETTABLE, learnt_lines, out_of_range
 from brimful.state.probes import connect, unreachable
 from brimful.state.status import Status, read_status, set_limits
 from brimful.state.target import find_redis, find_tag
@@ -56,7 +56,10 @@ def limits_show(tag: _Tag = None, as_json: _Json = False) -> None:
 
 @limits.command("set")
 def limits_set(
-    slots: Annotated[int | None, typer.Option(help=f"Requests active at the same time. {_UNCHANGED}")] = None,
+    slots: Annotated[
+        str | None,
+        typer.Option(help=f"Requests active at the same time; auto = the workers learn how many. {_UNCHANGED}"),
+    ] = None,
     starts: Annotated[int | None, typer.Option(help=f"Starts in any window; 0 = no such limit. {_UNCHANGED}")] = None,
     window_s: Annotated[
         float | None, typer.Option("--window", help=f"Length of the window in seconds. {_UNCHANGED}")
@@ -103,11 +106,12 @@ def limits_set(
 ) -> None:
     """Change limits for the whole fleet while it runs; no worker is restarted."""
     options = dict(locals())  # named as the limits
+    options |= _parse_slots(slots)
     for former, name in _FORMER.items():
         if options[former] is not None:
             say(f"--{former} is now called {option(name)}")
             options[name] = options[former] if options[name] is None else options[name]
-    given: dict[str, float] = {name: options[name] for name in SETTABLE if options[name] is not None}
+    given: dict[str, float] = {name: options[name] for name in SETTABLE if options.get(name) is not None}
     for name, value in given.items():
         if (fault := out_of_range(name, value)) is not None:
             raise UsageError(f"{option(name)} {value:g}: {fault}")
@@ -118,6 +122,8 @@ def limits_set(
         try:
             which = find_tag(target, client, settings, tag)
             before = read_status(client, which)
+            if "slots" in given and before.limits.get("slots_auto"):
+                given["slots_auto"] = 0
             _check_reserves({**(before.brought if reset else before.limits), **given}, given)
             set_limits(client, which, **{**(dict.fromkeys(SETTABLE) if reset else {}), **given})
             status = read_status(client, which)
@@ -126,6 +132,18 @@ def limits_set(
     for warning in warnings(status, given):
         say(warning)
     _show(status, as_json)
+
+
+def _parse_slots(text: str | None) -> dict[str, int | None]:
+    """The limits that ``--slots`` sets. Raises UsageError."""
+    if text is None:
+        return {"slots": None}
+    if text.strip().lower() == "auto":
+        return {"slots": None, "slots_auto": 1}
+    try:
+        return {"slots": int(text)}
+    except ValueError:
+        raise UsageError(f"--slots {text}: must be a whole number, or auto") from None
 
 
 def _check_reserves(limits: Mapping[str, float], given: Container[str]) -> None:
@@ -162,7 +180,15 @@ def _show(status: Status, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"tag": status.tag, "limits": status.limits, "overridden": list(status.overridden)}))
         return
+    for line in learnt_lines(status.learnt, status.limits):
+        say(line)
     print(f"key {status.tag}{'' if status.brought else ': no worker has brought limits yet'}")
     for name, value in status.limits.items():
+        if name == "slots_auto":
+            continue
+        if name == "slots" and status.limits.get("slots_auto"):
+            by_hand = "   set by hand" if "slots_auto" in status.overridden else ""
+            print(f"{'slots':16}{'auto':>11}{by_hand}")
+            continue
         shown = "none" if value == 0 and name in _NO_LIMIT else f"{value:g}{' s' if name.endswith('_s') else ''}"
         print(f"{name.removesuffix('_s'):16}{shown:>11}{'   set by hand' if name in status.overridden else ''}")

@@ -13,6 +13,7 @@ import typer
 
 from brimful.cli.style import coloured, paint, say
 from brimful.config import Settings
+from brimful.limits import learnt_lines
 from brimful.names import QUEUES
 from brimful.runtime.interrupt import unwinding
 from brimful.state.broker_queues import Queues, read_queues
@@ -109,7 +110,8 @@ def render(status: Status, queues: Queues) -> str:
         lines.append("limits     no worker has brought limits yet")
     else:
         cooling = f", of which {status.cooling} cool down" if status.cooling else ""
-        lines.append(_bar("slots", status.slots_used, status.slots, cooling))
+        learning = ", learnt as they are used" if status.limits.get("slots_auto") else ""
+        lines.append(_bar("slots", status.slots_used, status.slots, cooling + learning))
         next_start = f"; next start in {status.next_start_s:.1f} s" if status.next_start_s > 0 else ""
         lines.append(_bar("starts", status.starts_used, status.starts, f" in {status.window_s:g} s{next_start}"))
     if status.tokens:
@@ -124,6 +126,7 @@ def render(status: Status, queues: Queues) -> str:
     if status.overridden:
         changed = ", ".join(f"{name}={status.limits[name]:g}" for name in status.overridden)
         lines.append(f"limits     set by hand: {changed}")
+    lines.extend(f"{'learnt':10} {paint(line, 'yellow')}" for line in learnt_lines(status.learnt, status.limits))
     if (cost := status.distance_cost()) is not None:
         lines.append(f"distance   {paint(cost, 'yellow')}")
     lines.append(f"workers    {len(status.workers) or 'none'}")

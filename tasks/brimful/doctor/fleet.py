@@ -10,6 +10,7 @@ import redis
 from brimful.config import Settings
 from brimful.doctor import Check, Level
 from brimful.errors import UsageError
+from brimful.limits import learnt_lines
 from brimful.names import QUEUES, plain_queue
 from brimful.state.broker_queues import read_queues
 from brimful.state.dead_letters import read
@@ -42,6 +43,8 @@ def limit_checks(target: RedisTarget, client: redis.Redis, settings: Settings) -
     in_force = f"{counted(status.slots or 0, 'slot')}, {_starts(status.starts, status.window_s)}"
     if status.overridden:
         yield Check("limits", Level.OK, f"{in_force}; set by hand: {', '.join(status.overridden)}")
+    elif status.limits.get("slots_auto") and status.starts == profile.starts:
+        yield Check("limits", Level.OK, f"{in_force}; the slots are learnt as they are used")
     elif (status.slots, status.starts) == (profile.slots, profile.starts):
         yield Check("limits", Level.OK, in_force)
     else:
@@ -82,6 +85,13 @@ def _admission_checks(status: Status) -> Iterator[Check]:
         yield Check("distance", Level.WARN, said, todo)
     if status.rebuilding:
         yield Check("admission", Level.WARN, "Redis lost its memory; nothing starts until all workers have reported")
+    for line in learnt_lines(status.learnt, status.limits):
+        yield Check(
+            "limits",
+            Level.WARN,
+            line,
+            "set what the key takes: `brimful limits set`, or BRIMFUL_SLOTS and BRIMFUL_STARTS",
+        )
     if status.pause_s > 0:
         yield Check(
             "admission",

@@ -23,6 +23,7 @@ from brimful.limits import (
     following_guard,
     learnt_from_redis,
     limits_from_redis,
+    slots_in_force,
     stored,
     too_far,
 )
@@ -73,6 +74,7 @@ class Status:
     rebuilding: bool
     """Redis lost its memory; nothing is granted until the workers have reported their leases."""
     slots: int | None
+    """As set; where they are learnt (``slots_auto``), those in force."""
     slots_used: int
     cooling: int
     """Used slots whose request has ended a moment ago: those of aborted requests for a cooldown, others for less."""
@@ -152,15 +154,13 @@ def _in_use(status: Status, fleet: str) -> bool:
 
 def read_status(client: redis_sync.Redis, tag: str) -> Status:
     """A consistent reading (MULTI)."""
-    pipe = client.pipeline(transaction=True)
-    _read(pipe, tag)
+    _read(pipe := client.pipeline(transaction=True), tag)
     return _status(tag, pipe.execute())
 
 
 async def read_status_async(client: redis_async.Redis, tag: str) -> Status:
     """As :func:`read_status`."""
-    pipe = client.pipeline(transaction=True)
-    _read(pipe, tag)
+    _read(pipe := client.pipeline(transaction=True), tag)
     return _status(tag, await pipe.execute())
 
 
@@ -169,8 +169,7 @@ async def live_limits(client: redis_async.Redis, fleet: str = "") -> Limits | No
     tag = await tag_in_use(client, fleet)
     if tag is None:
         return None
-    keys = admission_keys(tag)
-    pipe = client.pipeline(transaction=True)
+    keys, pipe = admission_keys(tag), client.pipeline(transaction=True)
     for name in ("defaults", "limits", "state"):
         pipe.hgetall(keys[name])
     defaults, overrides, state = await pipe.execute()
@@ -244,13 +243,14 @@ def _status(tag: str, answers: list[Any]) -> Status:
             known[workload] += counts[process]
         worker = WorkerStatus(process=process, held=holders[process], heard_s=max(0.0, (now - at) / 1000), **known)
         workers.append(worker)
+    learnt = learnt_from_redis(state, limits, now)
     pause_ms = int(state.get("pause_until", 0)) - now
     most_starts = int(limits.get("starts", 0))
     return Status(
         tag=tag,
         epoch=state.get("epoch"),
         rebuilding="opens_at" in state,
-        slots=int(limits["slots"]) if "slots" in limits else None,
+        slots=slots_in_force(limits, learnt),
         slots_used=len(live),
         cooling=sum(ticket.startswith("~") for ticket in live),
         starts=most_starts or None,
@@ -271,7 +271,7 @@ def _status(tag: str, answers: list[Any]) -> Status:
         next_start_s=_next_start_ms([at + span - now for _, at in starts], most_starts) / 1000,
         provider=parse_health(health),
         brought=limits_from_redis(defaults),
-        learnt=learnt_from_redis(state, limits, now),
+        learnt=learnt,
     )
 
 

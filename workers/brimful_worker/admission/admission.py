@@ -215,6 +215,11 @@ class Admission:
         return len(self._coordinator.local_state.held) if self._coordinator else 0
 
     @property
+    def slots(self) -> int:
+        """The slots of the fleet, as this process knows them: those set, or fewer if the provider refuses more."""
+        return self._coordinator.local_state.rules.slots if self._coordinator else self._limits.slots
+
+    @property
     def waiting(self) -> int:
         """Number of coroutines of this process that wait for a slot or a start."""
         return len(self._coordinator.local_state.waiting) if self._coordinator else 0

@@ -70,8 +70,11 @@ class Lease:
         self.tokens_used: int | None = None
         self.cooldown_s: float | None = None
         self.refused: Refused | None = None
+        self.sent_at = 0.0
+        """On ``boot_time()``: when :meth:`sent` was called; 0 = not yet."""
+        self.size = 0
+        """Tokens that the request may use, where they were given; latencies of like sizes are compared."""
         self._reported = False
-        self._sent = False
         self._watchdog = watchdog
         self._watch: Watch | None = None
         self._on_lost: Callable[[], None] | None = None
@@ -82,19 +85,20 @@ class Lease:
         Raises StaleGrant if that is too late: slot and start are given back when the ``async with`` ends. Raises it
         for a second request too, which needs a grant of its own; nothing is given back then.
         """
-        if self._sent:
+        if self.sent_at:
             raise StaleGrant("this grant was used already; ask for a new one")
         together = (self, *self.companions)
-        if boot_time() > min(lease.wire_deadline for lease in together):
+        now = boot_time()
+        if now > min(lease.wire_deadline for lease in together):
             for lease in together:
                 lease.given_back = True
             raise StaleGrant("the grant reached the wire too late; ask for a new one")
         for lease in together:
-            lease._sent = True
+            lease.sent_at = now
 
     def give_back(self) -> None:
         """Return slot and start unused when the ``async with`` ends. Does nothing after :meth:`sent`."""
-        if not self._sent:
+        if not self.sent_at:
             for lease in (self, *self.companions):
                 lease.given_back = True
 

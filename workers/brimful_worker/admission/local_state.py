@@ -123,7 +123,8 @@ class LocalState:
             lease.given_back = True
             self.end(lease, failed=False)
             return
-        self.recent_starts.add(ticket, counts, waiter.tokens)
+        lease.size = waiter.tokens
+        self.recent_starts.add(ticket, counts, lease.size)
         if not start_only:
             self._hold(lease)
         if waiter.name == name_of(ticket):

@@ -28,6 +28,8 @@ class Limits:
 
     slots: int = 16
     """Requests active at the same time."""
+    slots_auto: bool = False
+    """The fleet learns the slots. Processes of versions that cannot use ``slots``."""
     starts: int | None = 600
     """Starts in any window."""
     window_s: float = 60.0
@@ -61,6 +63,7 @@ class Limits:
         profile = settings.profile
         return cls(
             slots=profile.slots,
+            slots_auto=settings.slots_auto,
             starts=profile.starts,
             window_s=profile.window_s,
             guard_s=settings.guard,

@@ -89,6 +89,12 @@ REDIS_UP = Gauge("brimful_redis_up", "1 while this process reads admission's sta
 # admission, fleet-wide (max by key, not sum)
 SLOTS_LIMIT = Gauge("brimful_slots_limit", "Slots the key has.", "slots")
 SLOTS_USED = Gauge("brimful_slots_used", "Slots leased in the whole fleet.", "slots")
+SLOTS_EFFECTIVE = Gauge("brimful_slots_effective", "Slots in use at most: those set, or fewer if learnt so.", "slots")
+STARTS_EFFECTIVE = Gauge(
+    "brimful_window_starts_effective",
+    "Starts in a window at most: those set, or fewer if learnt so; 0 = no limit.",
+    "starts",
+)
 STARTS_LIMIT = Gauge("brimful_window_starts_limit", "Starts allowed in a window; 0 = no such limit.", "starts")
 STARTS_USED = Gauge("brimful_window_starts_used", "Starts in the last window in the whole fleet.", "starts")
 WAITING = Gauge(
@@ -166,6 +172,9 @@ def fleet_status(status: Status, name: str = "") -> None:
     HELD.set(sum(worker.held for worker in status.workers if worker.name == name))
     SLOTS_USED.set(status.slots_used)
     SLOTS_LIMIT.set(status.slots or 0)
+    effective = {"slots": status.slots, "starts": status.starts} | {n: k.limit for n, k in status.learnt.items()}
+    SLOTS_EFFECTIVE.set(effective["slots"] or 0)
+    STARTS_EFFECTIVE.set(effective["starts"] or 0)
     STARTS_USED.set(status.starts_used)
     STARTS_LIMIT.set(status.starts or 0)
     for workload, waiting in status.waiting.items():

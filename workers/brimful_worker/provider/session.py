@@ -56,7 +56,8 @@ class Provider:
 
     async def __aenter__(self) -> Self:
         settings = self._settings
-        raise_open_file_limit(min(self._profile.slots, self._profile.per_process))
+        most = self._profile.per_process
+        raise_open_file_limit(most if settings.slots_auto else min(self._profile.slots, most))
         self._http = HttpClient(
             headers={
                 "Accept": "application/json",

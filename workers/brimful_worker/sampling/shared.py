@@ -44,7 +44,9 @@ class Shared:
         self.isolation = Isolation()
         self.worker = f"{socket.gethostname()}:{os.getpid()}"
         profile = settings.profile
-        self._share = asyncio.Semaphore(profile.per_process) if profile.slots > profile.per_process else None
+        self._share: asyncio.Semaphore | None = None
+        if settings.slots_auto or profile.slots > profile.per_process:
+            self._share = asyncio.Semaphore(profile.per_process)
         longest_s = settings.timeout_s + settings.connect_timeout_s + settings.backoff_cap_s
         self._short_deadline = settings.deadline_s < 2 * longest_s
 

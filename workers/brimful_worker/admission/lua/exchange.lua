@@ -39,8 +39,9 @@
 --                 lag_most (as last read)
 --    release      optional [[ticket, cooldown_ms, verdict 1 ok 0 failed -1 neutral, used tokens or -1, undo 0/1]], with
 --                 the name as a sixth element where it is not the ticket's, and 1 as a seventh where deaths are forgotten
---    answers      optional {ticket: [granted_at, refused]} of released ones: refused = 1 by the limit on slots, 2 by that on
---                 starts, 3 by either; 0 = accepted, of which only those with verdict 1 are given, while `learnt` is set
+--    answers      optional {ticket: [granted_at, refused, took_ms, size]} of released ones: refused = 1 by the limit on slots, 2 by
+--                 that on starts, 3 by either; 0 = accepted, of which only those with verdict 1 are given, while `learnt` is
+--                 set. took_ms = from the wire to the end; size = tokens that it may use
 --    rename       optional [[ticket, name]]: granted to a request of this process that the ticket does not name
 --    renew        optional [ticket]
 --    ask          optional [[ticket, waited_ms]]; ticket = process.queue.number.tokens or process.queue.number-name.tokens;
@@ -143,7 +144,8 @@ local function exchange()
   local defaults = message.defaults or message.join and message.join.defaults
   if defaults then reply.differs = take_defaults(defaults) end
   local rules, overrides = read_limits()
-  local given = {slots = rules.slots, starts = rules.starts}
+  local stated = {slots = rules.slots, starts = rules.starts}
+  local given = {slots = rules.auto == 0 and rules.slots or 0, starts = rules.starts} -- 0 = none
   if remove_silent(rules) then forget_old_notes() end
   reclaim(rules)
   local lost = {}
@@ -174,7 +176,7 @@ local function exchange()
   note_unlogged(rules, outcome.granted)
   reply.grants = deliver(outcome.granted)
   reply.at = next_poll_at(outcome)
-  reply_learnt(reply)
+  reply_learnt(reply, given)
   if #lost > 0 then reply.lost = lost end
   if #outcome.refused > 0 then reply.refused = outcome.refused end
   if not state.opens_at then
@@ -190,7 +192,7 @@ local function exchange()
   reply.rev = rules.rev
   if message.join then reply.base = tonumber(redis.call('HGET', command_seq_key, me .. ' seen') or 0) end
   if message.rev ~= rules.rev or message.join then
-    for name, value in pairs(given) do rules[name] = value end
+    for name, value in pairs(stated) do rules[name] = value end
     reply.limits = rules
     reply.overrides = overrides
   end

@@ -36,6 +36,7 @@ class Learnt:
             self._use(push["learnt"])
 
     def _use(self, learnt: Mapping[str, int]) -> None:
-        rules = replace(self.given, **learnt) if learnt else self.given
+        lower: dict[str, Any] = dict(learnt)
+        rules = replace(self.given, **lower) if lower else self.given
         if rules != self._local_state.rules:
             self._local_state.apply(rules)

@@ -10,6 +10,7 @@ from typing import Any
 
 from brimful.runtime.json_bytes import encode
 from brimful_worker.admission.lease import Lease
+from brimful_worker.liveness.boot_time import boot_time
 
 _HOST = socket.gethostname()
 _VERSION = version("brimful")
@@ -23,7 +24,8 @@ class Outgoing:
     """[ticket, cooldown in ms, 1 ok / 0 failed / -1 neutral, used tokens or -1, 1 = undo the start], and the name of
     its request where the ticket has another, and 1 where its deaths are forgotten"""
     answers: dict[str, list[int]] = field(default_factory=dict)
-    """Released ticket → when it was granted (Redis's clock, ms), and the :class:`Refused` limit or 0"""
+    """Released ticket → when it was granted (Redis's clock, ms), the :class:`Refused` limit or 0, milliseconds from the
+    wire to the end, and its size"""
     renames: list[list[str]] = field(default_factory=list)
     """[ticket, name of the request that has its grant]"""
     cancels: list[str] = field(default_factory=list)
@@ -45,7 +47,8 @@ class Outgoing:
     def note_answer(self, lease: Lease, learning: bool) -> None:
         """What a released lease's request shows of the provider's limits."""
         if lease.refused is not None or (learning and lease.ok):
-            self.answers[lease.id] = [lease.granted_ms, lease.refused or 0]
+            took_ms = round(1000 * (boot_time() - lease.sent_at)) if lease.sent_at else 0
+            self.answers[lease.id] = [lease.granted_ms, lease.refused or 0, took_ms, lease.size]
 
     def put_back(self, taken: Outgoing) -> None:
         self.releases = taken.releases + self.releases

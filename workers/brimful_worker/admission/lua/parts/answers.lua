@@ -5,6 +5,7 @@ local SOON_MS = 1000 -- a process that waits speaks every third of a lease anywa
 local STARTS_NEAR_SHARE = 0.8
 
 local function apply_learnt(rules, given)
+  if given.slots == 0 then learners.slots.begin() end
   rules.slots = learners.slots.limit(given.slots)
   rules.starts = learners.starts.limit(given.starts)
   rules.reserve_slots = math.min(rules.reserve_slots, rules.slots - 1)
@@ -50,7 +51,8 @@ local function note_answers(rules, given, in_use)
     if answer and answer[2] > 0 then
       refusals[#refusals + 1] = answer
     elseif verdict == 1 then
-      learners.slots.accepted(in_use, answer and answer[1])
+      local took_ms = answer and given.slots == 0 and answer[3] or nil
+      learners.slots.accepted(in_use, answer and answer[1], took_ms, answer and answer[4])
       if learners.starts.learning() then learners.starts.accepted(starts_in_window(rules), answer and answer[1]) end
     end
   end
@@ -74,14 +76,14 @@ local function sooner(at, other)
 end
 
 -- Adds what was learnt to the reply, and sends it to the other processes when it has changed.
-local function reply_learnt(reply)
+local function reply_learnt(reply, given)
   local learnt, said, active = {}, '', false
   for _, kind in ipairs({'slots', 'starts'}) do
     local level = learners[kind].level()
     learnt[kind] = level
     said = said .. (level or 0) .. ' '
     active = active or learners[kind].learning()
-    if learners[kind].to_tell() then
+    if (kind == 'starts' or given.slots > 0) and learners[kind].to_tell() then
       reply.told = reply.told or {}
       table.insert(reply.told, kind)
     end

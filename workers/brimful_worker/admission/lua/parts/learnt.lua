@@ -6,17 +6,25 @@
 -- up to two refusals a minute. At the limit set, what was learnt is forgotten.
 --
 -- A refusal of what has been accepted before may be random, as one of starts always may: it counts once STRIKES of them
--- came without an acceptance in between. Starts are never lowered by more than a quarter at a time: few of them stand for
+-- came without as many acceptances in between. Starts are never lowered by more than a quarter at a time: few of them stand for
 -- a whole window.
+--
+-- Where no number of slots is set (auto), they grow from AUTO_FIRST as far as they are accepted, and as far as it pays: each
+-- doubling must bring at least PAYS_SHARE of what it would without queueing at the provider. Its round is compared with the
+-- one before by the latency of requests of like size. After one that does not pay, the hold doubles as after a refusal.
 --
 -- Fields of a learner: level = the limit; at = when it changed; lowered = when it was lowered; hold = milliseconds until
 -- it is raised; top = up to where it may grow; full = since when all of it is in use; probing = it was raised, and that was
--- not accepted yet; proven = the most in use with which a request was accepted; strikes, struck, struck_at = refusals that
--- may be random: how many, with how many in use, when the first came; told = a process has logged it.
-local FIRST_HOLD_MS, LEAST_HOLD_MS, MOST_HOLD_MS = 4000, 1000, 30500
-local STRIKES, GROWTH_MS, FRESH_MS = 3, 1000, 500
+-- not accepted yet; proven = the most in use with which a request was accepted; strikes, struck, struck_at, cleared =
+-- refusals that may be random: how many, with how many in use, when the first came, acceptances since the last; told = a process has logged it; round, before = JSON
+-- of the answers of this round and of the one compared with: {size class: [answers, their milliseconds]}; base = the level
+-- of that one; slow = what stopped the growth was latency.
+local FIRST_HOLD_MS, DOUBTFUL_HOLD_MS, LEAST_HOLD_MS, MOST_HOLD_MS = 10000, 4000, 1000, 30500
+local STRIKES, GROWTH_MS, GROWTH_SHARE, FRESH_MS, PROBE_MS = 3, 1000, 1 / 16, 500, 250
 local TOLD_AFTER_MS, STARTS_LEAST_SHARE, DOUBTFUL_SHARE = 3000, 0.75, 0.7
-local FIELDS = {'level', 'at', 'lowered', 'hold', 'top', 'full', 'probing', 'strikes', 'struck', 'struck_at', 'told'}
+local AUTO_FIRST, AUTO_MOST, PAYS_SHARE, COMPARED_FROM = 8, 10000, 0.3, 1.5
+local FIELDS = {'level', 'at', 'lowered', 'hold', 'top', 'full', 'probing', 'strikes', 'struck', 'struck_at', 'cleared', 'told',
+  'round', 'before', 'base', 'slow'}
 
 local function learner(kind)
   local self = {}
@@ -28,7 +36,7 @@ local function learner(kind)
   end
 
   local function forget_strikes()
-    for _, name in ipairs({'strikes', 'struck', 'struck_at'}) do set(name, nil) end
+    for _, name in ipairs({'strikes', 'struck', 'struck_at', 'cleared'}) do set(name, nil) end
   end
 
   function self.forget()
@@ -55,23 +63,26 @@ local function learner(kind)
       set('top', get('level'))
       return
     end
-    local probe = has('probing') and granted_at == get('at')
+    -- not only the first one after a raise: it may find the place of a request whose slot is released a moment late
+    local probe = has('probing') and granted_at - get('at') <= PROBE_MS
     local doubtful = not probe and (kind == 'starts' or has('probing') or self.accepts(others + 1))
     if doubtful then
       if not has('strikes') then set('struck_at', now) end
       set('struck', math.min(has('struck') and get('struck') or math.huge, others + 1))
       set('strikes', get('strikes') + 1)
+      set('cleared', nil)
+      if has('level') then set('top', get('level')) end
       if get('strikes') < STRIKES then return end
     end
     forget_strikes()
-    if has('probing') and not doubtful then
-      set('hold', math.min(MOST_HOLD_MS, 2 * get('hold')))
+    if has('probing') then
+      set('hold', math.min(MOST_HOLD_MS, math.max(FIRST_HOLD_MS, 2 * get('hold'))))
     elseif doubtful or not has('hold') then
-      set('hold', FIRST_HOLD_MS)
+      set('hold', doubtful and DOUBTFUL_HOLD_MS or FIRST_HOLD_MS)
     end
     -- of a refusal that came late, what is in use now says little
     if now - granted_at > FRESH_MS and not probe then least = math.max(least, math.floor(level / 2)) end
-    if probe then
+    if has('probing') then
       others = level - 1
     elseif doubtful and kind == 'slots' then
       others = math.floor(level * DOUBTFUL_SHARE)
@@ -81,8 +92,17 @@ local function learner(kind)
     set('at', now)
     set('lowered', now)
     set('proven', math.min(get('proven'), get('level')))
-    set('probing', nil)
-    set('full', nil)
+    for _, name in ipairs({'probing', 'full', 'round', 'slow'}) do set(name, nil) end
+  end
+
+  -- No number is set: learns from few on.
+  function self.begin()
+    if has('level') then return end
+    set('level', math.max(AUTO_FIRST, get('proven')))
+    set('top', get('level'))
+    set('hold', FIRST_HOLD_MS)
+    set('at', now)
+    set('probing', 1)
   end
 
   function self.level()
@@ -99,17 +119,68 @@ local function learner(kind)
     return get('proven') >= in_use and not has('probing')
   end
 
+  -- Adds an answer to this round. Returns whether the round is complete.
+  local function add_to_round(took_ms, size)
+    local round, answers = cjson.decode(state[kind .. '_round'] or '{}'), 0
+    local class = tostring(math.floor(math.log(math.max(size, 1)) / math.log(2)))
+    local sums = round[class] or {0, 0}
+    round[class] = {sums[1] + 1, sums[2] + took_ms}
+    for _, found in pairs(round) do answers = answers + found[1] end
+    set('round', cjson.encode(round))
+    return answers >= get('level')
+  end
+
+  -- Latency of this round by that of the one before, of requests of like size; nil if there are none.
+  local function slower_by()
+    local took, expected = 0, 0
+    local before = cjson.decode(state[kind .. '_before'] or '{}')
+    for class, sums in pairs(cjson.decode(state[kind .. '_round'])) do
+      if before[class] then
+        took, expected = took + sums[2], expected + sums[1] * before[class][2] / before[class][1]
+      end
+    end
+    return expected > 0 and took / expected or nil
+  end
+
+  -- A round is complete. Returns whether the slots added since the one before pay.
+  local function pays()
+    local level, slower = get('level'), slower_by()
+    local more = level / math.max(1, get('base'))
+    local round = state[kind .. '_round']
+    set('round', nil)
+    local gain = slower and more / slower
+    if slower and more >= COMPARED_FROM and gain < 1 + PAYS_SHARE * (more - 1) then
+      set('level', math.max(1, math.min(level - 1, math.floor(get('base') * math.max(1, gain)))))
+      set('top', get('level'))
+      set('at', now)
+      set('hold', math.min(MOST_HOLD_MS, 2 * get('hold')))
+      for _, name in ipairs({'probing', 'full'}) do set(name, nil) end
+      set('slow', 1)
+      return false
+    elseif not slower or more >= COMPARED_FROM or more <= 1 then
+      set('before', round)
+      set('base', level)
+    end
+    return true
+  end
+
   -- A request granted at this time was answered, with so many in use, its own included. nil: the time is not known.
-  function self.accepted(in_use, granted_at)
+  -- took_ms and size: of the request, where no number of slots is set.
+  function self.accepted(in_use, granted_at, took_ms, size)
     if not granted_at then
       if self.learning() then return end
       granted_at = now
     end
-    if has('strikes') and granted_at > get('struck_at') and in_use >= get('struck') then forget_strikes() end
+    if has('strikes') and granted_at > get('struck_at') and in_use >= get('struck') then
+      set('cleared', get('cleared') + 1) -- one alone may have ended while one that is refused is in use
+      if get('cleared') >= STRIKES then forget_strikes() end
+    end
     if in_use > get('proven') and granted_at > get('lowered') then set('proven', in_use) end
     if not has('full') or granted_at < get('full') or in_use < get('level') or get('top') > get('level') then return end
+    if took_ms and not (add_to_round(took_ms, size) and pays()) then return end
     if has('probing') then
       set('probing', nil)
+      set('slow', nil)
       set('hold', math.max(LEAST_HOLD_MS, math.floor(get('hold') / 2)))
       set('top', 2 * get('level'))
       set('at', now)
@@ -120,12 +191,14 @@ local function learner(kind)
   function self.grow(given)
     if not has('level') then return 0, nil end
     local level, at = get('level'), get('at')
-    local most = given > 0 and given or math.huge
+    local most = given > 0 and given or kind == 'slots' and AUTO_MOST or math.huge
     if not has('full') then set('full', now) end
     local by
     if get('top') > level then
       local pace = GROWTH_MS / level
-      by = math.min(math.floor((now - at) / pace), get('top') - level, most - level)
+      local steps = math.min(math.floor((now - at) / pace), math.max(1, math.floor(level * GROWTH_SHARE)))
+      by = math.min(steps, get('top') - level, most - level)
+      if level >= most then return 0, nil end
       if by < 1 then return 0, math.ceil(at + pace) end
     elseif has('probing') then
       return 0, nil
@@ -133,12 +206,12 @@ local function learner(kind)
       return 0, at + get('hold')
     else
       by = 1
-      set('top', level + 1)
+      set('top', has('slow') and math.ceil(level * COMPARED_FROM) or level + 1)
     end
     set('level', level + by)
     set('at', now)
     set('probing', 1)
-    set('full', nil)
+    for _, name in ipairs({'full', 'round'}) do set(name, nil) end
     return by, nil
   end
 

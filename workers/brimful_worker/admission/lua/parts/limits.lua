@@ -4,7 +4,7 @@
 -- admission/policy.py, where a test compares them.
 local FALLBACK = {
   slots = 16, starts = 600, window_ms = 60000, guard_ms = 800, tokens = 0, budget = 0, lease_ms = 8000,
-  reserve_slots = 0, reserve_starts = 0, age_ms = 30000, breaker = 20, ramp_ms = 2000,
+  reserve_slots = 0, reserve_starts = 0, age_ms = 30000, breaker = 20, ramp_ms = 2000, auto = 0,
 }
 
 local function read_hash(key)
