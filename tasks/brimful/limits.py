@@ -67,10 +67,13 @@ def learnt_from_redis(state: Mapping[str, str], limits: Mapping[str, float], now
     """``slots`` and ``starts`` → what was learnt, where it is lower than what is set, or no number is set."""
     found = {}
     for name in ("slots", "starts"):
-        level = int(state.get(f"{name}_level", 0))
+        level, since = int(state.get(f"{name}_level", 0)), f"{name}_at"
+        stated = int(state.get(f"{name}_stated", 0))
+        if stated and (not level or stated < level):
+            level, since = stated, f"{name}_stated_at"
         none_set = not limits.get(name) or (name == "slots" and limits.get("slots_auto"))
         if level and (none_set or level < limits[name]):
-            found[name] = Learnt(level, max(0, now_ms - int(state.get(f"{name}_at", now_ms))) / 1000)
+            found[name] = Learnt(level, max(0, now_ms - int(state.get(since, now_ms))) / 1000)
     return found
 
 
@@ -90,8 +93,8 @@ def learnt_lines(learnt: Mapping[str, Learnt], limits: Mapping[str, float]) -> l
 def describe_learnt(name: str, learnt: int, given: float) -> str:
     """That a key takes less of a limit (``slots``, ``starts``) than is set: for status, the log and a run's report."""
     if not given:
-        return f"the key takes {learnt} {name}: the provider refuses more (429), and no limit on them is set"
-    return f"the key takes {learnt} of the {given:g} {name} that are set: the provider refuses more (429)"
+        return f"the key takes {learnt} {name}: the provider allows no more, and no limit on them is set"
+    return f"the key takes {learnt} of the {given:g} {name} that are set: the provider allows no more"
 
 
 def too_far(rtt_s: float, lease_s: float) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -10,7 +11,10 @@ import pytest
 from brimful_worker.admission import Refused
 from brimful_worker.provider.answers.answer import Answer
 from brimful_worker.provider.answers.classify import classify_answer
+from brimful_worker.provider.answers.limits import stated_starts
 from brimful_worker.sampling import retry
+from support.gateways import running_gateway
+from support.sampling import bench
 
 
 @pytest.mark.parametrize(
@@ -37,3 +41,49 @@ def test_the_limit_that_refused(error: dict[str, Any] | None, headers: dict[str,
 def test_other_failures_teach_nothing() -> None:
     for status in (400, 401, 402, 500, 503):
         assert retry.refused_by(classify_answer(Answer(status, {}, b"{}"), expected=1, now=0.0)) is None
+
+
+ANTHROPIC = "anthropic-ratelimit-requests"
+NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC).timestamp()
+
+
+@pytest.mark.parametrize(
+    ("headers", "starts"),
+    [
+        ({"x-ratelimit-limit-requests": "60", "x-ratelimit-reset-requests": "1s"}, 60),
+        ({"x-ratelimit-limit-requests": "500", "x-ratelimit-reset-requests": "1m0.8s"}, 500),
+        ({"x-ratelimit-limit-requests": "500", "x-ratelimit-reset-requests": "120ms"}, 500),
+        ({"x-ratelimit-limit-requests": "500"}, 500),
+        ({"x-ratelimit-limit-requests": "14400", "x-ratelimit-reset-requests": "2m59.56s"}, 0),
+        ({"x-ratelimit-limit-requests": "200", "x-ratelimit-reset-requests": "1d2h"}, 0),
+        (
+            {f"{ANTHROPIC}-limit": "50", f"{ANTHROPIC}-reset": "2026-01-01T12:00:12Z"},
+            50,
+        ),
+        ({f"{ANTHROPIC}-limit": "50", f"{ANTHROPIC}-reset": "2026-01-02T12:00:12Z"}, 0),
+        ({"x-ratelimit-limit-requests": "many"}, 0),
+        ({"x-ratelimit-limit-requests": "²"}, 0),
+        ({"x-ratelimit-limit-requests": "9", "x-ratelimit-reset-requests": "soonT"}, 9),
+        ({"x-ratelimit-limit-requests": "0"}, 0),
+        ({}, 0),
+    ],
+)
+def test_starts_that_headers_state(headers: dict[str, str], starts: int) -> None:
+    assert stated_starts(headers, window_s=60.0, now=NOW) == starts
+
+
+async def test_the_admission_learns_what_headers_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    for form, starts in (("openai", 7), ("anthropic", 9), ("none", 0)):
+        async with (
+            running_gateway(rate_headers=form, starts=starts or 5) as gateway,
+            bench(monkeypatch, gateway.url) as one,
+        ):
+            await one.sample()
+            assert [lease.starts_limit for lease in one.admission.grants] == [starts]
+
+
+async def test_the_admission_learns_which_limit_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running_gateway(starts=1, window_s=0.2) as gateway, bench(monkeypatch, gateway.url) as one:
+        await one.sample()
+        await one.sample()
+        assert Refused.STARTS in [lease.refused for lease in one.admission.grants]

@@ -35,8 +35,7 @@ class LocalState:
         """``wake`` is called when a command should be sent at once."""
         self.limits = limits
         self.rules = Rules.from_fields(limits.fields(), limits.cooldown_s)
-        self.held: dict[str, Lease] = {}
-        """By ticket."""
+        self.held: dict[str, Lease] = {}  # by ticket
         self._first_end = math.inf  # no lease in ``held`` ends before this
         self.ending: dict[str, Lease] = {}
         """Lost leases whose bodies have not ended yet."""

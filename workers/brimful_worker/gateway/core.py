@@ -18,7 +18,7 @@ from brimful_worker.gateway.jobs.jobs import Jobs
 from brimful_worker.gateway.limits import Budget, Slots, Window
 from brimful_worker.gateway.options import GatewayOptions
 from brimful_worker.gateway.request_log import Arrival, RequestLog
-from brimful_worker.gateway.responses import REQUEST_ID, Refusal, json_response, retry_headers
+from brimful_worker.gateway.responses import REQUEST_ID, Refusal, json_response, retry_headers, stated_headers
 from brimful_worker.gateway.sample_request import SampleRequest, parse_request, read_json
 from brimful_worker.gateway.throughput import SharedThroughput
 
@@ -95,11 +95,15 @@ class GatewayCore:
             response = await self._accept(http, kind, arrival, serve)
         except Refusal as refusal:
             log.ended(arrival, refusal.status, refusal.code)
-            return self.refuse(refusal)
+            response = self.refuse(refusal)
+            response.headers.update(self.rate_headers())
+            return response
         except BaseException:
             log.disconnected_early(arrival)
             raise
         log.ended(arrival, response.status)
+        if not response.prepared:
+            response.headers.update(self.rate_headers())
         return response
 
     async def _accept(self, http: web.BaseRequest, kind: str, arrival: Arrival, serve: Serve) -> web.StreamResponse:
@@ -152,6 +156,14 @@ class GatewayCore:
     def refuse(self, refusal: Refusal) -> web.Response:
         headers = {} if refusal.retry_s is None else self.retry_after(refusal.retry_s)
         return json_response(refusal.body, refusal.status, headers)
+
+    def rate_headers(self) -> dict[str, str]:
+        """The window's headers in the form of the options."""
+        options = self.options
+        if options.rate_headers == "none" or options.starts is None:
+            return {}
+        left = max(0, options.starts - self.window.count(time.monotonic()))
+        return stated_headers(options.rate_headers, options.starts, left, options.window_s)
 
     def retry_after(self, seconds: float) -> dict[str, str]:
         """The ``Retry-After`` header in the form of the options."""

@@ -72,6 +72,9 @@ class GatewayOptions(BaseModel):
     """The form in which a 429 names the time to wait, until the window has room or 1 s for a full queue. ``ms`` is the
     header ``retry-after-ms``."""
 
+    rate_headers: Literal["none", "openai", "anthropic"] = "none"
+    """Whose headers state the limit on starts, what is left of it, and when it is whole again."""
+
     disconnect: Literal["free", "finish"] = "free"
     """Whether a client that disconnects frees its slot at once or when its request would have finished."""
 

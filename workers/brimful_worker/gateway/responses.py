@@ -67,3 +67,13 @@ def retry_headers(form: str, seconds: float) -> dict[str, str]:
             return {"Retry-After": format_datetime(when, usegmt=True)}
         case _:
             return {"Retry-After": str(math.ceil(seconds))}
+
+
+def stated_headers(form: str, limit: int, left: int, reset_s: float) -> dict[str, str]:
+    """A limit on requests as OpenAI or Anthropic states it; ``reset_s``: seconds until all of it is left again."""
+    if form == "anthropic":
+        at = (datetime.now(UTC) + timedelta(seconds=reset_s)).isoformat().replace("+00:00", "Z")
+        values = {"limit": str(limit), "remaining": str(left), "reset": at}
+        return {f"anthropic-ratelimit-requests-{name}": value for name, value in values.items()}
+    values = {"limit": str(limit), "remaining": str(left), "reset": f"{reset_s:g}s"}
+    return {f"x-ratelimit-{name}-requests": value for name, value in values.items()}

@@ -16,6 +16,7 @@ from brimful.names import Mode, Workload
 from brimful.runtime import json_bytes
 from brimful_worker.provider.answers.answer import Answer, Classification, TransportError
 from brimful_worker.provider.answers.classify import classify_answer
+from brimful_worker.provider.answers.limits import stated_starts
 from brimful_worker.provider.answers.redact import redact
 from brimful_worker.provider.assembly import Part
 from brimful_worker.provider.endpoints import Endpoints
@@ -52,6 +53,8 @@ class Provider:
         for name in header_variables(self._profile.headers):
             if (value := first_set((name,))) is not None:
                 self._secrets.append((SecretStr(value.strip()), name))
+        self.starts_limit = 0
+        """Starts in a window that the last answer stated; 0 if it stated none."""
         self._routes: dict[tuple[Mode, Workload], Route] = {}
 
     async def __aenter__(self) -> Self:
@@ -107,7 +110,10 @@ class Provider:
 
     def classify(self, answer: Answer | TransportError, part: Part) -> Classification:
         """What the answer to a part's request means."""
-        classification = classify_answer(answer, expected=len(part.places), prompts=part.prompts, now=time.time())
+        now = time.time()
+        classification = classify_answer(answer, expected=len(part.places), prompts=part.prompts, now=now)
+        if isinstance(answer, Answer):
+            self.starts_limit = stated_starts(answer.headers, window_s=self._profile.window_s, now=now)
         return self.redact(classification, part)
 
     async def models(self) -> Answer | TransportError:

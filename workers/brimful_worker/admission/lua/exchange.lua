@@ -42,6 +42,7 @@
 --    answers      optional {ticket: [granted_at, refused, took_ms, size]} of released ones: refused = 1 by the limit on slots, 2 by
 --                 that on starts, 3 by either; 0 = accepted, of which only those with verdict 1 are given, while `learnt` is
 --                 set. took_ms = from the wire to the end; size = tokens that it may use
+--    stated_starts  optional: starts in a window that the provider states
 --    rename       optional [[ticket, name]]: granted to a request of this process that the ticket does not name
 --    renew        optional [ticket]
 --    ask          optional [[ticket, waited_ms]]; ticket = process.queue.number.tokens or process.queue.number-name.tokens;
@@ -146,6 +147,7 @@ local function exchange()
   local rules, overrides = read_limits()
   local stated = {slots = rules.slots, starts = rules.starts}
   local given = {slots = rules.auto == 0 and rules.slots or 0, starts = rules.starts} -- 0 = none
+  given.starts = learn_stated_starts(rules, again)
   if remove_silent(rules) then forget_old_notes() end
   reclaim(rules)
   local lost = {}
@@ -176,7 +178,7 @@ local function exchange()
   note_unlogged(rules, outcome.granted)
   reply.grants = deliver(outcome.granted)
   reply.at = next_poll_at(outcome)
-  reply_learnt(reply, given)
+  reply_learnt(reply, given, stated)
   if #lost > 0 then reply.lost = lost end
   if #outcome.refused > 0 then reply.refused = outcome.refused end
   if not state.opens_at then

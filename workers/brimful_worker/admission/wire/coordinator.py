@@ -193,11 +193,7 @@ class Coordinator:
                 message["defaults"] = state.limits.fields()
         optional: dict[str, Any] = {
             "ask": [[waiter.id, waiter.age_ms] for waiter in fresh],
-            "release": taken.releases,
-            "answers": taken.answers,
-            "rename": taken.renames,
-            "cancel": taken.cancels,
-            "pause": taken.pause,
+            **taken.fields(),
             "leave": self._leaving,
         }
         message |= {name: value for name, value in optional.items() if value}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from typing import Any
 
@@ -14,6 +14,10 @@ from brimful_worker.liveness.boot_time import boot_time
 
 _HOST = socket.gethostname()
 _VERSION = version("brimful")
+
+
+STATED_EVERY_S = 60.0
+"""A limit that the provider states is sent when it changes, and this often."""
 
 
 @dataclass(slots=True)
@@ -31,17 +35,21 @@ class Outgoing:
     cancels: list[str] = field(default_factory=list)
     pause: tuple[int, str] | None = None
     """Milliseconds and reason; of several the longest."""
+    stated_starts: int = 0
+    """The limit on starts that the provider states; 0 = nothing to send."""
     urgent: bool = False
     """Whether to send the next command at once."""
+    _stated: tuple[int, float] = (0, 0.0)
+    """The last such limit that was sent, and when (``boot_time()``)."""
 
     def __bool__(self) -> bool:
         return bool(self.releases or self.renames or self.cancels or self.pause or self.urgent)
 
     def take(self) -> Outgoing:
         """Move the content to a new object."""
-        taken = Outgoing(self.releases, self.answers, self.renames, self.cancels, self.pause, self.urgent)
+        taken = replace(self)
         self.releases, self.answers, self.renames, self.cancels, self.pause = [], {}, [], [], None
-        self.urgent = False
+        self.stated_starts, self.urgent = 0, False
         return taken
 
     def note_answer(self, lease: Lease, learning: bool) -> None:
@@ -50,9 +58,26 @@ class Outgoing:
             took_ms = round(1000 * (boot_time() - lease.sent_at)) if lease.sent_at else 0
             self.answers[lease.id] = [lease.granted_ms, lease.refused or 0, took_ms, lease.size]
 
+        now = boot_time()
+        if lease.starts_limit and (lease.starts_limit != self._stated[0] or now > self._stated[1] + STATED_EVERY_S):
+            self._stated = lease.starts_limit, now
+            self.stated_starts = lease.starts_limit
+
+    def fields(self) -> dict[str, Any]:
+        """Of the command."""
+        return {
+            "release": self.releases,
+            "answers": self.answers,
+            "stated_starts": self.stated_starts,
+            "rename": self.renames,
+            "cancel": self.cancels,
+            "pause": self.pause,
+        }
+
     def put_back(self, taken: Outgoing) -> None:
         self.releases = taken.releases + self.releases
         self.answers = taken.answers | self.answers
+        self.stated_starts = self.stated_starts or taken.stated_starts
         self.renames = taken.renames + self.renames
         self.cancels = taken.cancels + self.cancels
         self.add_pause(taken.pause)

@@ -3,6 +3,7 @@ local REFUSED_BY_SLOTS, REFUSED_BY_STARTS = 1, 2
 local SAY_MS = 250 -- between two messages to all processes about what was learnt
 local SOON_MS = 1000 -- a process that waits speaks every third of a lease anyway
 local STARTS_NEAR_SHARE = 0.8
+local STATED_MS = 15 * 60 * 1000 -- a limit that the provider states holds, without being stated again
 
 local function apply_learnt(rules, given)
   if given.slots == 0 then learners.slots.begin() end
@@ -10,6 +11,21 @@ local function apply_learnt(rules, given)
   rules.starts = learners.starts.limit(given.starts)
   rules.reserve_slots = math.min(rules.reserve_slots, rules.slots - 1)
   if rules.starts > 0 then rules.reserve_starts = math.min(rules.reserve_starts, rules.starts - 1) end
+end
+
+-- The starts of a window that are set, or that the provider states, whichever are fewer. 0 = none.
+local function learn_stated_starts(rules, again)
+  if message.stated_starts and not again then
+    put('starts_stated', message.stated_starts)
+    put('starts_stated_at', now)
+  end
+  if state.starts_stated and now > number('starts_stated_at') + STATED_MS then
+    put('starts_stated', nil)
+    put('starts_stated_at', nil)
+  end
+  local stated = number('starts_stated')
+  if stated > 0 and (rules.starts == 0 or stated < rules.starts) then return stated end
+  return rules.starts
 end
 
 -- Slots of requests that have not ended.
@@ -76,12 +92,12 @@ local function sooner(at, other)
 end
 
 -- Adds what was learnt to the reply, and sends it to the other processes when it has changed.
-local function reply_learnt(reply, given)
+local function reply_learnt(reply, given, stated)
   local learnt, said, active = {}, '', false
   for _, kind in ipairs({'slots', 'starts'}) do
-    local level = learners[kind].level()
-    learnt[kind] = level
-    said = said .. (level or 0) .. ' '
+    local level = learners[kind].limit(given[kind])
+    if level ~= stated[kind] then learnt[kind], active = level, true end
+    said = said .. (learnt[kind] or 0) .. ' '
     active = active or learners[kind].learning()
     if (kind == 'starts' or given.slots > 0) and learners[kind].to_tell() then
       reply.told = reply.told or {}

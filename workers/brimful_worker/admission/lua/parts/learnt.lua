@@ -86,6 +86,8 @@ local function learner(kind)
       others = level - 1
     elseif doubtful and kind == 'slots' then
       others = math.floor(level * DOUBTFUL_SHARE)
+    elseif doubtful then
+      others = others - STRIKES -- those before were refused too, and one more at the window's edge
     end
     set('level', math.max(least, math.min(level - 1, others)))
     set('top', get('level'))

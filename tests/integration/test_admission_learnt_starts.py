@@ -1,0 +1,90 @@
+"""Limits on starts that are learnt: from refusals, or from what the provider states."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import redis
+
+from brimful.limits import Learnt
+from brimful.state.status import read_status
+from brimful_worker.admission import Admission, Refused
+from brimful_worker.gateway.limits import Window
+from brimful_worker.liveness.boot_time import boot_time
+from brimful_worker.local.server.valkey import Valkey
+from support.admissions import TAG, admissions, marked_clean
+from support.waiting import wait_until_async
+
+WINDOW_S = 2.0
+
+
+class Key:
+    """A key with so many starts in a window, as the requests of this process see it."""
+
+    def __init__(self, starts: int, *, states: bool = False) -> None:
+        self.starts, self.states = starts, states
+        self.window = Window(WINDOW_S)
+        self.answered = 0
+        self.refused: list[float] = []
+
+    async def keep_asking(self, admission: Admission) -> None:
+        while True:
+            async with admission.slot() as lease:
+                lease.sent()
+                if self.window.admit(boot_time(), self.starts) is not None:
+                    self.refused.append(boot_time())
+                    lease.report(ok=None, refused=Refused.STARTS)
+                else:
+                    await asyncio.sleep(0.02)
+                    self.answered += 1
+                    lease.report(ok=True, starts_limit=self.starts if self.states else 0)
+
+    @asynccontextmanager
+    async def asked(self, *fleet: Admission) -> AsyncIterator[None]:
+        asking = [asyncio.create_task(self.keep_asking(one)) for one in fleet for _ in range(6)]
+        try:
+            yield
+        finally:
+            for task in asking:
+                task.cancel()
+            await asyncio.gather(*asking, return_exceptions=True)
+
+
+@pytest.fixture
+def client(valkey: Valkey) -> redis.Redis:
+    return marked_clean(valkey)
+
+
+@pytest.mark.parametrize("told", [None, 60])
+async def test_a_limit_on_starts_that_nobody_states_is_learnt(
+    valkey: Valkey, client: redis.Redis, told: int | None
+) -> None:
+    key = Key(40)
+    async with admissions(valkey.url, 2, slots=8, starts=told, window_s=WINDOW_S) as both, key.asked(*both):
+        await wait_until_async(lambda: key.answered >= 150, "150 are answered")
+        learnt = read_status(client, TAG).learnt["starts"]
+        assert 34 <= learnt.limit <= 42
+        late = [at for at in key.refused if at > key.refused[0] + 2 * WINDOW_S]
+        assert len(late) <= 3, "one is tried now and then"
+
+
+@pytest.mark.parametrize("told", [None, 60])
+async def test_a_limit_on_starts_that_is_stated_is_kept(valkey: Valkey, client: redis.Redis, told: int | None) -> None:
+    key = Key(40, states=True)
+    async with admissions(valkey.url, 2, slots=8, starts=told, window_s=WINDOW_S) as both, key.asked(*both):
+        await wait_until_async(lambda: key.answered >= 150, "150 are answered")
+        assert key.refused == []
+        learnt = read_status(client, TAG).learnt["starts"]
+        assert isinstance(learnt, Learnt)
+        assert learnt.limit == 40
+
+
+async def test_a_stated_limit_above_the_one_that_is_set_changes_nothing(valkey: Valkey, client: redis.Redis) -> None:
+    key = Key(40, states=True)
+    async with admissions(valkey.url, 1, slots=8, starts=20, window_s=WINDOW_S) as (one,), key.asked(one):
+        await wait_until_async(lambda: key.answered >= 30, "30 are answered")
+        assert read_status(client, TAG).learnt == {}
+        assert key.window.peak <= 20
