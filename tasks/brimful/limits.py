@@ -90,6 +90,13 @@ def learnt_lines(learnt: Mapping[str, Learnt], limits: Mapping[str, float]) -> l
     return [describe_learnt(name, learnt[name].limit, limits.get(name) or 0) for name in wrong]
 
 
+def with_learnt(limits: Mapping[str, float], state: Mapping[str, str]) -> tuple[dict[str, float], tuple[str, ...]]:
+    """The limits in force, and what of them is learnt, in words."""
+    learnt = learnt_from_redis(state, limits, 0)
+    lower = {name: found.limit for name, found in learnt.items()}
+    return {**limits, **lower}, tuple(learnt_lines(learnt, limits))
+
+
 def describe_learnt(name: str, learnt: int, given: float) -> str:
     """That a key takes less of a limit (``slots``, ``starts``) than is set: for status, the log and a run's report."""
     if not given:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from brimful.limits import Learnt, learnt_from_redis, learnt_lines, slots_in_force
+from brimful.limits import Learnt, describe_learnt, learnt_from_redis, learnt_lines, slots_in_force
 from brimful.packing.slot_model import Limits
 from brimful.state.keys import TAGS, admission_keys
 from brimful.state.redis_url import close_redis_client, redis_client, sync_redis_client
@@ -74,6 +74,10 @@ async def test_after_a_rotation_of_the_key_the_running_workers_limits_count(valk
             assert await tag_in_use(client) == "old"  # the only one
             _started(worker, "new", 8, spoke_ago_s=1)
             assert await live_limits(client) == Limits(8, 600, 60.0)
+            worker.hset(admission_keys("new")["state"], "slots_level", 5)
+            lower = await live_limits(client)
+            assert lower is not None
+            assert (lower.slots, *lower.learnt) == (5, describe_learnt("slots", 5, 8))
             _started(worker, "other", 4, spoke_ago_s=1)
             assert await tag_in_use(client) is None
     finally:

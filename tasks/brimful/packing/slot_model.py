@@ -32,6 +32,8 @@ class Limits:
     starts: int | None
     """Starts in any window; None = no limit."""
     window_s: float
+    learnt: tuple[str, ...] = ()
+    """What the key takes, where that is less than is set: for the summary."""
 
     @property
     def start_rate(self) -> float:

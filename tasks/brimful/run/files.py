@@ -251,6 +251,8 @@ class RunFiles:
             "starts": allowed["starts_per_window"],
             "window_s": allowed["window_s"],
         }
+        if summary.learnt:
+            self.sidecar.limits["learnt"] = "; ".join(summary.learnt)
         ended = {"ended": round(time.time(), 3), "summary": figures, "unmetered_tokens": summary.unmetered_tokens}
         self.sidecar.tries[-1] |= ended
         try:

@@ -150,6 +150,7 @@ class Totals:
                 "window_s": limits.window_s,
                 "slots": limits.slots,
             },
+            learnt=list(limits.learnt),
             sweep=self._sweep(),
             output=str(paths.output) if paths else "-",
             errors=str(paths.errors) if paths and paths.errors.exists() else None,

@@ -26,6 +26,7 @@ from brimful.limits import (
     slots_in_force,
     stored,
     too_far,
+    with_learnt,
 )
 from brimful.packing.slot_model import Limits
 from brimful.state.keys import FLEETS, TAGS, admission_keys, everyone_channel, health_key
@@ -173,10 +174,9 @@ async def live_limits(client: redis_async.Redis, fleet: str = "") -> Limits | No
     for name in ("defaults", "limits", "state"):
         pipe.hgetall(keys[name])
     defaults, overrides, state = await pipe.execute()
-    limits = limits_from_redis({**defaults, **overrides})
-    limits |= {name: learnt.limit for name, learnt in learnt_from_redis(state, limits, 0).items()}
+    limits, lines = with_learnt(limits_from_redis({**defaults, **overrides}), state)
     slots, window_s = int(limits.get("slots", 0)), limits.get("window_s", 0.0)
-    return Limits(slots, int(limits.get("starts", 0)) or None, window_s) if slots and window_s else None
+    return Limits(slots, int(limits.get("starts", 0)) or None, window_s, lines) if slots and window_s else None
 
 
 def set_limits(client: redis_sync.Redis, tag: str, **limits: float | None) -> dict[str, float]:

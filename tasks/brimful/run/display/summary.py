@@ -76,6 +76,8 @@ class Summary:
     """starts, slots (mean in use), rollouts_per_minute."""
     allowed: dict[str, float | None] = field(default_factory=dict)
     """starts (the most in that time), starts_per_window, window_s, slots."""
+    learnt: list[str] = field(default_factory=list)
+    """What the key takes, where that is less than is set."""
     checks: dict[str, Any] | None = None
     """With ``--schema`` or ``--hook``: accepted and rejected rollouts, what rejected them and their tokens, of all
     tries; rollouts asked for again in this one."""
@@ -126,6 +128,7 @@ class Summary:
         rows.append(("API calls", self._calls()))
         if self.attempts:
             rows += [("p50 / p95", self._percentiles()), ("achieved", self._achieved())]
+        rows += [("limits", line) for line in self.learnt]
         rows.append(("took", duration(self.seconds)))
         if self.output == "-" or Path(self.output).exists():
             rows.append(("output", self.output))

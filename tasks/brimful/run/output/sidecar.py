@@ -27,7 +27,7 @@ class Sidecar:
 
     run: str
     parameters: dict[str, Any]
-    limits: dict[str, int | float | None] = field(default_factory=dict)
+    limits: dict[str, Any] = field(default_factory=dict)
     """slots, starts, window_s; for the report."""
     bad_lines: list[Annotated[list[int], Field(min_length=2, max_length=2)]] = field(default_factory=list)
     """``[first, last]`` ranges of lines that made no request, so that correcting them is no change of the input."""
