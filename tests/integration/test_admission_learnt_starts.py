@@ -16,6 +16,7 @@ from brimful_worker.gateway.limits import Window
 from brimful_worker.liveness.boot_time import boot_time
 from brimful_worker.local.server.valkey import Valkey
 from support.admissions import TAG, admissions, marked_clean
+from support.chaos import long_only
 from support.waiting import wait_until_async
 
 WINDOW_S = 2.0
@@ -88,3 +89,15 @@ async def test_a_stated_limit_above_the_one_that_is_set_changes_nothing(valkey: 
         await wait_until_async(lambda: key.answered >= 30, "30 are answered")
         assert read_status(client, TAG).learnt == {}
         assert key.window.peak <= 20
+
+
+@long_only
+async def test_what_is_learnt_is_tried_once_in_half_a_minute(valkey: Valkey, client: redis.Redis) -> None:
+    key = Key(20)
+    async with admissions(valkey.url, 2, slots=8, starts=None, window_s=WINDOW_S) as both, key.asked(*both):
+        began = boot_time()
+        await wait_until_async(lambda: boot_time() > began + 30, "30 s have passed", 40)
+        answered = key.answered
+        await wait_until_async(lambda: boot_time() > began + 90, "a minute more has passed", 80)
+        assert sum(at > began + 30 for at in key.refused) <= 3
+        assert key.answered - answered >= 0.9 * 20 * 60 / (WINDOW_S + 0.22)

@@ -37,9 +37,9 @@ local function active_slots()
   return count
 end
 
--- Starts in the last window, also where none are logged.
-local function starts_in_window(rules)
-  local from = now - rules.window_ms - rules.guard_ms
+-- Starts in the last milliseconds, also where none are logged.
+local function starts_within(milliseconds)
+  local from = now - milliseconds
   if state.logs_starts then return redis.call('ZCOUNT', starts_key, '(' .. from, '+inf') end
   local count = 0
   for i = 0, SLICES - 1 do
@@ -69,11 +69,15 @@ local function note_answers(rules, given, in_use)
     elseif verdict == 1 then
       local took_ms = answer and given.slots == 0 and answer[3] or nil
       learners.slots.accepted(in_use, answer and answer[1], took_ms, answer and answer[4])
-      if learners.starts.learning() then learners.starts.accepted(starts_in_window(rules), answer and answer[1]) end
+      if learners.starts.learning() then
+        local used = starts_within(rules.window_ms + rules.guard_ms)
+        learners.starts.accepted(used, answer and answer[1], nil, nil, rules.window_ms)
+      end
     end
   end
   if #refusals == 0 then return end
-  local others, used = active_slots() + #refusals, starts_in_window(rules)
+  -- The provider no longer counts those of the guard.
+  local others, used = active_slots() + #refusals, starts_within(rules.window_ms)
   for _, answer in ipairs(refusals) do
     others = others - 1
     if limit_of(answer[2], given, used, others) == REFUSED_BY_SLOTS then

@@ -21,7 +21,7 @@
 -- of that one; slow = what stopped the growth was latency.
 local FIRST_HOLD_MS, DOUBTFUL_HOLD_MS, LEAST_HOLD_MS, MOST_HOLD_MS = 10000, 4000, 1000, 30500
 local STRIKES, GROWTH_MS, GROWTH_SHARE, FRESH_MS, PROBE_MS = 3, 1000, 1 / 16, 500, 250
-local TOLD_AFTER_MS, STARTS_LEAST_SHARE, DOUBTFUL_SHARE = 3000, 0.75, 0.7
+local TOLD_AFTER_MS, STARTS_LEAST_SHARE, DOUBTFUL_SHARE, FULL_SHARE = 3000, 0.75, 0.7, 0.9
 local AUTO_FIRST, AUTO_MOST, PAYS_SHARE, COMPARED_FROM = 8, 10000, 0.3, 1.5
 local FIELDS = {'level', 'at', 'lowered', 'hold', 'top', 'full', 'probing', 'strikes', 'struck', 'struck_at', 'cleared', 'told',
   'round', 'before', 'base', 'slow'}
@@ -65,6 +65,8 @@ local function learner(kind)
     end
     -- not only the first one after a raise: it may find the place of a request whose slot is released a moment late
     local probe = has('probing') and granted_at - get('at') <= PROBE_MS
+    -- a window that is nearly full of starts: those of the guard make one too many look accepted at times
+    if kind == 'starts' and has('level') and others >= FULL_SHARE * level then probe = true end
     local doubtful = not probe and (kind == 'starts' or has('probing') or self.accepts(others + 1))
     if doubtful then
       if not has('strikes') then set('struck_at', now) end
@@ -75,14 +77,14 @@ local function learner(kind)
       if get('strikes') < STRIKES then return end
     end
     forget_strikes()
-    if has('probing') then
+    if probe or has('probing') then
       set('hold', math.min(MOST_HOLD_MS, math.max(FIRST_HOLD_MS, 2 * get('hold'))))
     elseif doubtful or not has('hold') then
       set('hold', doubtful and DOUBTFUL_HOLD_MS or FIRST_HOLD_MS)
     end
     -- of a refusal that came late, what is in use now says little
     if now - granted_at > FRESH_MS and not probe then least = math.max(least, math.floor(level / 2)) end
-    if has('probing') then
+    if probe or has('probing') then
       others = level - 1
     elseif doubtful and kind == 'slots' then
       others = math.floor(level * DOUBTFUL_SHARE)
@@ -167,8 +169,8 @@ local function learner(kind)
   end
 
   -- A request granted at this time was answered, with so many in use, its own included. nil: the time is not known.
-  -- took_ms and size: of the request, where no number of slots is set.
-  function self.accepted(in_use, granted_at, took_ms, size)
+  -- took_ms and size: of the request, where no number of slots is set. span_ms: for how long a raised limit must hold.
+  function self.accepted(in_use, granted_at, took_ms, size, span_ms)
     if not granted_at then
       if self.learning() then return end
       granted_at = now
@@ -178,12 +180,12 @@ local function learner(kind)
       if get('cleared') >= STRIKES then forget_strikes() end
     end
     if in_use > get('proven') and granted_at > get('lowered') then set('proven', in_use) end
-    if not has('full') or granted_at < get('full') or in_use < get('level') or get('top') > get('level') then return end
+    if not has('full') or granted_at < get('full') + (span_ms or 0) or in_use < get('level') or get('top') > get('level') then return end
     if took_ms and not (add_to_round(took_ms, size) and pays()) then return end
     if has('probing') then
       set('probing', nil)
       set('slow', nil)
-      set('hold', math.max(LEAST_HOLD_MS, math.floor(get('hold') / 2)))
+      if kind == 'slots' then set('hold', math.max(LEAST_HOLD_MS, math.floor(get('hold') / 2))) end
       set('top', 2 * get('level'))
       set('at', now)
     end
