@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any, cast
 
 import pytest
 
 from brimful_worker.admission.places import Places
 from brimful_worker.serve.callers.order import Order, Waiting
+from brimful_worker.serve.callers.shares import Shares
 
 
 def first(waiting: dict[str, Waiting], served: dict[str, float], wanted: int) -> Counter[str]:
@@ -19,6 +21,15 @@ def first(waiting: dict[str, Waiting], served: dict[str, float], wanted: int) ->
         number = sum(number for _, number, _ in here.values())
         places += [(found.since(position), door) for position in range(number)]
     return Counter(door for _, door in sorted(places)[:wanted])
+
+
+def test_the_requests_of_a_single_caller_keep_their_places() -> None:
+    shares = Shares("", cast(Any, None))
+    here, there = shares._process, "another"
+    reply: Any = {"waiting": {here: {"a": (1.0, 200, 5.0)}, there: {"a": (1.0, 200, 5.0)}}, "served": {"a": 3.0}}
+    assert shares._places(reply, cast(Any, None)) == (None, 0.0)
+    assert Order(reply["waiting"], reply["served"]).callers == 1
+    assert Order({here: {"a": (1.0, 1, 5.0)}, there: {"b": (1.0, 1, 5.0)}}, {}).callers == 2
 
 
 def test_front_doors_get_what_their_callers_are_due() -> None:

@@ -41,6 +41,11 @@ class Order:
         self._spread_s = max(self._oldest_s, _LEAST_SPREAD_S)
 
     @property
+    def callers(self) -> int:
+        """That wait. The requests of a single one keep the order in which they came."""
+        return len(self._numbers)
+
+    @property
     def tolerance_s(self) -> float:
         """Differences of a place that are not worth a command."""
         return self._spread_s / 8

@@ -80,7 +80,7 @@ class Shares:
     def _places(self, reply: dict[str, Any], queue: SharedQueue) -> tuple[Places | None, float]:
         """And by how much the places of registered waiters may differ from them."""
         order = Order(reply["waiting"], reply["served"])
-        if len(reply["waiting"]) < 2 or self._process not in reply["waiting"]:
+        if len(reply["waiting"]) < 2 or order.callers < 2 or self._process not in reply["waiting"]:
             return None, 0.0
         queue.correct(reply["served"], reply["clock"])
         ages, step = order.ages(self._process, queue.registered)
