@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 SOURCES := tasks workers tests examples ops
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check docs compat bench chaos release clean
+.PHONY: help demo test check docs compat bench chaos release clean hashes sbom
 
 help:
 	@echo "make demo    a whole fleet against the mock gateway, about two minutes"
@@ -17,6 +17,8 @@ help:
 	@echo "make bench   every figure of the README, and the public peers beside us"
 	@echo "make chaos   long storms of faults; MINUTES=10 SEED=1 [STORM=limits_storm] runs one storm alone"
 	@echo "make release builds wheel and sdist into dist/ and checks each in a bare environment; it publishes nothing"
+	@echo "make hashes  writes constraints-hashed.txt: constraints.txt for the worker, with hashes"
+	@echo "make sbom    writes dist/sbom.json (CycloneDX) from constraints-hashed.txt"
 	@echo "make clean   removes .venv and what the above made"
 
 $(BIN)/python:
@@ -68,6 +70,20 @@ chaos: $(VENV)/.dev
 
 release: $(VENV)/.dev
 	$(BIN)/python ops/release.py
+
+# Tools of their own, so that they are in no environment that they describe.
+$(VENV)/tools/.installed: $(BIN)/python Makefile
+	$(BIN)/python -m venv $(VENV)/tools
+	$(VENV)/tools/bin/python -m pip --disable-pip-version-check -q install uv==0.13.9 cyclonedx-bom==7.5.0
+	@touch $@
+
+hashes: $(VENV)/tools/.installed
+	$(VENV)/tools/bin/uv -q pip compile pyproject.toml --extra worker -c constraints.txt --generate-hashes --universal \
+		--python-version 3.11 --no-header --no-annotate --no-emit-index-url -o constraints-hashed.txt
+
+sbom: $(VENV)/tools/.installed
+	mkdir -p dist
+	$(VENV)/tools/bin/cyclonedx-py requirements constraints-hashed.txt --of JSON -o dist/sbom.json
 
 clean:
 	rm -rf $(VENV) site .demo .bench .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build
