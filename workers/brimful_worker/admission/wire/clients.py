@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from redis.asyncio import Redis
-from redis.asyncio.connection import AbstractConnection, ConnectionPool
+from redis.asyncio import ConnectionPool, Redis
+from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.sentinel import SentinelConnectionPool
 
 from brimful.state.redis_url import close_redis_client, redis_client
