@@ -21,6 +21,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from brimful.state.keys import TAGS, admission_keys
+from brimful.state.redis_retry import reraise_cancellation
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +65,7 @@ async def keep_expiring(client: Redis, tag: str, window_s: float) -> None:
     """Call :func:`expire_keys` now and every ten minutes, until cancelled."""
     while True:
         try:
-            await expire_keys(client, tag, window_s)
+            await reraise_cancellation(lambda: expire_keys(client, tag, window_s))
         except (OSError, RedisError, ValueError) as error:
             log.debug("admission: the keys' time to live was not set: %s", error)
         await asyncio.sleep(_REFRESH_S)
