@@ -174,12 +174,11 @@ async def test_a_fleet_without_a_number_finds_how_many_slots_the_key_has(valkey:
         try:
             await wait_until_async(lambda: key.active == 24, "all its slots are used")
             await wait_until_async(lambda: key.refused > 0, "one more was tried")
-            status = read_status(client, TAG)
-            assert status.slots == status.learnt["slots"].limit
-            assert status.slots in (23, 24, 25)
+            await wait_until_async(lambda: read_status(client, TAG).slots in (23, 24, 25), "their number is found")
             set_limits(client, TAG, slots=8, slots_auto=0)
             await wait_until_async(lambda: key.active <= 8, "a number that is set counts")
-            assert read_status(client, TAG).learnt == {}
+            # A refusal that is reported late may lower it by one, for ten seconds.
+            await wait_until_async(lambda: read_status(client, TAG).learnt == {}, "nothing lower is learnt", 60)
         finally:
             for task in asking:
                 task.cancel()

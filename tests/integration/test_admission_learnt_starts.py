@@ -35,7 +35,7 @@ class Key:
         while True:
             async with admission.slot() as lease:
                 lease.sent()
-                if self.window.admit(boot_time(), self.starts) is not None:
+                if self.starts == 0 or self.window.admit(boot_time(), self.starts) is not None:
                     self.refused.append(boot_time())
                     lease.report(ok=None, refused=Refused.STARTS)
                 else:
@@ -89,6 +89,17 @@ async def test_a_stated_limit_above_the_one_that_is_set_changes_nothing(valkey: 
         await wait_until_async(lambda: key.answered >= 30, "30 are answered")
         assert read_status(client, TAG).learnt == {}
         assert key.window.peak <= 20
+
+
+async def test_however_much_is_refused_one_start_is_left_and_no_more_than_are_set(
+    valkey: Valkey, client: redis.Redis
+) -> None:
+    """A learnt limit of 0 would be none."""
+    key, window_s = Key(0), 0.5
+    async with admissions(valkey.url, 2, slots=8, starts=4, window_s=window_s) as both, key.asked(*both):
+        await wait_until_async(lambda: len(key.refused) >= 14, "14 are refused")
+        assert read_status(client, TAG).learnt["starts"].limit == 1
+    assert max(sum(at - window_s < other <= at for other in key.refused) for at in key.refused) <= 4
 
 
 @long_only

@@ -71,7 +71,7 @@ def test_httpx_in_a_thread(valkey: Valkey) -> None:
             for _ in range(2):
                 with limiter as lease:
                     assert client.post("/completions", json=BODY).json()["choices"]
-                    assert lease._sent
+                    assert lease.sent_at
                     with pytest.raises(StaleGrant, match="used already"):
                         client.post("/completions", json=BODY)
 

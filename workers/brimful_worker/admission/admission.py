@@ -129,7 +129,8 @@ class Admission:
                 await keep_keys(self._client(), self._tag)
             else:
                 await forget_tags(self._client())
-        except (OSError, RedisError) as error:
+                await expire_keys(self._client(), self._tag, self._limits.window_s)
+        except (OSError, RedisError, ValueError) as error:
             log.debug("admission: the key's tag is not listed for `brimful status`: %s", error)
         if self._expires:
             self._expiring = asyncio.create_task(keep_expiring(self._client(), self._tag, self._limits.window_s))

@@ -62,10 +62,10 @@ async def forget_tags(client: Redis) -> None:
 
 
 async def keep_expiring(client: Redis, tag: str, window_s: float) -> None:
-    """Call :func:`expire_keys` now and every ten minutes, until cancelled."""
+    """Call :func:`expire_keys` every ten minutes, until cancelled."""
     while True:
+        await asyncio.sleep(_REFRESH_S)
         try:
             await reraise_cancellation(lambda: expire_keys(client, tag, window_s))
         except (OSError, RedisError, ValueError) as error:
             log.debug("admission: the keys' time to live was not set: %s", error)
-        await asyncio.sleep(_REFRESH_S)

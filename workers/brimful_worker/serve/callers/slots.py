@@ -56,7 +56,7 @@ class CallerSlots:
             keys = caller_slots_keys(self._fleet, caller.name)
             line = self._lines[caller.name] = _Line(pipeline, keys, self._door, partial(self._limit, caller))
         self._number += 1
-        request = f"{self._door}.{self._number}"
+        request = f"{self._door}.{self._number:09d}"  # those of one command wait in the order of their texts
         try:
             await line.enter(request)
             yield

@@ -103,7 +103,7 @@ local function reply_learnt(reply, given, stated)
     if level ~= stated[kind] then learnt[kind], active = level, true end
     said = said .. (learnt[kind] or 0) .. ' '
     active = active or learners[kind].learning()
-    if (kind == 'starts' or given.slots > 0) and learners[kind].to_tell() then
+    if learnt[kind] and (kind == 'starts' or given.slots > 0) and learners[kind].to_tell() then
       reply.told = reply.told or {}
       table.insert(reply.told, kind)
     end

@@ -57,7 +57,7 @@ local function learner(kind)
   function self.refused(given, others, granted_at)
     local level = self.limit(given)
     if level == 0 then level = others + 1 end
-    local least = kind == 'starts' and given > 0 and math.floor(level * STARTS_LEAST_SHARE) or 1
+    local least = math.max(1, kind == 'starts' and given > 0 and math.floor(level * STARTS_LEAST_SHARE) or 1) -- 0 = no limit
     if has('level') and granted_at < get('lowered') then -- of those that were granted together
       set('level', math.max(least, level - 1))
       set('top', get('level'))
@@ -107,10 +107,6 @@ local function learner(kind)
     set('hold', FIRST_HOLD_MS)
     set('at', now)
     set('probing', 1)
-  end
-
-  function self.level()
-    return has('level') and get('level') or nil
   end
 
   -- Whether acceptances are to be reported with the times of their grants.
@@ -224,10 +220,6 @@ local function learner(kind)
     if not has('lowered') or has('told') or now - get('lowered') < TOLD_AFTER_MS then return false end
     set('told', 1)
     return true
-  end
-
-  function self.age()
-    return now - get('at')
   end
   return self
 end
