@@ -20,7 +20,7 @@ PAIRINGS = ("tcp", "password", "acl", "tls", "client_certificate", "unix", "sent
 REDIS = shutil.which("redis-server")
 """Debian's, which can do TLS."""
 PASSWORD, QUOTED = "p/w@1:#?%", "p%2Fw%401%3A%23%3F%25"
-RIGHTS = "~* &* -@all +@read +@write +@connection +@transaction +@scripting +@pubsub +info +time"
+RIGHTS = "~* &* -@all +@read +@write +@connection +@transaction +@scripting +@pubsub -@dangerous +info +time"
 """As docs/redis.md has them."""
 
 
