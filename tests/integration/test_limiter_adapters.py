@@ -126,3 +126,32 @@ async def test_a_lost_slot_ends_its_request(valkey: Valkey) -> None:
         with pytest.raises(LeaseLost):
             await asking
         await wait_until_async(lambda: gateway.slots.active == 0, "its connection is closed")
+
+
+@pytest.mark.parametrize("end", ["redis is away", "close"])
+async def test_a_lost_slot_ends_the_request_of_a_thread(valkey: Valkey, end: str) -> None:
+    limiter = SyncLimiter(marked(valkey), NAME, slots=3, lease_s=2.0, cooldown_s=0.1)
+    async with running_gateway(slots=10, starts=1000, latency_s=60.0) as gateway:
+
+        def ask() -> None:
+            with (
+                httpx2.Client(headers=HEADERS, transport=mark_wire(httpx2.HTTPTransport()), timeout=90) as client,
+                limiter,
+            ):
+                with pytest.raises(httpx2.TransportError):
+                    client.post(f"{gateway.url}/completions", json=BODY)
+                client.post(f"{gateway.url}/completions", json=BODY)  # it goes on, but sends nothing
+
+        asking = asyncio.create_task(asyncio.to_thread(ask))
+        try:
+            await wait_until_async(lambda: gateway.slots.active == 1, "the request is at the gateway")
+            if end == "close":
+                await asyncio.to_thread(limiter.close)
+            else:
+                valkey.stop()
+            await wait_until_async(lambda: gateway.slots.active == 0, "its connection is closed")
+            with pytest.raises(LeaseLost):
+                await asking
+            assert gateway.request_log.total == 1
+        finally:
+            await asyncio.to_thread(limiter.close)

@@ -16,7 +16,7 @@ import redis
 
 from brimful_worker.admission import LeaseLost, StaleGrant, mark_clean
 from brimful_worker.admission.lease import current_lease
-from brimful_worker.limiter import LimiterClosed, SlotTimeout, SyncLimiter, Window
+from brimful_worker.limiter import InvalidLimit, LimiterClosed, SlotTimeout, SyncLimiter, SyncPermit, Window
 from brimful_worker.local.server.valkey import Valkey
 from support.waiting import wait_until
 
@@ -176,3 +176,24 @@ def test_a_child_of_fork_has_a_thread_of_its_own(valkey: Valkey) -> None:
             [sys.executable, "-W", "ignore", "-c", _FORKS, valkey.url], capture_output=True, text=True, timeout=100
         )
     assert (done.stdout, done.stderr) == ("1\n1\n", "")
+
+
+def test_a_slot_that_is_asked_for_while_it_closes_is_refused(valkey: Valkey) -> None:
+    with limiter(valkey, slots=1) as one:
+        thread = one._running()  # a thread that has come this far when another one closes it
+        slot = thread.limiter.slot()
+        one.close()
+        with pytest.raises(LimiterClosed):
+            SyncPermit(thread, slot)
+        with pytest.raises(LimiterClosed):
+            thread.call(thread.limiter.start())
+
+
+def test_arguments_are_checked_at_once() -> None:
+    one = SyncLimiter("redis://127.0.0.1:1", NAME, windows=[Window(tokens=100)])
+    with pytest.raises(InvalidLimit, match="tokens = 101"):
+        one.slot(tokens=101)
+    with pytest.raises(InvalidLimit, match="timeout_s = -1"):
+        one.slot(timeout_s=-1)
+    with pytest.raises(ValueError, match="sometimes"):
+        one.slot("sometimes")

@@ -129,6 +129,13 @@ class Lease:
         if watch is not None:
             self._watchdog.remove(watch)
 
+    def shut_now(self) -> None:
+        """Shut the watched connection at once, and take the lease for lost: for a request in a thread, which cannot be
+        cancelled."""
+        self.lost = True
+        if (watch := self._watch) is not None:
+            self._watchdog.shut(watch)
+
     def report(
         self,
         *,
@@ -166,7 +173,7 @@ class Lease:
             call()
 
     def shut(self) -> None:
-        """The watchdog is shutting the connection. Called on its thread; the event loop ends the body when it runs."""
+        """The watchdog is shutting the connection. Called on any thread; the event loop ends the body when it runs."""
         self._watch = None
         self.lost = True
 

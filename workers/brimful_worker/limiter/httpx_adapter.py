@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
+from brimful_worker.admission import LeaseLost
 from brimful_worker.admission.lease import Lease, current_lease
 
 T = TypeVar("T")
@@ -27,7 +28,7 @@ def mark_wire(transport: T) -> T:
     blocked. A request outside of such a block is sent as usual.
 
     The request raises StaleGrant when its grant came too late, and when it is the second one of its block, such as a
-    redirect. Ask for a new slot then.
+    redirect. Ask for a new slot then. With :class:`SyncLimiter` it raises LeaseLost once the slot is lost.
     """
     changed: Any = transport
     if hasattr(changed, "handle_async_request"):
@@ -57,6 +58,7 @@ def _traced_async(handle: Any) -> Any:
 
 def _traced(handle: Any) -> Any:
     def handle_request(request: Any) -> Any:
+        _check_kept()
         if (lease := _lease()) is not None:
             theirs = request.extensions.get("trace")
 
@@ -87,6 +89,12 @@ def _watch(stream: Any) -> None:
     """The lease of the request that is written on this stream watches its connection."""
     if (lease := _lease()) is not None:
         lease.watch(stream)
+
+
+def _check_kept() -> None:
+    """A thread goes on after its slot was lost, as it cannot be cancelled: nothing more of it may be sent."""
+    if (lease := current_lease.get()) is not None and lease.lost:
+        raise LeaseLost("the slot was lost before its request was sent; ask for a new slot")
 
 
 class _Wrapper:
@@ -131,6 +139,7 @@ class _Backend(_Wrapper):
 class _Stream(_Wrapper):
     def write(self, *args: Any, **options: Any) -> None:
         _watch(self._wrapped)
+        _check_kept()  # from here on its loss shuts the connection
         self._wrapped.write(*args, **options)
 
     def start_tls(self, *args: Any, **options: Any) -> Any:

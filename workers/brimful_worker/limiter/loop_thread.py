@@ -7,7 +7,7 @@ import os
 import threading
 import weakref
 from collections.abc import Coroutine
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
 from brimful_worker.admission import Lease
@@ -15,6 +15,15 @@ from brimful_worker.limiter.errors import LimiterClosed
 from brimful_worker.limiter.limiter import Limiter, LimiterSlot
 
 T = TypeVar("T")
+_CLOSED = "the limiter is closed"
+
+
+class _Ending:
+    """Whether the thread's end has begun. No work is taken from then on: it would be left behind and never run."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.begun = False
 
 
 class LoopThread:
@@ -26,19 +35,33 @@ class LoopThread:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="brimful-limiter", daemon=True)
         self._thread.start()
-        self.stop = weakref.finalize(self, _stop, self._loop, self._thread, limiter, self.pid)
+        self._ending = _Ending()
+        self.stop = weakref.finalize(self, _stop, self._loop, self._thread, limiter, self.pid, self._ending)
         """Ends the thread; runs when the process ends, too."""
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+        """Raises LimiterClosed once the thread is ending."""
+        with self._ending.lock:
+            if not self._ending.begun:
+                return asyncio.run_coroutine_threadsafe(work, self._loop)
+        work.close()
+        raise LimiterClosed(_CLOSED)
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        return self.submit(work).result()
+        """Raises what ``work`` raises, and LimiterClosed if the thread ends meanwhile."""
+        try:
+            return self.submit(work).result()
+        except CancelledError:
+            raise LimiterClosed(_CLOSED) from None
 
 
-def _stop(loop: asyncio.AbstractEventLoop, thread: threading.Thread, limiter: Limiter, pid: int) -> None:
+def _stop(
+    loop: asyncio.AbstractEventLoop, thread: threading.Thread, limiter: Limiter, pid: int, ending: _Ending
+) -> None:
     if pid != os.getpid():
         return
+    with ending.lock:
+        ending.begun = True
     closing = asyncio.run_coroutine_threadsafe(_close(limiter), loop)
     if threading.current_thread() is thread:  # the garbage collector ran on it: it cannot wait for itself
         closing.add_done_callback(lambda _: loop.call_soon_threadsafe(loop.stop))
@@ -63,18 +86,30 @@ class _BodyFailed(Exception):
 
 
 async def hold(slot: LimiterSlot, granted: Future[Lease], leave: Future[BaseException | None]) -> None:
-    """Hold a slot for a thread until it leaves. Raises LeaseLost."""
+    """Hold a slot for a thread until it leaves. Raises LeaseLost.
+
+    When the slot is lost, the thread's watched connection is shut. Its lease is kept until it has left, so that a
+    connection that is watched only then is shut, too.
+    """
     try:
         async with slot as lease:
             granted.set_result(lease)
-            if await asyncio.shield(asyncio.wrap_future(leave)) is not None:
+            left = asyncio.wrap_future(leave)
+            try:
+                error = await asyncio.shield(left)
+            except asyncio.CancelledError:
+                if any(one.lost for one in (lease, *lease.companions)):
+                    lease.shut_now()
+                    await asyncio.wait({left})
+                raise
+            if error is not None:
                 raise _BodyFailed
     except _BodyFailed:
         return
     except BaseException as error:
         if granted.done():
             raise
-        granted.set_exception(LimiterClosed("the limiter is closed") if _cancelled(error) else error)
+        granted.set_exception(LimiterClosed(_CLOSED) if _cancelled(error) else error)
 
 
 def _cancelled(error: BaseException) -> bool:

@@ -19,7 +19,7 @@ from brimful_worker.admission.lease import current_lease
 from brimful_worker.limiter.errors import LimiterClosed
 from brimful_worker.limiter.limiter import Limiter, LimiterSlot
 from brimful_worker.limiter.loop_thread import LoopThread, hold
-from brimful_worker.limiter.windows import Window
+from brimful_worker.limiter.windows import Window, check_timeout, check_tokens
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -41,8 +41,9 @@ class SyncLimiter:
     Arguments and errors are those of :class:`Limiter`; ``redis`` may also be a ``redis.Redis``. Its thread starts with
     the first use and ends with :meth:`close`, or with the process. A child of ``fork`` starts a thread of its own.
 
-    Failure mode: a thread cannot be interrupted. When its slot cannot be kept, a watched connection is shut
-    (:mod:`brimful_worker.limiter.httpx_adapter` watches), and the block's end raises LeaseLost.
+    Failure mode: a thread cannot be interrupted. When its slot cannot be kept, or the limiter is closed, a watched
+    connection is shut (:mod:`brimful_worker.limiter.httpx_adapter` watches), and further requests of the block and its
+    end raise LeaseLost.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class SyncLimiter:
         self._options: dict[str, Any] = {**limits, **options, "timeout_s": timeout_s}
         self._redis = _as_async(redis) if isinstance(redis, redis_sync.Redis) else redis
         self.name = name
-        self._new()  # the numbers are checked now
+        self._windows = [window for _, window in self._new()._parts]  # the numbers are checked now
         self._lock = threading.Lock()
         self._thread: LoopThread | None = None
         self._closed = False
@@ -92,9 +93,9 @@ class SyncLimiter:
         self, workload: Workload | str = Workload.BATCH, *, tokens: int = 0, timeout_s: float | None = None
     ) -> SyncSlot:
         """As :meth:`Limiter.slot`, for ``with``. Threads may share it."""
-        options: dict[str, Any] = {"workload": Workload(workload), "tokens": tokens, "timeout_s": timeout_s}
-        self._new().slot(**options)  # the arguments are checked now
-        return SyncSlot(self, options)
+        check_timeout(timeout_s)
+        check_tokens(self._windows, tokens)
+        return SyncSlot(self, {"workload": Workload(workload), "tokens": tokens, "timeout_s": timeout_s})
 
     def try_acquire(self, workload: Workload | str = Workload.BATCH, *, tokens: int = 0) -> SyncPermit | None:
         """As :meth:`Limiter.try_acquire`."""
@@ -200,6 +201,7 @@ class SyncPermit:
         try:
             self.lease = granted.result()
         except BaseException:  # KeyboardInterrupt too
+            self._leave.set_result(None)
             self._holding.cancel()
             raise
 

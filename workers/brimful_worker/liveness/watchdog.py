@@ -26,7 +26,7 @@ NAP_S = 1.0
 
 
 class Watched(Protocol):
-    """The holder of a slot; used on the watchdog's thread."""
+    """The holder of a slot; used on the watchdog's thread, and on those that shut its connection."""
 
     deadline: float
     """When its lease ends, on ``boot_time()``; may change at any time."""
@@ -107,10 +107,18 @@ class Watchdog:
         with self._changed:
             self._watches.discard(watch)
 
+    def shut(self, watch: Watch) -> None:
+        """Shut its connection now, unless it is not watched any more."""
+        with self._changed:
+            if watch in self._watches:
+                self._shut(watch)
+
     def stop(self) -> None:
+        """Shut what is still watched, and end the thread."""
         with self._changed:
             self._stopped = True
-            self._watches.clear()
+            for watch in list(self._watches):
+                self._shut(watch)
             self._wake()
         if self._thread is not None:
             self._thread.join()
@@ -136,9 +144,12 @@ class Watchdog:
         for watch in list(self._watches):
             end = watch.watched.deadline + _GRACE_S
             if end <= now:
-                self._watches.discard(watch)
-                watch.watched.shut()
-                watch.shut(self._spare, self._null)
+                self._shut(watch)
             else:
                 first = min(first, end)
         return first
+
+    def _shut(self, watch: Watch) -> None:
+        self._watches.discard(watch)
+        watch.watched.shut()
+        watch.shut(self._spare, self._null)
