@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
 import redis
@@ -16,23 +13,8 @@ from brimful.state.keys import TAGS
 from brimful_worker.admission import Admission, Lease, LeaseLost, Limits, StaleGrant, mark_clean
 from brimful_worker.limiter import Limiter, LimiterClosed, SlotTimeout, Window
 from brimful_worker.local.server.valkey import Valkey
+from support.limiters import NAME, limiters
 from support.waiting import wait_until_async
-
-NAME = "service"
-
-
-@asynccontextmanager
-async def limiters(valkey: Valkey, count: int, *tags: str, **limits: Any) -> AsyncIterator[list[Limiter]]:
-    """``count`` limiters on a server whose memory is marked as complete for these key tags."""
-    with redis.Redis.from_url(valkey.url) as client:
-        for tag in (NAME, *tags):
-            mark_clean(client, tag)
-    many = [Limiter(valkey.url, NAME, **limits) for _ in range(count)]
-    try:
-        yield many
-    finally:
-        for one in many:
-            await one.aclose()
 
 
 def most_in(window_s: float, times: list[float]) -> int:

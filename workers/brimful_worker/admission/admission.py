@@ -120,9 +120,17 @@ class Admission:
                 raise coordinator.rpc.failure or RedisUnreachable("Redis cannot be reached: no answer") from None
             raise
         self._coordinator, self._running = coordinator, running
-        if self._guardian:
-            self._pulse = Pulse(lambda: self.stall_limit_s)
-            self._pulse.start()
+        try:
+            if self._guardian:
+                self._pulse = Pulse(lambda: self.stall_limit_s)
+                self._pulse.start()
+            await self._keep_keys()
+        except BaseException:  # a cancellation, for one: nobody would call aclose()
+            await self.aclose()
+            raise
+
+    async def _keep_keys(self) -> None:
+        """Note the key's tag for `brimful status`, and say for how long the keys live."""
         try:
             await self._client().zadd(TAGS, {self._tag: time.time()})
             if not self._expires:

@@ -84,7 +84,8 @@ class Limiter:
         self._timeout_s = timeout_s
         self._parts = [(Admission(redis, tag, limits), window) for tag, window, limits in parts]
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._starting = asyncio.Lock()
+        self._changing = asyncio.Lock()  # held while it starts and while it ends
+        self._starting: asyncio.Task[None] | None = None
         self._started = False
         self._closed = False
         self._waiting = 0
@@ -96,13 +97,25 @@ class Limiter:
     async def start(self) -> None:
         """Connect, and join the other processes; the first use does it too.
 
-        Raises RedisUnreachable, RedisRefused and the other errors of :meth:`Admission.start`, and LimiterClosed.
+        A caller that gives up does not end the start. Raises RedisUnreachable, RedisRefused and the other errors of
+        :meth:`Admission.start`, and LimiterClosed.
         """
         loop = asyncio.get_running_loop()
         if self._loop not in (None, loop):
             raise RuntimeError("the limiter belongs to the event loop that used it first; make one for each loop")
         self._loop = loop
-        async with self._starting:
+        self._check_open()
+        if self._started:
+            return
+        if self._starting is None or self._starting.done():
+            self._starting = asyncio.create_task(self._start(), name="brimful-limiter-start")
+            self._starting.add_done_callback(_retrieve)
+        await asyncio.wait({self._starting})  # a caller that gives up does not end the start, which the others need
+        self._starting.result()
+        self._check_open()
+
+    async def _start(self) -> None:
+        async with self._changing:
             self._check_open()
             if self._started:
                 return
@@ -120,7 +133,7 @@ class Limiter:
     async def aclose(self) -> None:
         """Leave. Coroutines that wait get LimiterClosed; slots that are still held are lost. May be called again."""
         self._closed = True
-        async with self._starting:
+        async with self._changing:
             if self._started:
                 self._started = False
                 for admission, _ in self._parts:
@@ -228,6 +241,12 @@ class Limiter:
 
     def _try_s(self) -> float:
         return _TRY_S + 3 * sum(admission.round_trip_s for admission, _ in self._parts)
+
+
+def _retrieve(task: asyncio.Task[None]) -> None:
+    """Take the error of a start for which nobody waits any more; the next use starts again."""
+    if not task.cancelled():
+        task.exception()
 
 
 class LimiterSlot:
