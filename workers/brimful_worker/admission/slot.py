@@ -67,6 +67,12 @@ class Slot:
         if lease.lost and error is not None and not lease.given_back:
             raise LeaseLost("the slot's lease could not be renewed; its request was ended") from error
 
+    def move(self) -> None:
+        """The running task is inside now, in place of the one that entered: it is cancelled when the lease is lost."""
+        for entries in self._entries.values():
+            for entry in entries:
+                entry.move()
+
     def _take_entry(self) -> _Entry:
         task = asyncio.current_task()
         if task not in self._entries and len(self._entries) == 1:
@@ -94,6 +100,10 @@ class _Entry:
         self._outer = current_lease.get()
         lease.on_lost(self._interrupt)
         current_lease.set(lease)
+
+    def move(self) -> None:
+        self.task = asyncio.current_task()
+        self._cancelling = self.task.cancelling() if self.task else 0
 
     def close(self) -> None:
         self.lease.on_lost(None)

@@ -7,7 +7,8 @@ with orjson and hiredis it takes less CPU. ``docs/limiter.md`` is its page.
 from brimful.errors import BudgetExhausted, FleetError, RedisUnreachable
 from brimful_worker.admission import Lease, LeaseLost, StaleGrant
 from brimful_worker.limiter.errors import InvalidLimit, LimiterClosed, SlotTimeout
-from brimful_worker.limiter.limiter import Limiter, LimiterSlot, Permit
+from brimful_worker.limiter.limiter import Limiter, LimiterSlot
+from brimful_worker.limiter.permit import Permit
 from brimful_worker.limiter.sync import SyncLimiter, SyncPermit, SyncSlot
 from brimful_worker.limiter.windows import Window
 

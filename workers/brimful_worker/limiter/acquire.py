@@ -79,25 +79,41 @@ class Held:
         self.lease.companions = tuple(lease for place, (_, lease) in self._entered.items() if place)
         current_lease.set(self.lease)
 
+    def detach(self) -> None:
+        """The running task has acquired it for a permit: its requests are not made under it."""
+        current_lease.set(self._outer)
+
+    def move(self) -> None:
+        """The running task uses it from now on: its requests are made under it, and its loss cancels that task."""
+        self._outer = current_lease.get()
+        for slot, _ in self._entered.values():
+            slot.move()
+        current_lease.set(self.lease)
+
     async def abandon(self, error: BaseException) -> None:
         """Give back all, as ``error`` ended the waiting. Raises LeaseLost if that is a lost lease's cancellation."""
         for _, lease in self._entered.values():
             if not lease.lost:
                 lease.give_back()
-        await self.leave(type(error), error, error.__traceback__)
+        try:
+            await self.leave(type(error), error, error.__traceback__)
+        finally:
+            current_lease.set(self._outer)
 
     async def leave(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """End the leases; never waits. Raises LeaseLost if one was lost while the body ran into ``error``."""
         entered, self._entered = self._entered, {}
+        inside = current_lease.get() in [lease for _, lease in entered.values()]  # not if another task ends it
         raised = error
         for _, (slot, _) in sorted(entered.items(), reverse=True):
             try:
                 await slot.__aexit__(type(raised) if raised else None, raised, raised.__traceback__ if raised else None)
             except BaseException as other:
                 raised = other
-        current_lease.set(self._outer)
+        if inside:
+            current_lease.set(self._outer)
         if raised is not error and raised is not None:
             raise raised
 

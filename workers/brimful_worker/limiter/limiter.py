@@ -14,6 +14,7 @@ from brimful.names import Workload
 from brimful_worker.admission import Admission, Lease, StaleGrant
 from brimful_worker.limiter.acquire import AT_ONCE, NO_GATE, Gate, Held, Request, acquire
 from brimful_worker.limiter.errors import LimiterClosed, SlotTimeout
+from brimful_worker.limiter.permit import Permit
 from brimful_worker.limiter.windows import (
     Timing,
     Window,
@@ -259,7 +260,9 @@ class LimiterSlot:
 
     async def acquire(self) -> Permit:
         """Wait, and hold the slot until the permit is released."""
-        return Permit(await self._enter())
+        held = await self._enter()
+        held.detach()
+        return Permit(held)
 
     async def __aenter__(self) -> Lease:
         held = await self._enter()
@@ -288,25 +291,3 @@ class LimiterSlot:
             if not scope.expired():
                 raise
         raise SlotTimeout(f"no slot of {self._limiter.name} was free within {self._timeout_s:g} s")
-
-
-class Permit:
-    """A slot that is held until it is released: ``async with permit as lease``, or :meth:`release`."""
-
-    def __init__(self, held: Held) -> None:
-        self._held: Held | None = held
-        self.lease = held.lease
-
-    async def release(self) -> None:
-        """Release the slot. May be called again."""
-        await self.__aexit__(None, None, None)
-
-    async def __aenter__(self) -> Lease:
-        return self.lease
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        held, self._held = self._held, None
-        if held is not None:
-            await held.leave(kind, error, trace)
