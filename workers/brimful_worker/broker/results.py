@@ -35,8 +35,8 @@ def install() -> None:
     RedisBackend._set = _set_or_fail
 
 
-def _safe_to_retry_too(self: RedisBackend, error: Exception) -> bool:
-    return bool(_safe_to_retry(self, error)) or refused_for_now(error)
+def _safe_to_retry_too(self: RedisBackend, exc: Exception) -> bool:
+    return bool(_safe_to_retry(self, exc)) or refused_for_now(exc)
 
 
 def _set_or_fail(self: RedisBackend, key: Any, value: Any, expires: float | None = None) -> None:
