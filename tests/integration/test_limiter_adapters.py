@@ -10,7 +10,7 @@ import httpx2
 import pytest
 import redis
 
-from brimful_worker.admission import LeaseLost, StaleGrant, mark_clean
+from brimful_worker.admission import Lease, LeaseLost, StaleGrant, mark_clean
 from brimful_worker.limiter import Limiter, SyncLimiter, Window
 from brimful_worker.limiter.aiohttp_adapter import LeaseConnector
 from brimful_worker.limiter.httpx_adapter import mark_wire
@@ -118,10 +118,10 @@ async def test_a_lost_slot_ends_its_request(valkey: Valkey) -> None:
                 watched.append(lease)
                 await client.post(f"{gateway.url}/completions", json=BODY)
 
-        watched: list[object] = []
+        watched: list[Lease] = []
         asking = asyncio.create_task(ask())
         await wait_until_async(lambda: gateway.slots.active == 1, "the request is at the gateway")
-        assert watched[0]._watch is not None  # type: ignore[attr-defined]
+        assert watched[0]._watch is not None
         valkey.stop()
         with pytest.raises(LeaseLost):
             await asking

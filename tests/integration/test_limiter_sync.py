@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -38,6 +37,7 @@ def limiter(valkey: Valkey, *tags: str, **limits: Any) -> Iterator[SyncLimiter]:
 def test_threads_share_the_slots(valkey: Valkey) -> None:
     with limiter(valkey, slots=2) as one, ThreadPoolExecutor(6) as threads:
         lock, now, most = threading.Lock(), 0, 0
+        together = threading.Barrier(2)  # two are inside at once, each time
 
         def work(_: int) -> None:
             nonlocal now, most
@@ -46,7 +46,7 @@ def test_threads_share_the_slots(valkey: Valkey) -> None:
                 with lock:
                     now += 1
                     most = max(most, now)
-                time.sleep(0.002)
+                together.wait(30)
                 with lock:
                     now -= 1
             assert current_lease.get() is None

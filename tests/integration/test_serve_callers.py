@@ -424,7 +424,8 @@ async def test_the_slots_of_a_front_door_that_dies_are_free_after_a_lease(
     with sync_redis_client(valkey.url) as client:
         token = add_caller(client, "", "ann", slots=1)
         held, waiting, doors = caller_slots_keys("", "ann")
-        now = int(client.time()[0]) * 1000  # type: ignore[index]
+        clock: Any = client.time()
+        now = int(clock[0]) * 1000
         client.zadd(held, {"dead.1": now + 2_500})
         client.zadd(waiting, {"dead.2": now - 1})
         client.zadd(doors, {"dead": now + 2_000})

@@ -82,7 +82,7 @@ def _context(command: Any, path: tuple[str, ...]) -> Any:
 
 
 def _default(value: Any) -> str:
-    """A value as one would type it; empty where there is none."""
+    """The value as a user types it; an empty text for None."""
     if value in (None, ""):
         return ""
     if isinstance(value, ByteSize):

@@ -55,7 +55,7 @@ class Held:
         return self._entered[0][1]
 
     def missing(self, count: int) -> int | None:
-        """The first admission without a lease; None if there is none."""
+        """The first admission without a lease; None if all have one."""
         return next((place for place in range(count) if place not in self._entered), None)
 
     def usable_s(self) -> float:

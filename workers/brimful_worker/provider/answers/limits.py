@@ -64,7 +64,7 @@ def stated_starts(headers: Mapping[str, str], *, window_s: float, now: float) ->
 
 
 def _seconds(reset: str, now: float) -> float:
-    """``1m0.8s``, ``6ms``, ``12`` (seconds) or an RFC 3339 time, as seconds from now; 0 if it is none of them."""
+    """``1m0.8s``, ``6ms``, ``12`` (seconds) or an RFC 3339 time, as seconds from now; 0 for any other text."""
     try:
         if "T" in reset:
             return datetime.fromisoformat(reset).timestamp() - now

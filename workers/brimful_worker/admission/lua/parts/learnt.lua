@@ -130,7 +130,7 @@ local function learner(kind)
     return answers >= get('level')
   end
 
-  -- Latency of this round by that of the one before, of requests of like size; nil if there are none.
+  -- This round's latency divided by that of the round before, among requests of like size; nil if the rounds share no size.
   local function slower_by()
     local took, expected = 0, 0
     local before = cjson.decode(state[kind .. '_before'] or '{}')
