@@ -14,7 +14,6 @@ import hashlib
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any, Self
 
 from celery import Task
@@ -28,11 +27,9 @@ from brimful.state.redis_retry import REDIS_ERRORS
 from brimful.state.revocations import TERMINATE
 from brimful_worker.pool.result_store import SUCCEEDED
 from brimful_worker.singles.pipeline import SharedPipeline
+from brimful_worker.singles.script import load_script
 
-_CLAIM, _RELEASE = (
-    resources.files("brimful_worker.singles").joinpath(f"{name}.lua").read_text("utf-8")
-    for name in ("claim", "release")
-)
+_CLAIM, _RELEASE = (load_script("brimful_worker.singles", f"{name}.lua") for name in ("claim", "release"))
 _TTL_S = 12.0
 """At most. Below the visibility timeout: a dead worker's claim has expired when its message is delivered again."""
 _WAIT_S = 0.5
@@ -112,7 +109,7 @@ class Once:
         while not self._stopping.is_set():
             with contextlib.suppress(*REDIS_ERRORS):
                 keys = (claim.key, revoked_key(claim.task_id, self._fleet), result_key)
-                reply = await self.pipeline.ask("EVAL", _CLAIM, 3, *keys, claim.token, self._ttl_ms, SUCCEEDED)
+                reply = await self.pipeline.call(_CLAIM, keys, claim.token, self._ttl_ms, SUCCEEDED)
                 state = reply.decode()
                 if state == claim.token:
                     return None
@@ -139,7 +136,7 @@ class Once:
 
     def _release(self, claim: _Claim, value: str) -> None:
         """Without waiting: if it fails, the claim expires."""
-        self.pipeline.ask("EVAL", _RELEASE, 1, claim.key, value)
+        self.pipeline.call(_RELEASE, [claim.key], value)
 
     async def _renew(self) -> None:
         """Also ends what was revoked without this worker hearing of it: Celery's broadcasts are not kept for a worker

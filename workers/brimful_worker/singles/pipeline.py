@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from concurrent import futures
 from copy import copy
 from typing import Any
 
 import redis.exceptions
+from redis.exceptions import NoScriptError
 
 from brimful.runtime.aio import cancel_and_wait
 from brimful_worker.admission.policy import Pace
 from brimful_worker.admission.wire.connection import Connection, ConnectionDown
+from brimful_worker.singles.script import Script
 
 _REPLY_S = 10.0
 
@@ -29,6 +32,8 @@ class SharedPipeline:
         self._connection = Connection(url, name)
         self._connection.reply_timeout_s = _REPLY_S
         self._waiting: list[tuple[tuple[Any, ...], asyncio.Future[Any] | futures.Future[Any] | None]] = []
+        self._texts: dict[str, str] = {}
+        """Of the scripts that were called, by SHA-1."""
         self._some = asyncio.Event()
         self._sender: asyncio.Task[None] | None = None
 
@@ -51,6 +56,11 @@ class SharedPipeline:
         self.add(command, answered)
         return answered
 
+    def call(self, script: Script, keys: Sequence[str], *arguments: Any) -> asyncio.Future[Any]:
+        """As :meth:`ask`, of a script."""
+        self._texts[script.sha] = script.text
+        return self.ask("EVALSHA", script.sha, len(keys), *keys, *arguments)
+
     def add(self, command: tuple[Any, ...], answered: asyncio.Future[Any] | futures.Future[Any] | None) -> None:
         """Send it with the others of this moment. Its reply becomes the result of ``answered``; None drops it."""
         self._waiting.append((command, answered))
@@ -68,7 +78,7 @@ class SharedPipeline:
             try:
                 if not self._connection.connected:
                     await self._connection.connect()
-                replies = await self._connection.call_many([command for command, _ in waiting])
+                replies = await self._call([command for command, _ in waiting])
             except ConnectionDown as error:
                 self._fail(waiting, redis.exceptions.ConnectionError(str(error)))
                 continue
@@ -85,6 +95,16 @@ class SharedPipeline:
                     answered.set_exception(reply)
                 else:
                     answered.set_result(reply)
+
+    async def _call(self, commands: list[tuple[Any, ...]]) -> list[Any]:
+        """The replies. Scripts that Redis does not have, as after a restart, are sent as a whole, in their order."""
+        replies = await self._connection.call_many(commands)
+        missing = [place for place, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+        if missing:
+            whole = [("EVAL", self._texts[commands[place][1]], *commands[place][2:]) for place in missing]
+            for place, reply in zip(missing, await self._connection.call_many(whole), strict=True):
+                replies[place] = reply
+        return replies
 
     def _fail(self, waiting: list[Any], error: Exception) -> None:
         for _, answered in waiting:

@@ -12,7 +12,6 @@ import contextlib
 import hashlib
 import uuid
 from dataclasses import asdict, dataclass
-from importlib import resources
 from typing import Any, Self
 
 from brimful.config import Settings
@@ -24,8 +23,9 @@ from brimful.state.redis_url import required
 from brimful_worker.serve.records import Owner
 from brimful_worker.serve.refusals import NO_RETRY, Refusal, redis_away
 from brimful_worker.singles.pipeline import SharedPipeline
+from brimful_worker.singles.script import load_script
 
-_RELEASE = resources.files("brimful_worker.singles").joinpath("release.lua").read_text("utf-8")
+_RELEASE = load_script("brimful_worker.singles", "release.lua")
 _TTL_MS = 12_000
 _LOOK_S = 0.2
 _CLAIMED = b"claimed"
@@ -79,7 +79,7 @@ class Claim:
         """Without waiting: if it fails, the claim expires. An answer stays."""
         self._once.held.discard(self)
         if self._asked:
-            self._once.pipeline.ask("EVAL", _RELEASE, 1, self.key, self._value)
+            self._once.pipeline.call(_RELEASE, [self.key], self._value)
 
     def _read(self, value: bytes) -> tuple[Kept, bytes] | None:
         head, _, body = value.partition(b"\n")
