@@ -213,6 +213,18 @@ async def test_what_cannot_be_a_request_is_refused_in_openai_s_form(
         assert gateway.request_log.total == 0
 
 
+async def test_a_body_whose_encoding_is_damaged_ends_its_connection(
+    monkeypatch: pytest.MonkeyPatch, valkey: Valkey
+) -> None:
+    async with running_gateway() as gateway, door(monkeypatch, valkey.url, gateway.url) as here:
+        headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+        async with here.http.post(f"{here.url}/completions", data=b"no gzip", headers=headers) as answer:
+            assert (answer.status, (await answer.json())["error"]["code"]) == (400, "invalid_body")
+            assert answer.headers["Connection"] == "close"
+        for _ in range(3):
+            assert (await here.complete())[0] == 200
+
+
 async def test_a_body_that_is_too_large(monkeypatch: pytest.MonkeyPatch, valkey: Valkey) -> None:
     monkeypatch.setattr("brimful_worker.serve.app.MAX_BODY", 1000)
     async with running_gateway() as gateway, door(monkeypatch, valkey.url, gateway.url) as here:

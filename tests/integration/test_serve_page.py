@@ -148,6 +148,15 @@ async def test_tokens_keep_the_figures_but_not_the_page(monkeypatch: pytest.Monk
                 pass
 
 
+async def test_the_events_are_no_answer_to_head(monkeypatch: pytest.MonkeyPatch, valkey: Valkey) -> None:
+    async with (
+        running_gateway() as gateway,
+        door(monkeypatch, valkey.url, gateway.url) as here,
+        here.http.head(here.url.removesuffix("v1") + "events") as answer,
+    ):
+        assert (answer.status, answer.headers["Allow"]) == (405, "GET")
+
+
 async def test_pages_that_are_open_do_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch, valkey: Valkey) -> None:
     async with running_gateway() as gateway:
         async with door(monkeypatch, valkey.url, gateway.url) as here, asyncio.timeout(60):

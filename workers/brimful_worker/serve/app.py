@@ -92,8 +92,8 @@ async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
         _count(request, status, time.monotonic() - began)
     if not response.prepared:
         response.headers["x-request-id"] = request[REQUEST_ID]
-        if request.app[FRONT].gate.draining:
-            response.force_close()
+        if request.app[FRONT].gate.draining or request.content.exception() is not None:
+            response.force_close()  # of a damaged body, nobody knows where the next request begins
     return response
 
 

@@ -83,4 +83,4 @@ def _named_as_local(host: str) -> bool:
     return False
 
 
-ROUTES = (*(web.get(path, page_file) for path in FILES), web.get(EVENTS, events))
+ROUTES = (*(web.get(path, page_file) for path in FILES), web.get(EVENTS, events, allow_head=False))
