@@ -1,4 +1,7 @@
-"""Places in the fleet's queue that a process registers its waiters with, if they are not those of their arrival."""
+"""Times with which a process registers its waiters in the fleet's queue, in place of those of their arrival.
+
+The queue is ordered by these times, so they are the waiters' places in it.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,17 @@ from collections.abc import Sequence
 
 
 class Places:
-    """The order of the waiters of several processes, as far as it concerns this one's next grants."""
+    """The places of this process's waiters, by their position among them."""
 
     def __init__(self, ages: Sequence[float], step: int, now: float) -> None:
-        """``ages``: seconds for which the first, the ``step``-th, … of its next grants should have waited.
-        ``now``: the ``boot_time()`` at which they should."""
+        """``ages``: seconds before ``now`` that are the places of the first waiter, the ``step``-th, and so on.
+        ``now``: a ``boot_time()``."""
         self._ages = ages
         self._step = step
         self._now = now
         self.granted = 0
-        """Grants since then."""
+        """Grants since ``now``: the first waiters are gone."""
 
     def since(self, position: int) -> float:
-        """On ``boot_time()``, of the registered waiter that has so many of this process's before it."""
+        """The place, on ``boot_time()``, of the registered waiter with so many of this process's before it."""
         return self._now - self._ages[min((self.granted + position) // self._step, len(self._ages) - 1)]

@@ -1,4 +1,4 @@
-"""One workload's waiters, for a program that shares grants by weight among the flows of several processes."""
+"""Access to one workload's waiters, for a program that shares grants by weight among flows of several processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from brimful_worker.admission.waiters import Queue
 
 
 class SharedQueue:
-    """Its waiters get the places in the fleet's queue that the program names, and its flows their virtual times."""
+    """Reports what waits and was granted, by flow, and sets the waiters' places in the fleet's queue."""
 
     def __init__(self, local_state: LocalState, queue: Queue) -> None:
         self._state = local_state
