@@ -181,8 +181,8 @@ The machine's load when it began was {busy:.1f}.
 {table}
 The last three rows: {one_by_one} requests, one at a time, with free slots and no limit that binds, in turn with as many
 to the gateway itself, whose median is subtracted. CPU is that of all processes of the door in that time, what it uses
-while nothing happens included. Where requests wait at two front doors of brimful, each of them reports its waiting
-callers to Redis every 0.1 s, so that [weights](../serve.md#callers) hold over both.
+while nothing happens included. brimful's clients have no tokens here; where [callers](../serve.md#callers) wait at
+two front doors, each of these reports them to Redis every 0.1 s, so that weights hold over both.
 
 {peer}
 """

@@ -18,7 +18,7 @@ from openai.types.chat import ChatCompletion
 from openai.types.completion import Completion
 
 from brimful.request import Request
-from brimful.state.callers.tokens import add_caller, change_caller, revoke_caller
+from brimful.state.callers.tokens import TOKENS, add_caller, change_caller, revoke_caller
 from brimful.state.keys import caller_batches_key, caller_starts_key, caller_tokens_keys
 from brimful.state.redis_url import sync_redis_client
 from brimful_worker.local.server.valkey import Valkey
@@ -194,7 +194,7 @@ async def test_a_spent_budget_refuses_new_batches_only(monkeypatch: pytest.Monke
                 return (await asked).id
 
             made = await make("first")
-            here.front.usage.add("ann", 1, 10)
+            here.front.usage._unwritten["ann", TOKENS] += 10
             with pytest.raises(openai.RateLimitError):
                 await make("second")
             assert await make("first") == made
@@ -313,12 +313,26 @@ async def test_a_name_that_is_added_again_sees_nothing_of_its_former_holder(
 async def test_a_batch_counts_for_its_caller_s_budget(monkeypatch: pytest.MonkeyPatch, workers: Fleet) -> None:
     redis_url = workers.local.redis_url
     with sync_redis_client(redis_url) as client:
-        token = add_caller(client, "", "ann", budget_tokens=10_000, tokens_per_minute=10_000, starts=1000, weight=1000)
+        token = add_caller(client, "", "ann", budget_tokens=10_000, tokens_per_minute=10_000, starts=9, weight=1000)
     async with (
         door(monkeypatch, redis_url, workers.gateway.url, key=KEY, clean=False) as here,
         AsyncOpenAI(base_url=here.url, api_key=token, max_retries=0) as api,
     ):
-        found = await end_of(api, await create(api, lines(*map(line, range(10)))))
+        made = await create(api, lines(*map(line, range(10))))
+
+        async def waits() -> bool:
+            counts = (await api.batches.retrieve(made.id)).request_counts
+            return counts is not None and counts.completed == 9
+
+        await wait_until_async(waits, "all but one line", 90)
+        with pytest.raises(openai.RateLimitError):
+            await api.completions.create(model="llama-8b", prompt="a")
+        starts = caller_starts_key("", "ann")
+        with sync_redis_client(redis_url) as client:
+            for id in client.zrange(starts, 0, -1):
+                assert client.zscore(starts, id)
+                client.zincrby(starts, -70_000, id)  # a minute passes
+        found = await end_of(api, made)
         assert found.usage is not None
 
         async def usage() -> Any:
@@ -334,8 +348,9 @@ async def test_a_batch_counts_for_its_caller_s_budget(monkeypatch: pytest.Monkey
 
         await wait_until_async(counted, "the batch to be counted")
         with sync_redis_client(redis_url) as client:
-            assert client.zcard(caller_starts_key("", "ann")) == 10, "its lines count in the minute"
-            assert int(str(client.hget(caller_tokens_keys("", "ann")[1], "sum"))) == total
+            assert client.zcard(starts) == 1, "its lines count in the minute in which they came"
+            amounts = caller_tokens_keys("", "ann")[1]
+            await wait_until_async(lambda: client.hget(amounts, "sum") == str(total), "what it has used to be counted")
             assert not client.exists(caller_batches_key(""))
             change_caller(client, "", "ann", budget_tokens=total)
 
@@ -370,7 +385,7 @@ async def test_batches_do_not_spend_the_same_budget(monkeypatch: pytest.MonkeyPa
             assert second.errors is not None
             assert second.errors.data is not None
             assert [fault.code for fault in second.errors.data] == ["insufficient_quota"]
-            assert f"this one may use {hold}" in str(second.errors.data[0].message)
+            assert f"this batch may use up to {hold}" in str(second.errors.data[0].message)
             await wait_until_async(lambda: two.front.usage._batches["ann"] == hold, "the hold to be read")
             with pytest.raises(openai.RateLimitError) as raised:
                 await there.completions.create(model="llama-8b", prompt="a", max_tokens=hold)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from brimful.state.callers.tokens import add_caller
-from brimful.state.keys import caller_shares_key
+from brimful.state.keys import caller_shares_key, callers_clock_key
 from brimful.state.redis_url import sync_redis_client
 from brimful_worker.local.server.valkey import Valkey
 from brimful_worker.serve.callers.shares import _SCRIPT
@@ -99,12 +99,40 @@ async def test_one_that_comes_late_gets_its_share_at_once(monkeypatch: pytest.Mo
     assert 30 <= meanwhile <= 110, "as many for each, but for what was on its way; first come, first served gives 240"
 
 
+async def test_a_report_that_fails_is_logged_once_and_made_again(
+    monkeypatch: pytest.MonkeyPatch, valkey: Valkey, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = caller_shares_key("", "interactive")
+    with sync_redis_client(valkey.url) as client:
+        token = add_caller(client, "", "ann")
+        async with (
+            running_gateway(per_token_s=30.0, starts=100_000) as gateway,
+            door(monkeypatch, valkey.url, gateway.url, slots=1) as here,
+        ):
+            await wait_until_async(lambda: here.front.callers._callers, "the caller to be known")
+            body = {"model": "llama-8b", "prompt": "a", "max_tokens": 1}
+            asking = [
+                asyncio.create_task(here.post("completions", body, Authorization=f"Bearer {token}")) for _ in range(3)
+            ]
+            await wait_until_async(lambda: client.exists(key), "the first report")
+            client.hset(key, "process later", json.dumps({"at": 2**50, "waiting": {"bob": {"weight": 1}}}))
+            await wait_until_async(lambda: "report fails" in caplog.text, "the failure", 60)
+            client.delete(key)
+            await wait_until_async(lambda: client.exists(key), "the next report", 60)
+            for task in asking:
+                task.cancel()
+            await asyncio.gather(*asking, return_exceptions=True)
+    assert caplog.text.count("report fails") == 1
+    assert "bob" not in caplog.text
+
+
 async def test_a_front_door_that_dies_leaves_its_share_to_the_others(valkey: Valkey) -> None:
     with sync_redis_client(valkey.url) as client:
 
         def report(door: str, waiting: dict[str, Any], granted: dict[str, Any] | None = None) -> Any:
             told = json.dumps({"granted": granted or {}, "waiting": waiting})
-            answer: Any = client.eval(_SCRIPT, 1, caller_shares_key("", "batch"), door, 300, told)
+            keys = caller_shares_key("", "batch"), callers_clock_key("")
+            answer: Any = client.eval(_SCRIPT.text, len(keys), *keys, door, 300, told, "", 0)
             return json.loads(answer)
 
         report("one", {"a": [1, 5, 0.0]})

@@ -1,13 +1,18 @@
-"""``--budget-tokens``: which requests a run still asks."""
+"""``--budget-tokens`` and a pace: which requests a run still asks."""
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from brimful.errors import InputError
 from brimful.packing.units import Recovered, Unit
 from brimful.request import Request
 from brimful.run.input.budget import Budget
+from brimful.run.input.pace import Pace
 from brimful.run.output.sidecar import Sidecar
 from support.fake_driver import FakeDriver
 from support.runs import PROFILE, options, prompts, run, write_lines
@@ -102,3 +107,22 @@ def test_attempts_without_usage_use_the_budget_up_in_every_try(tmp_path: Path) -
     summary = run(options(source, out=out, budget_tokens=216), driver())
     assert summary is not None
     assert (summary.rollouts, summary.unmetered_tokens) == (11, 150)
+
+
+async def test_lines_wait_until_another_process_lets_them_in(tmp_path: Path) -> None:
+    file, stopped = tmp_path / "pace", False
+    file.write_text("2\n")
+    pace = Pace(file)
+    await pace.wait(2, lambda: stopped)
+    waiting = [asyncio.ensure_future(pace.wait(line, lambda: stopped)) for line in (3, 9)]
+    await asyncio.sleep(0)
+    assert not any(each.done() for each in waiting)
+    file.write_text("8\n")
+    await asyncio.wait_for(waiting[0], 60)
+    assert not waiting[1].done()
+    stopped = True
+    await asyncio.wait_for(waiting[1], 60)
+    stopped = False
+    file.unlink()
+    with pytest.raises(InputError, match="--pace"):
+        await pace.wait(9, lambda: stopped)

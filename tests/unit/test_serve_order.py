@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from brimful_worker.admission.places import Places
+from brimful_worker.serve.callers.clock import CallersClock
 from brimful_worker.serve.callers.order import Order, Waiting
 from brimful_worker.serve.callers.shares import Shares
 
@@ -24,7 +25,7 @@ def first(waiting: dict[str, Waiting], served: dict[str, float], wanted: int) ->
 
 
 def test_the_requests_of_a_single_caller_keep_their_places() -> None:
-    shares = Shares("", cast(Any, None))
+    shares = Shares("", cast(Any, None), CallersClock(""))
     here, there = shares._process, "another"
     reply: Any = {"waiting": {here: {"a": (1.0, 200, 5.0)}, there: {"a": (1.0, 200, 5.0)}}, "served": {"a": 3.0}}
     assert shares._places(reply, cast(Any, None)) == (None, 0.0)

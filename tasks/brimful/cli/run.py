@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -90,6 +91,7 @@ def run(
         float | None,
         typer.Option(help="Share beside other runs: 3 gets three times as much as 1. Default: BRIMFUL_WEIGHT, else 1."),
     ] = None,
+    pace: Annotated[Path | None, typer.Option(hidden=True)] = None,
     workers: Annotated[
         int | None,
         typer.Option(min=1, help="Worker processes of a fleet on this machine. Default: BRIMFUL_WORKERS, else 4."),
@@ -157,6 +159,7 @@ def run(
         keep_going=keep_going,
         budget_tokens=budget_tokens,
         budget=budget,
+        pace=pace,
         workers=workers,
         rehearse=rehearse,
         checks=load_checks(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from brimful.errors import UsageError
@@ -34,6 +35,8 @@ class RunOptions:
     budget_tokens: int | None = None
     budget: float | None = None
     """Money, in the currency of the prices."""
+    pace: Path | None = None
+    """A file with the number of the last line that may be asked for; None: all may."""
     workers: int | None = None
     rehearse: bool = False
     checks: CheckOptions | None = None

@@ -19,6 +19,7 @@ from brimful.run.input.budget import Budget, no_price
 from brimful.run.input.changes import InputChanges
 from brimful.run.input.feed import Feed
 from brimful.run.input.line_sets import Ranges
+from brimful.run.input.pace import Pace
 from brimful.run.input.reader import BadLine, Entry
 from brimful.run.input.survey import Survey, survey
 from brimful.run.input.sweep.sweep import overridden_notes
@@ -99,6 +100,7 @@ class Prepared:
             changes=self.changes,
             duplicates=self.survey.duplicates if self.survey is not None else None,
             budget=self._budget(),
+            pace=Pace(self.options.pace) if self.options.pace is not None else None,
             on_bad=on_bad,
             say=say,
             store=self.files.digests.store if self.files is not None else lambda: None,

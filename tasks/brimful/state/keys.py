@@ -119,6 +119,16 @@ def caller_batches_key(fleet: str) -> str:
     return f"{callers_key(fleet)}:batches"
 
 
+def charged_key(fleet: str, batch: str) -> str:
+    """STRING: what this batch has used is in its caller's counts, also for a front door that finishes it once more."""
+    return f"{callers_key(fleet)}:charged:{batch}"
+
+
+def callers_clock_key(fleet: str) -> str:
+    """HASH: the clock of the callers' limits: ``last`` → what it showed, ``skew`` → its difference to TIME (ms)."""
+    return f"{callers_key(fleet)}:clock"
+
+
 def caller_starts_key(fleet: str, name: str) -> str:
     """ZSET: request of a caller with a limit of requests a minute → when it came (ms)."""
     return f"{callers_key(fleet)}:starts:{name}"

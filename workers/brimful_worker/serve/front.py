@@ -16,6 +16,8 @@ from brimful_worker.fleet_process import FleetProcess
 from brimful_worker.serve.batches.keeper import Keeper
 from brimful_worker.serve.batches.store import Batches
 from brimful_worker.serve.callers.batch_accounts import BatchAccounts
+from brimful_worker.serve.callers.clock import CallersClock
+from brimful_worker.serve.callers.minute import Minutes
 from brimful_worker.serve.callers.registry import Registry
 from brimful_worker.serve.callers.shares import Shares
 from brimful_worker.serve.callers.slots import CallerSlots
@@ -40,14 +42,16 @@ class Front:
         self.gate = Gate()
         self.process = FleetProcess(settings, name, places=0, stopping=lambda: self.gate.draining)
         self.once = Once(settings)
-        self.usage = Usage(settings.fleet)
-        self.callers = Registry(settings.fleet, self.usage, required=tokens_required)
-        self.slots = CallerSlots(settings.fleet, self.callers.named)
-        self.shares = Shares(settings.fleet, lambda: self.process.key.admission)
+        self.usage, clock = Usage(settings.fleet), CallersClock(settings.fleet)
+        self.callers = Registry(settings.fleet, self.usage, clock, required=tokens_required)
+        self.slots = CallerSlots(settings.fleet, self.callers.named, clock)
+        self.minutes = Minutes(settings.fleet, clock)
+        self.shares = Shares(settings.fleet, lambda: self.process.key.admission, clock)
         folder = data_folder(settings)
         self.files = Files(folder / "files")
         self.batches = Batches(folder / "batches", settings.serve_keep_s)
-        accounts = BatchAccounts(settings.fleet, self.callers, self.usage, lambda: self.once.pipeline)
+        counts = self.usage, self.minutes, clock
+        accounts = BatchAccounts(settings.fleet, self.callers, *counts, lambda: self.once.pipeline)
         self.keeper = Keeper(settings, self.batches, self.files, accounts)
         self.rates = RateHeaders(lambda: self.process.key.admission.status())
         self.recent = Recent()

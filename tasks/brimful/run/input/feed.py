@@ -18,6 +18,7 @@ from brimful.profile import Profile
 from brimful.run.input.budget import Budget
 from brimful.run.input.changes import InputChanges
 from brimful.run.input.ids import Duplicates
+from brimful.run.input.pace import Pace
 from brimful.run.input.reader import BadLine, Entry, Reader, ReadOptions
 from brimful.run.input.survey import Survey
 from brimful.run.output.done_index import DoneIndex, all_pairs
@@ -41,6 +42,8 @@ class Feed:
     duplicates: Duplicates | None
     """Of a first pass, which has checked the input; None: the input can be read only once."""
     budget: Budget
+    pace: Pace | None
+    """None: nothing holds lines back."""
     on_bad: Callable[[BadLine], None]
     say: Callable[[str], None]
     """Told of a stream's columns."""
@@ -161,6 +164,8 @@ class Feed:
                 unit = self._next(entry)
                 if unit is None:
                     continue
+                if self.pace is not None:
+                    await self.pace.wait(unit.line, lambda: self.stopped)
                 if not await self._fits(unit):
                     return
                 self.lines[unit.line] = unit

@@ -44,7 +44,7 @@ class CallerRecord:
     budget_tokens: int = 0
     """The most that it may use in all; 0: no such limit."""
     weight: float = 1.0
-    """Above 0: twice the weight, twice the grants of a front door at which several callers wait."""
+    """Its share of the slots and starts while several callers wait: with 2 it gets twice as many as with 1. Above 0."""
 
     starts: int = 0
     """The most requests in any minute; 0: no such limit."""
@@ -52,6 +52,16 @@ class CallerRecord:
     """The most requests on the wire or waiting for the key at once; 0: no such limit."""
     tokens_per_minute: int = 0
     """The most tokens of requests that come in any minute; 0: no such limit."""
+
+    @property
+    def minute_limited(self) -> bool:
+        """Whether its requests, or their tokens, are limited in any minute."""
+        return bool(self.starts or self.tokens_per_minute)
+
+    @property
+    def limited(self) -> bool:
+        """Whether it has a limit that depends on a clock."""
+        return bool(self.minute_limited or self.slots or self.budget_tokens)
 
     @property
     def id(self) -> str:

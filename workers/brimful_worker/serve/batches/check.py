@@ -45,13 +45,16 @@ class _Wrong(Exception):
         self.param = param
 
 
-def check(upload: Path, run_input: Path, endpoint: str, profile: Profile, most_lines: int) -> Checked:
-    """Write ``run_input``, with a line for each request. ``most_lines``: requests in a file.
+def check(
+    upload: Path, run_input: Path, endpoint: str, profile: Profile, most_lines: int, most_tokens: int = 0
+) -> Checked:
+    """Write ``run_input``, with a line for each request. ``most_lines``: requests in a file. ``most_tokens``: that
+    a line may use; 0: no limit.
 
     Raises OSError and FleetError.
     """
     found, ids = Checked(), _Ids()
-    checker = _Checker(endpoint, profile)
+    checker = _Checker(endpoint, profile, most_tokens)
     with atomic_write(run_input) as out:
         for number, data in _lines(upload):
             if found.total == most_lines:
@@ -103,10 +106,11 @@ class _Ids:
 class _Checker:
     """Of the lines of one file."""
 
-    def __init__(self, endpoint: str, profile: Profile) -> None:
+    def __init__(self, endpoint: str, profile: Profile, most_tokens: int) -> None:
         self._endpoint = endpoint
         self._mode = ENDPOINTS[endpoint]
         self._profile = profile
+        self._most_tokens = most_tokens
         self.hold = 0
         """Tokens that the last line may use."""
         self._unbounded = line_profile(profile)  # what is too large for one request is split
@@ -148,6 +152,9 @@ class _Checker:
             message, param = described(error)
             raise _Wrong("invalid_request", message, None if param is None else f"body.{param}") from None
         self.hold = request.hold
+        if 0 < self._most_tokens < self.hold:
+            text = f"may use {self.hold:,} tokens, and its caller {self._most_tokens:,} a minute: lower max_tokens or n"
+            raise _Wrong("rate_limit_exceeded", f"body: {text}", "body")
         return body
 
 

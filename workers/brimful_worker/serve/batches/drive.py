@@ -7,18 +7,21 @@ import contextlib
 import logging
 import math
 import time
+from collections.abc import Callable
 
 from brimful.config import Settings
 from brimful.errors import ExitCode
 from brimful.runtime.aio import cancel_and_wait
 from brimful.state.redis_retry import REDIS_ERRORS
 from brimful_worker.serve.batches.check import check
+from brimful_worker.serve.batches.pace import Pace
 from brimful_worker.serve.batches.process import RunProcess
 from brimful_worker.serve.batches.record import Batch, Ending, Fault
 from brimful_worker.serve.batches.results import publish
 from brimful_worker.serve.batches.run_files import Progress, RunFiles
 from brimful_worker.serve.batches.store import UPLOAD, Batches
 from brimful_worker.serve.callers.batch_accounts import LEASE_S, BatchAccounts
+from brimful_worker.serve.callers.minute import line_id
 from brimful_worker.serve.files.store import Files
 
 log = logging.getLogger(__name__)
@@ -68,20 +71,26 @@ class Drive:
         batch = self._batch
         if batch.status == "validating":
             async with self._checking:
-                await asyncio.to_thread(self._check)
+                caller = await self._accounts.caller(batch.owner)
+                most_tokens = 0 if caller is None else caller.tokens_per_minute
+                await _in_thread(lambda: self._check(most_tokens))
         if batch.status == "in_progress":
             await self._hold()
-        if batch.status == "in_progress":
-            holding = asyncio.create_task(self._keep_hold())
-            try:
+        holding = asyncio.create_task(self._keep_hold())
+        try:
+            if batch.status == "in_progress":
                 ending = await self._sample()
-            finally:
-                await cancel_and_wait([holding])
-            batch.ending, batch.status, batch.finalizing_at = ending, "finalizing", int(time.time())
-            await asyncio.to_thread(self._batches.store, batch)
+                batch.ending, batch.status, batch.finalizing_at = ending, "finalizing", int(time.time())
+                await _in_thread(lambda: self._batches.store(batch))
+            if batch.status == "finalizing":
+                await _in_thread(lambda: publish(batch, self._run, self._files))
+        finally:
+            await cancel_and_wait([holding])
         if batch.status == "finalizing":
-            await asyncio.to_thread(self._finish)
-            await self._accounts.ended(batch.owner, batch.id, batch.completed, batch.tokens)
+            assert batch.ending is not None
+            ending = batch.ending
+            await self._charge()  # before the batch has ended: whoever takes over one that has not does so again
+            await _in_thread(lambda: self._end(ending))
         figures = f"{batch.completed} of {batch.total} completed, {batch.failed} failed"
         log.info("%s: %s, %s", batch.id, batch.status, figures)
 
@@ -96,10 +105,10 @@ class Drive:
                 continue
             if refused is not None:
                 batch.errors = [Fault(code="insufficient_quota", message=refused)]
-                await asyncio.to_thread(self._end, "failed")
+                await _in_thread(lambda: self._end("failed"))
             elif not batch.held:
                 batch.held = True
-                await asyncio.to_thread(self._batches.store, batch)
+                await _in_thread(lambda: self._batches.store(batch))
             return
 
     async def _keep_hold(self) -> None:
@@ -110,10 +119,22 @@ class Drive:
             with contextlib.suppress(*REDIS_ERRORS):
                 await self._accounts.hold(batch.owner, batch.id, batch.hold, again=True)
 
-    def _check(self) -> None:
+    async def _charge(self) -> None:
+        """Waits for Redis."""
+        batch = self._batch
+        while True:
+            try:
+                await self._accounts.charge(batch.owner, batch.id, batch.completed, batch.tokens)
+            except REDIS_ERRORS:
+                await asyncio.sleep(_FIRST_PAUSE_S)
+            else:
+                return
+
+    def _check(self, most_tokens: int) -> None:
         batch, now = self._batch, int(time.time())
-        profile, most = self._settings.profile, self._settings.serve_batch_lines
-        found = check(self._folder / UPLOAD, self._run.input, batch.endpoint, profile, most)
+        profile, most_lines = self._settings.profile, self._settings.serve_batch_lines
+        upload = self._folder / UPLOAD
+        found = check(upload, self._run.input, batch.endpoint, profile, most_lines, most_tokens)
         if found.faults:
             batch.errors = found.faults
             self._end("failed")
@@ -150,10 +171,17 @@ class Drive:
     async def _try(self, *, nothing_new: bool = False) -> tuple[int, str]:
         """The exit code of one run, and the last line that it wrote."""
         progress, asked = Progress(self._run), nothing_new
-        run = RunProcess(self._run, self._settings, self._batch.weight, **self._descriptors, nothing_new=nothing_new)
+        pace = Pace(self._batch, self._run, self._accounts)
+        paced = await pace.begin()
+        weight, locks = self._batch.weight, self._descriptors
+        run = RunProcess(self._run, self._settings, weight, **locks, paced=paced, nothing_new=nothing_new)
+        pacing = [asyncio.create_task(pace.run())] if paced else []
         try:
             while run.returncode is None:
                 await asyncio.sleep(_LOOK_S)
+                for each in pacing:
+                    if each.done():
+                        each.result()
                 await self._note(progress)
                 if not asked and self._asked_to_end() is not None:
                     run.interrupt()
@@ -161,18 +189,19 @@ class Drive:
             await self._note(progress)  # what it wrote last
             return run.returncode, run.reason
         finally:
-            await _to_the_end(run)
+            await cancel_and_wait(pacing)
+            if run.returncode is None:
+                await _to_the_end(asyncio.ensure_future(asyncio.to_thread(run.end)))
 
     async def _note(self, progress: Progress) -> None:
         batch = self._batch
         figures = await asyncio.to_thread(progress.read)
         if figures == (batch.completed, batch.failed):
             return
-        lines, tokens = sum(figures) - batch.completed - batch.failed, progress.tokens - batch.counted_tokens
         batch.completed, batch.failed = figures
-        batch.counted_tokens = max(batch.counted_tokens, progress.tokens)
-        await asyncio.to_thread(self._batches.store, batch)
-        await self._accounts.count(batch.owner, f"{batch.id}.{sum(figures)}", max(0, lines), max(0, tokens))
+        await _in_thread(lambda: self._batches.store(batch))
+        self._accounts.settle(batch.owner, {line_id(batch.id, line): used for line, used in progress.used.items()})
+        progress.used.clear()
 
     def _asked_to_end(self) -> Ending | None:
         self._batch.cancelling_at = self._batches.cancelling_at(self._batch.id)
@@ -185,22 +214,24 @@ class Drive:
             if self._asked_to_end() is None:
                 await asyncio.sleep(_LOOK_S)
 
-    def _finish(self) -> None:
-        publish(self._batch, self._run, self._files)
-        assert self._batch.ending is not None
-        self._end(self._batch.ending)
-
     def _end(self, ending: Ending) -> None:
         self._batch.end(ending, time.time())
         self._batches.store(self._batch)
         self._batches.tidy(self._batch.id)
 
 
-async def _to_the_end(run: RunProcess) -> None:
-    """Also if this task is cancelled meanwhile, again and again: the run ends within seconds."""
-    if run.returncode is not None:
-        return
-    ending = asyncio.ensure_future(asyncio.to_thread(run.end))
-    while not ending.done():
+async def _in_thread(work: Callable[[], None]) -> None:
+    """As asyncio.to_thread, but a cancelled task waits for the thread, which writes under the batch's lock."""
+    working = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        await asyncio.shield(working)
+    except asyncio.CancelledError:
+        await _to_the_end(working)
+        raise
+
+
+async def _to_the_end(working: asyncio.Future[None]) -> None:
+    """Also if this task is cancelled meanwhile, again and again: the work ends within seconds."""
+    while not working.done():
         with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.shield(ending)
+            await asyncio.shield(working)

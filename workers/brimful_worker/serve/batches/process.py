@@ -16,14 +16,24 @@ class RunProcess:
     """Its output, input and log are the batch's. A run that was killed is gone on with by the next one."""
 
     def __init__(
-        self, files: RunFiles, settings: Settings, weight: float, *, lock: int, owner: int, nothing_new: bool = False
+        self,
+        files: RunFiles,
+        settings: Settings,
+        weight: float,
+        *,
+        lock: int,
+        owner: int,
+        paced: bool,
+        nothing_new: bool = False,
     ) -> None:
         """Starts it. ``lock``: a descriptor that it keeps while it lives. ``owner``: see :mod:`.child_process`.
 
-        ``nothing_new``: it only writes the output of what earlier ones have sampled.
+        ``paced``: it asks for the lines that ``files.pace`` lets in. ``nothing_new``: it only writes the output of what
+        earlier ones have sampled.
         """
         options = ["--format", "openai-batch", "--input-format", "jsonl", "--workload", "batch", "--keep", "none"]
         options += ["--keep-going", "--no-progress", *(("--budget-tokens", "1") if nothing_new else ())]
+        options += ["--pace", str(files.pace)] if paced else []
         environment = keyless_environment(settings) | {"BRIMFUL_PROVIDER": settings.profile.name}
         environment["BRIMFUL_WEIGHT"] = str(min(MOST_WEIGHT, max(1 / MOST_WEIGHT, weight)))
         self._child = Child(

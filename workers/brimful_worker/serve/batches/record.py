@@ -42,8 +42,6 @@ class Batch(Owned):
     """Tokens that its requests may use, as estimated."""
     held: bool = False
     """So many of its caller's budget are held back for it."""
-    counted_tokens: int = 0
-    """Tokens counted in its caller's minutes."""
     output_keep_s: float
     """Seconds for which its output files are kept."""
 

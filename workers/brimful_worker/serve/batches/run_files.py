@@ -21,6 +21,8 @@ class RunFiles:
         self.rollouts = folder / "out.jsonl.rollouts.jsonl"
         self.failures = folder / "out.jsonl.failures.jsonl"
         self.log = folder / "run.log"
+        self.pace = folder / "pace"
+        """Up to which line it may ask, of a caller whose requests in a minute are limited."""
         self._sidecar = folder / "out.jsonl.run.json"
 
     def run_id(self) -> str | None:
@@ -48,20 +50,24 @@ class Progress:
         """Rollouts that lines have not got yet, once they have some."""
         self._failed: set[int] = set()
         self._completed = 0
-        self.tokens = 0
-        """Of the rollouts so far."""
+        self._used: dict[int, int] = {}
+        """Tokens of lines that are not complete."""
+        self.used: dict[int, int] = {}
+        """Tokens of lines that have been completed; whoever reads them empties it."""
 
     def read(self) -> tuple[int, int]:
         """Lines completed and failed. Blocks."""
         for record in self._rollouts.records():
             line, of = record["line"], record.get("of") or 1
             usage = record.get("usage") or {}
-            self.tokens += (usage.get("prompt_tokens") or 0) + (usage.get("completion_tokens") or 0)
+            tokens = (usage.get("prompt_tokens") or 0) + (usage.get("completion_tokens") or 0)
+            tokens += self._used.pop(line, 0)
             missing = self._missing.pop(line, of) - 1
             if missing:
-                self._missing[line] = missing
+                self._missing[line], self._used[line] = missing, tokens
             else:
                 self._completed += 1
+                self.used[line] = tokens
         self._failed.update(record["line"] for record in self._failures.records())
         return self._completed, len(self._failed)
 

@@ -1,34 +1,44 @@
-"""What batches cost their callers: budget held back while they run, and lines and tokens of the minute."""
+"""What batches cost their callers: budget held back while they run, what they have used, and their caller's minutes."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
-from importlib import resources
+from collections.abc import Callable, Mapping, Sequence
 
-from brimful.state.callers.tokens import TOKENS, CallerRecord, usage_field
-from brimful.state.keys import caller_batches_key, callers_usage_key
-from brimful.state.redis_retry import REDIS_ERRORS
-from brimful_worker.serve.callers.minute import count_lines_in_minute
+from brimful.state.callers.tokens import REQUESTS, TOKENS, CallerRecord, usage_field
+from brimful.state.keys import caller_batches_key, callers_usage_key, charged_key
+from brimful_worker.serve.callers.clock import CallersClock, timed_script
+from brimful_worker.serve.callers.minute import Minutes
 from brimful_worker.serve.callers.registry import Registry
 from brimful_worker.serve.callers.usage import Usage
 from brimful_worker.serve.records import Owner
 from brimful_worker.singles.pipeline import SharedPipeline
+from brimful_worker.singles.script import load_script
 
-log = logging.getLogger(__name__)
-
-_SCRIPT = resources.files("brimful_worker.serve.callers").joinpath("batch_hold.lua").read_text("utf-8")
+_HOLD = timed_script("batch_hold.lua")
+_CHARGE = load_script("brimful_worker.serve.callers", "batch_charge.lua")
 LEASE_S = 60
 """For how long the budget is held back unless it is asked for again, as when the last front door has died."""
+_CHARGED_S = 30 * 86400
+"""For how long it is known that a batch was charged: a front door that dies after that step repeats it."""
 
 
 class BatchAccounts:
     """One front door's. A batch whose caller's token was revoked is charged to nobody."""
 
-    def __init__(self, fleet: str, registry: Registry, usage: Usage, pipeline: Callable[[], SharedPipeline]) -> None:
+    def __init__(
+        self,
+        fleet: str,
+        registry: Registry,
+        usage: Usage,
+        minutes: Minutes,
+        clock: CallersClock,
+        pipeline: Callable[[], SharedPipeline],
+    ) -> None:
         self._fleet = fleet
         self._registry = registry
         self._usage = usage
+        self._minutes = minutes
+        self._clock = clock
         self._pipeline = pipeline
 
     async def hold(self, owner: Owner, batch: str, tokens: int, *, again: bool = False) -> str | None:
@@ -36,40 +46,52 @@ class BatchAccounts:
 
         Returns None, or why they are not held: that fewer are left. Raises redis.RedisError.
         """
-        caller = await self._caller(owner)
+        caller = await self.caller(owner)
         if caller is None or not caller.budget_tokens or not tokens:
             return None
         keys = callers_usage_key(self._fleet), caller_batches_key(self._fleet)
         named = usage_field(caller.name, TOKENS), caller.name, batch
         figures = caller.budget_tokens, tokens, LEASE_S, int(again)
-        left = await self._pipeline().ask("EVAL", _SCRIPT, 2, *keys, *named, *figures)
+        left = await self._clock.call(self._pipeline(), _HOLD, keys, *named, *figures)
         if left < 0:
             return None
         return (
-            f"the token budget of caller {caller.name} does not suffice: of {caller.budget_tokens:,} tokens {left:,} "
-            f"are neither spent nor held by batches under way, and this one may use {tokens:,}"
+            f"the token budget of caller {caller.name} is too small for this batch: of {caller.budget_tokens:,} tokens "
+            f"{left:,} are neither spent nor held by batches under way, and this batch may use up to {tokens:,}"
         )
 
-    async def ended(self, owner: Owner, batch: str, requests: int, tokens: int) -> None:
-        """Count what it has used, and hold nothing back any more."""
-        if await self._caller(owner) is not None:
-            self._usage.add(owner.name, requests, tokens)
-        if owner.name:
-            self._pipeline().ask("HDEL", caller_batches_key(self._fleet), f"{owner.name} {batch}")
+    async def charge(self, owner: Owner, batch: str, requests: int, tokens: int) -> None:
+        """Count what the batch has used, once however often this is called, and hold nothing back for it any more.
 
-    async def count(self, owner: Owner, name: str, lines: int, tokens: int) -> None:
-        """Count lines that are done in the caller's minute; not without Redis. ``name``: of this step."""
-        if (caller := await self._caller(owner)) is None:
+        Raises redis.RedisError.
+        """
+        if not owner.name:
             return
-        try:
-            await count_lines_in_minute(self._pipeline(), self._fleet, caller, name, lines, tokens)
-        except REDIS_ERRORS as error:
-            log.debug("lines of a batch were not counted in the minute: %s", type(error).__name__)
+        held = f"{owner.name} {batch}"
+        if await self.caller(owner) is None:
+            await self._pipeline().ask("HDEL", caller_batches_key(self._fleet), held)
+            return
+        keys = callers_usage_key(self._fleet), caller_batches_key(self._fleet), charged_key(self._fleet, batch)
+        fields = [usage_field(owner.name, kind) for kind in (REQUESTS, TOKENS)]
+        if await self._pipeline().call(_CHARGE, keys, held, *fields, requests, tokens, _CHARGED_S):
+            self._usage.charged(owner.name, requests, tokens)
 
-    async def _caller(self, owner: Owner) -> CallerRecord | None:
-        """Waits until the callers are known."""
+    async def caller(self, owner: Owner) -> CallerRecord | None:
+        """Waits until the callers are known. None: a caller without a token, or whose token was revoked."""
         if not owner.name:
             return None
         await self._registry.known.wait()
         found = self._registry.named(owner.name)
         return found if found is not None and owner.id in ("", found.id) else None
+
+    async def count_lines(self, owner: Owner, batch: str, first: int, tokens: Sequence[int]) -> int:
+        """Count the next lines in the caller's minute; returns how many may be asked for now, and all of them for a
+        caller without limits. As :meth:`Minutes.count_lines`."""
+        caller = await self.caller(owner)
+        if caller is None or not caller.minute_limited:
+            return len(tokens)
+        return await self._minutes.count_lines(self._pipeline(), caller, batch, first, tokens)
+
+    def settle(self, owner: Owner, used: Mapping[str, int]) -> None:
+        """As :meth:`Minutes.settle`."""
+        self._minutes.settle(self._pipeline(), self._registry.named(owner.name), used)

@@ -1,22 +1,18 @@
--- lines: counts lines of a batch that are done against their caller's limits of any minute.
--- KEYS: as of minute.lua. ARGV: 1 a name, 2 lines, 3 their tokens (0: not counted).
-local MINUTE_MS, CHUNK = 60000, 1000
-local name, lines, tokens = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-for first = 1, lines, CHUNK do
-  local scored = {}
-  for line = first, math.min(lines, first + CHUNK - 1) do
-    scored[#scored + 1] = now
-    scored[#scored + 1] = name .. '.' .. line
-  end
-  redis.call('ZADD', KEYS[1], unpack(scored))
-  redis.call('PEXPIRE', KEYS[1], MINUTE_MS)
+-- lines: counts as many of the next lines of a batch, and the tokens they may use, as fit into their caller's limits of any
+-- minute. It follows clock.lua and window.lua. KEYS: as of those.
+-- ARGV: 1 a name for the lines, 2 the number of the first, 3 most requests, 4 most tokens (0: no limit), 5 JSON array: tokens
+-- that each of them may use.
+-- Returns how many lines may be asked for now.
+local name, first, starts, tokens = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+
+local used, counted = tokens_used(), 0
+for _, amount in ipairs(cjson.decode(ARGV[5])) do
+  if starts > 0 and requests_used() >= starts then break end
+  -- One that may use more than all, as after the limit was lowered, goes alone.
+  if tokens > 0 and used > 0 and used + amount > tokens then break end
+  local id = name .. '.' .. string.format('%.0f', first + counted)
+  if starts > 0 then count_request(id) end
+  if tokens > 0 then count_tokens(id, amount) end
+  used, counted = used + amount, counted + 1
 end
-if tokens > 0 and redis.call('HSETNX', KEYS[3], name, tokens) == 1 then
-  redis.call('ZADD', KEYS[2], now, name)
-  redis.call('HINCRBY', KEYS[3], 'sum', tokens)
-  redis.call('PEXPIRE', KEYS[2], MINUTE_MS)
-  redis.call('PEXPIRE', KEYS[3], MINUTE_MS)
-end
-return 0
+return counted

@@ -22,7 +22,7 @@ Waiting = Mapping[str, tuple[float, int, float]]
 
 
 class Order:
-    """Of the waiters of all front doors."""
+    """The order of the waiters of all front doors."""
 
     def __init__(self, waiting: Mapping[str, Waiting], served: Mapping[str, float]) -> None:
         """``waiting``: by front door. ``served``: the virtual times of the flows."""
@@ -42,18 +42,19 @@ class Order:
 
     @property
     def callers(self) -> int:
-        """That wait. The requests of a single one keep the order in which they came."""
+        """The number of callers that wait. The requests of a single one keep the order in which they came."""
         return len(self._numbers)
 
     @property
     def tolerance_s(self) -> float:
-        """Differences of a place that are not worth a command."""
+        """Seconds by which a registered waiter's place may be wrong before it is registered again."""
         return self._spread_s / 8
 
     def ages(self, door: str, most: int) -> tuple[list[float], int]:
-        """Seconds that a front door's first waiter and each ``step``-th of ``most`` has waited by its place; the step.
+        """The places of a front door's waiters, as seconds of waiting: of the first, and of each ``step``-th up to
+        ``most``. Returns them and the step.
 
-        Within a flow the front doors take turns, in proportion to what waits there.
+        Front doors at which one flow waits take turns, in proportion to their numbers of its waiters.
         """
         step = max(1, most // _MOST_PLACES)
         tags = heapq.merge(*(self._tags(door, flow) for flow in self._waiting[door]))

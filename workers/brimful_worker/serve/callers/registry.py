@@ -10,6 +10,7 @@ import time
 from brimful.state.callers.tokens import REVISION, CallerRecord, digest_of, parse_record
 from brimful.state.keys import callers_key
 from brimful.state.redis_retry import REDIS_ERRORS
+from brimful_worker.serve.callers.clock import CallersClock
 from brimful_worker.serve.callers.usage import Usage
 from brimful_worker.serve.refusals import Refusal, redis_away, unavailable
 from brimful_worker.singles.pipeline import SharedPipeline
@@ -24,10 +25,11 @@ TRUSTED_S = 30.0
 class Registry:
     """One front door's view of its fleet's callers."""
 
-    def __init__(self, fleet: str, usage: Usage, *, required: bool) -> None:
+    def __init__(self, fleet: str, usage: Usage, clock: CallersClock, *, required: bool) -> None:
         """``required``: nobody may ask without a token, even if there is none yet."""
         self._key = callers_key(fleet)
         self._usage = usage
+        self._clock = clock
         self._callers: dict[str, CallerRecord] = {}
         self._revision: bytes | None = None
         self._read_at: float | None = None
@@ -51,7 +53,10 @@ class Registry:
 
     async def write_usage(self, pipeline: SharedPipeline) -> None:
         """Raises redis.RedisError."""
-        await self._usage.exchange(pipeline, [each.name for each in self._callers.values() if each.budget_tokens])
+        callers = self._callers.values()
+        if any(caller.limited for caller in callers):
+            await self._clock.read(pipeline)
+        await self._usage.exchange(pipeline, [each.name for each in callers if each.budget_tokens], self._clock.now_s)
 
     def named(self, name: str) -> CallerRecord | None:
         return next((caller for caller in self._callers.values() if caller.name == name), None)

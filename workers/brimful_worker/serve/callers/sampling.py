@@ -10,7 +10,6 @@ from brimful.state.redis_retry import REDIS_ERRORS
 from brimful_worker.admission.turns import NO_FLOW, Flow
 from brimful_worker.sampling.exchange import Exchange
 from brimful_worker.serve.caller import CALLER, TOKENS_USED
-from brimful_worker.serve.callers.minute import count_in_minute, settle_in_minute
 from brimful_worker.serve.callers.usage import Account
 from brimful_worker.serve.completions.reading import REQUEST_ID, Asked
 from brimful_worker.serve.front import FRONT
@@ -22,13 +21,12 @@ async def sample_for_caller(http: web.Request, asked: Asked, turn: Turn, exchang
     """Raises Refusal if the caller is over a limit of its own."""
     front, caller = http.app[FRONT], http[CALLER]
     turn.asked_by = (caller.name, asked.request.workload.value)
-    record, hold, pipeline, fleet = caller.record, asked.request.hold, front.once.pipeline, front.settings.fleet
-    await count_in_minute(pipeline, fleet, record, http[REQUEST_ID], hold)
-    account = Account()
+    record, pipeline, account = caller.record, front.once.pipeline, Account()
     try:
+        await front.minutes.count(pipeline, record, http[REQUEST_ID], asked.request.hold)
         await _sample(http, asked, turn, exchange, account)
-    finally:
-        settle_in_minute(pipeline, fleet, record, http[REQUEST_ID], account.tokens)
+    finally:  # also of a caller that has gone away while it was counted
+        front.minutes.settle(pipeline, record, {http[REQUEST_ID]: account.tokens})
     assert account.outcome is not None
     front.recent.ended(caller.name, account.outcome)
     http[TOKENS_USED] = account.tokens

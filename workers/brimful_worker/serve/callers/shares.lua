@@ -1,4 +1,5 @@
 -- shares: what each flow of all processes has got for its weight, and what waits where (start-time fair queueing).
+-- It follows clock.lua.
 -- KEYS: 1 HASH: "clock" → virtual time of the flow that was served least of those that wait; "flow <name>" → virtual time
 -- of a flow: its grants divided by its weight, plus what it missed while it did not wait; "process <id>" → JSON of at (ms)
 -- and waiting, as below.
@@ -7,8 +8,6 @@
 -- Returns JSON: clock, served {flow → virtual time}, waiting {process → as reported}.
 local FORGET_MS = 60000
 local me, lease_ms, report = ARGV[1], tonumber(ARGV[2]), cjson.decode(ARGV[3])
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
 local clock, served, processes = 0, {}, {}
 local stored = redis.call('HGETALL', KEYS[1])

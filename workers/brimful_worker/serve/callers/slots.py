@@ -11,21 +11,21 @@ import contextlib
 import json
 import logging
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from importlib import resources
 from itertools import islice
 
 from brimful.runtime.aio import cancel_and_wait
 from brimful.state.callers.tokens import CallerRecord
 from brimful.state.keys import caller_slots_keys
 from brimful.state.redis_retry import REDIS_ERRORS
+from brimful_worker.serve.callers.clock import CallersClock, timed_script
 from brimful_worker.singles.pipeline import SharedPipeline
 
 log = logging.getLogger(__name__)
 
-_SCRIPT = resources.files("brimful_worker.serve.callers").joinpath("slots.lua").read_text("utf-8")
+_SCRIPT = timed_script("slots.lua")
 _LEASE_MS = 10_000
 _COUNTS_MS = 2_000
 """For how long what waits at a front door keeps its places, if it does not ask again."""
@@ -37,9 +37,10 @@ _RENEW_S = _LEASE_MS / 4000
 class CallerSlots:
     """One front door's. Used on one event loop."""
 
-    def __init__(self, fleet: str, named: Callable[[str], CallerRecord | None]) -> None:
+    def __init__(self, fleet: str, named: Callable[[str], CallerRecord | None], clock: CallersClock) -> None:
         """``named``: the caller of a name as it is now, whose limit may have been changed."""
         self._fleet = fleet
+        self._clock = clock
         self._named = named
         self._door = secrets.token_hex(5)
         self._number = 0
@@ -54,7 +55,8 @@ class CallerSlots:
         line = self._lines.get(caller.name)
         if line is None or line.working.done():
             keys = caller_slots_keys(self._fleet, caller.name)
-            line = self._lines[caller.name] = _Line(pipeline, keys, self._door, partial(self._limit, caller))
+            run = partial(self._clock.call, pipeline, _SCRIPT, keys, self._door)
+            line = self._lines[caller.name] = _Line(run, partial(self._limit, caller))
         self._number += 1
         request = f"{self._door}.{self._number:09d}"  # those of one command wait in the order of their texts
         try:
@@ -75,12 +77,9 @@ class CallerSlots:
 class _Line:
     """One caller's requests at this front door."""
 
-    def __init__(
-        self, pipeline: SharedPipeline, keys: tuple[str, str, str], door: str, limit: Callable[[], int]
-    ) -> None:
-        self._pipeline = pipeline
-        self._keys = keys
-        self._door = door
+    def __init__(self, run: Callable[..., Awaitable[list[bytes]]], limit: Callable[[], int]) -> None:
+        """``run``: slots.lua, with the arguments from the second on."""
+        self._run = run
         self._limit = limit
         self._waiting: dict[str, asyncio.Future[None]] = {}
         self._held: set[str] = set()
@@ -117,9 +116,7 @@ class _Line:
     async def _ask(self) -> None:
         ended, limit = self._ended.copy(), self._limit()
         told = {"ask": list(islice(self._waiting, limit)), "hold": list(self._held), "end": list(ended)}
-        durations = _LEASE_MS, _COUNTS_MS
-        command = self._pipeline.ask("EVAL", _SCRIPT, 3, *self._keys, self._door, limit, *durations, json.dumps(told))
-        granted = await command
+        granted = await self._run(limit, _LEASE_MS, _COUNTS_MS, json.dumps(told))
         self._ended -= ended
         for request in map(bytes.decode, granted):
             if (entered := self._waiting.pop(request, None)) is None:

@@ -5,7 +5,6 @@ A request thereby costs no command. A front door that is killed loses the counts
 
 from __future__ import annotations
 
-import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -71,8 +70,11 @@ class Usage:
                 self._unwritten[caller.name, kind] += amount
             self._measure(caller.name, account.tokens, waited_ms)
 
-    async def exchange(self, pipeline: SharedPipeline, budgeted: list[str]) -> None:
-        """Add what is new to Redis, and read the tokens of the callers that have a budget. Raises redis.RedisError."""
+    async def exchange(self, pipeline: SharedPipeline, budgeted: list[str], now_s: float) -> None:
+        """Add what is new to Redis, and read the tokens of the callers that have a budget.
+
+        ``now_s``: on the clock of the callers' limits. Raises redis.RedisError.
+        """
         news, self._unwritten = self._unwritten, Counter()
         self._writing = Counter(news)
         adding = [
@@ -80,10 +82,11 @@ class Usage:
             for entry, amount in news.items()
             if amount
         ]
+        # The holds first: of a batch that ends in between, the tokens are then seen twice, and not overlooked.
+        holding = pipeline.ask("HGETALL", self._batches_key) if budgeted else None
         reading = (
             pipeline.ask("HMGET", self._key, *(usage_field(name, TOKENS) for name in budgeted)) if budgeted else None
         )
-        holding = pipeline.ask("HGETALL", self._batches_key) if budgeted else None
         try:
             for entry, added in adding:
                 await added
@@ -94,7 +97,7 @@ class Usage:
             await reading
             self._written = {name: int(value or 0) for name, value in zip(budgeted, reading.result(), strict=True)}
         if holding is not None:
-            self._batches = _held_by_batches(await holding)
+            self._batches = _held_by_batches(await holding, now_s)
         self._writing = Counter()
 
     async def of(self, pipeline: SharedPipeline, caller: str) -> dict[str, int]:
@@ -104,10 +107,8 @@ class Usage:
             kind: int(value or 0) + self._unwritten[caller, kind] for kind, value in zip(KINDS, values, strict=True)
         }
 
-    def add(self, caller: str, requests: int, tokens: int) -> None:
-        """Count what a batch has used."""
-        self._unwritten[caller, REQUESTS] += requests
-        self._unwritten[caller, TOKENS] += tokens
+    def charged(self, caller: str, requests: int, tokens: int) -> None:
+        """A batch has used so many, which are in Redis already. For the metrics."""
         self._measure(caller, tokens, 0, requests=requests)
 
     def check(self, caller: CallerRecord, hold: int) -> None:
@@ -121,9 +122,9 @@ class Usage:
         if spent + held + hold <= budget:
             return
         message = (
-            f"the token budget of caller {caller.name} is at its end: of {budget:,} tokens {spent:,} are spent and "
-            f"{held:,} held by requests and batches under way; this request may use {hold:,}. The server's operator "
-            "can raise it"
+            f"the token budget of caller {caller.name} is too small for this request: of {budget:,} tokens {spent:,} "
+            f"are spent and {held:,} held by requests and batches under way; this request may use up to {hold:,}. "
+            "The server's operator can raise the budget"
         )
         waits = spent + hold <= budget  # those under way may use less than they hold
         raise Refusal(429, message, "insufficient_quota", headers={"Retry-After": "1"} if waits else NO_RETRY)
@@ -144,12 +145,12 @@ class Usage:
         metrics.CALLER_WAITED_SECONDS.inc(label, by=waited_ms / 1000)
 
 
-def _held_by_batches(stored: list[bytes]) -> Counter[str]:
+def _held_by_batches(stored: list[bytes], now_s: float) -> Counter[str]:
     """By caller; ``stored`` as :func:`caller_batches_key` describes it."""
     found: Counter[str] = Counter()
     for name, value in zip(stored[::2], stored[1::2], strict=True):
         tokens, _, until = value.partition(b" ")
-        if int(until or 0) >= time.time():
+        if int(until or 0) >= int(now_s):
             found[name.decode().partition(" ")[0]] += int(tokens)
     return found
 

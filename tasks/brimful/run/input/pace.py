@@ -1,0 +1,29 @@
+"""Holds a run's lines back until they may be asked for, as another process says; apart for its own clock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from brimful.errors import InputError
+
+_LOOK_S = 0.2
+
+
+class Pace:
+    """Reads the number of the last line that may be asked for from a file, which is replaced when the number grows."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._last = 0
+
+    async def wait(self, line: int, stopped: Callable[[], bool]) -> None:
+        """Returns when the line may be asked for, or the run has been stopped. Raises InputError for a damaged file."""
+        while line > self._last and not stopped():
+            try:
+                self._last = int(self._path.read_bytes())
+            except (OSError, ValueError) as error:
+                raise InputError(f"--pace {self._path}: must be a file with the number of a line: {error}") from None
+            if line > self._last:
+                await asyncio.sleep(_LOOK_S)

@@ -1,0 +1,185 @@
+"""What a batch has used is charged to its caller once, however its front door ends, and held back until then."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brimful.state.callers.tokens import add_caller, read_usage, revoke_caller
+from brimful.state.keys import caller_batches_key, caller_tokens_keys
+from brimful.state.redis_url import sync_redis_client
+from brimful_worker.local.server.valkey import Valkey
+from brimful_worker.serve.batches import drive, keeper, store
+from brimful_worker.serve.batches.record import Batch
+from brimful_worker.serve.batches.run_files import RunFiles
+from brimful_worker.serve.batches.store import Batches
+from support.doors import Door, door
+from support.gateways import running_gateway
+from support.waiting import wait_until_async
+
+NOWHERE = "http://127.0.0.1:1/v1"
+REQUESTS, TOKENS = 3, 21
+
+
+def finished_run(data: Path) -> Batch:
+    """A batch of ann's whose run has ended, as a front door leaves it that dies then."""
+    batches, upload = Batches(data / "batches", 3600), data / "upload"
+    upload.write_bytes(b"{}\n")
+    usage = {"prompt_tokens": 3, "completion_tokens": 4}
+    batch = batches.create(
+        Batch(
+            id=store.new_id(),
+            caller="ann",
+            endpoint="/v1/completions",
+            input_file_id="file-1",
+            completion_window="24h",
+            created=0,
+            expires_at=2**40,
+            output_keep_s=3600,
+            status="finalizing",
+            ending="completed",
+            hold=100,
+            held=True,
+            total=REQUESTS,
+        ),
+        upload,
+    )
+    with RunFiles(batches.of_batch(batch.id)).output.open("w") as file:
+        for number in range(REQUESTS):
+            response = {"status_code": 200, "request_id": "", "body": {"usage": usage}}
+            file.write(json.dumps({"id": "", "custom_id": f"c{number}", "response": response, "error": None}) + "\n")
+    return batch
+
+
+def charged(client: Any) -> dict[str, int]:
+    return read_usage(client, "").get("ann", {})
+
+
+async def until_over(here: Door, batch: Batch) -> None:
+    def over() -> bool:
+        found = here.front.batches.load(batch.id)
+        return found is not None and found.status == "completed"
+
+    await wait_until_async(over, "the batch to end", 60)
+
+
+async def test_a_front_door_that_stops_while_a_batch_finishes_leaves_it_to_be_charged(
+    monkeypatch: pytest.MonkeyPatch, valkey: Valkey, tmp_path: Path
+) -> None:
+    """What a thread does at the disk goes on when its task is cancelled, as SIGTERM does."""
+    publish, begun, go_on = drive.publish, asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def slowly(*arguments: Any) -> None:
+        loop.call_soon_threadsafe(begun.set)
+        assert go_on.wait(60)
+        publish(*arguments)
+
+    monkeypatch.setattr(drive, "publish", slowly)
+    with sync_redis_client(valkey.url) as client:
+        add_caller(client, "", "ann", budget_tokens=1000)
+        batch = finished_run(tmp_path)
+        client.hset(caller_batches_key(""), f"ann {batch.id}", f"100 {2**40}")
+        async with door(monkeypatch, valkey.url, NOWHERE, serve_data=tmp_path) as here:
+            await asyncio.wait_for(begun.wait(), 60)
+            driving = next(iter(here.front.keeper._drives.values()))
+            driving.cancel()
+            go_on.set()
+            await asyncio.wait([driving])
+            assert driving.cancelled()
+            assert batch.id not in here.front.keeper._drives
+            found = here.front.batches.load(batch.id)
+            assert found is not None
+            assert found.status != "completed" or charged(client), "it has ended, and is not charged"
+            await until_over(here, batch)
+            assert (charged(client)["requests"], charged(client)["tokens"]) == (REQUESTS, TOKENS)
+            assert not client.exists(caller_batches_key(""))
+
+
+async def test_a_batch_that_is_finished_again_is_charged_once(
+    monkeypatch: pytest.MonkeyPatch, valkey: Valkey, tmp_path: Path
+) -> None:
+    end, failed = drive.Drive._end, 0
+
+    def fails_once(self: Any, ending: Any) -> None:
+        nonlocal failed
+        failed += 1
+        if failed == 1:
+            raise OSError("no room on this disk")
+        end(self, ending)
+
+    monkeypatch.setattr(drive.Drive, "_end", fails_once)
+    monkeypatch.setattr(keeper, "_AGAIN_S", 0.0)
+    with sync_redis_client(valkey.url) as client:
+        add_caller(client, "", "ann")
+        batch = finished_run(tmp_path)
+        async with door(monkeypatch, valkey.url, NOWHERE, serve_data=tmp_path) as here:
+            await until_over(here, batch)
+    with sync_redis_client(valkey.url) as client:
+        assert failed == 2
+        assert (charged(client)["requests"], charged(client)["tokens"]) == (REQUESTS, TOKENS)
+
+
+async def test_a_batch_waits_for_redis_to_be_charged(
+    monkeypatch: pytest.MonkeyPatch, valkey: Valkey, tmp_path: Path
+) -> None:
+    """And is not over before: what it has used would be nobody's."""
+    publish, published = drive.publish, asyncio.Event()
+    loop = asyncio.get_running_loop()
+    with sync_redis_client(valkey.url) as client:
+        add_caller(client, "", "ann")
+
+        def without_redis(*arguments: Any) -> None:
+            client.client_pause(60_000, all=False)
+            publish(*arguments)
+            loop.call_soon_threadsafe(published.set)
+
+        monkeypatch.setattr(drive, "publish", without_redis)
+        batch = finished_run(tmp_path)
+        async with door(monkeypatch, valkey.url, NOWHERE, serve_data=tmp_path) as here:
+            await asyncio.wait_for(published.wait(), 60)
+            found = here.front.batches.load(batch.id)
+            assert found is not None
+            assert found.status == "finalizing"
+            client.client_unpause()
+            await until_over(here, batch)
+            assert charged(client)["tokens"] == TOKENS
+
+
+async def test_a_revoked_caller_s_batch_is_charged_to_nobody(
+    monkeypatch: pytest.MonkeyPatch, valkey: Valkey, tmp_path: Path
+) -> None:
+    with sync_redis_client(valkey.url) as client:
+        add_caller(client, "", "ann")
+        revoke_caller(client, "", "ann")
+        batch = finished_run(tmp_path)
+        client.hset(caller_batches_key(""), f"ann {batch.id}", f"100 {2**40}")
+        async with door(monkeypatch, valkey.url, NOWHERE, serve_data=tmp_path) as here:
+            await until_over(here, batch)
+        assert not charged(client)
+        assert not client.exists(caller_batches_key(""))
+
+
+async def test_a_caller_that_goes_away_while_it_is_counted_leaves_no_tokens_behind(
+    monkeypatch: pytest.MonkeyPatch, valkey: Valkey
+) -> None:
+    monkeypatch.setattr("brimful_worker.serve.callers.registry._EVERY_S", 3600.0)
+    with sync_redis_client(valkey.url) as client:
+        token = add_caller(client, "", "ann", tokens_per_minute=1000)
+        async with running_gateway() as gateway, door(monkeypatch, valkey.url, gateway.url) as here:
+            await wait_until_async(lambda: here.front.callers._callers, "the caller to be known")
+            client.client_pause(60_000, all=False)
+            body = {"model": "llama-8b", "prompt": "The sky is", "max_tokens": 400}
+            asking = asyncio.create_task(here.post("completions", body, Authorization=f"Bearer {token}"))
+            await wait_until_async(lambda: here.front.gate.turns, "the request to be counted")
+            asking.cancel()
+            await wait_until_async(lambda: not here.front.gate.turns, "its end to be noticed")
+            client.client_unpause()
+            counted = caller_tokens_keys("", "ann")[1]
+            await wait_until_async(lambda: client.hget(counted, "sum") == "0", "its tokens to be free again")
+            assert not gateway.request_log.statuses

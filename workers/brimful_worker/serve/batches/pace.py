@@ -1,0 +1,78 @@
+"""Lets the lines of a batch into its run as its caller's limits of a minute allow.
+
+The run reads from a file up to which line it may ask (``brimful run --pace``). The file outlives the front door: lines
+that were counted once are not counted again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator
+from itertools import islice
+
+from brimful.names import Workload
+from brimful.request import Request
+from brimful.runtime import json_bytes
+from brimful.runtime.atomic import atomic_write
+from brimful.state.redis_retry import REDIS_ERRORS
+from brimful_worker.serve.batches.record import ENDPOINTS, Batch
+from brimful_worker.serve.batches.run_files import RunFiles
+from brimful_worker.serve.callers.batch_accounts import BatchAccounts
+
+_AGAIN_S = 0.5
+_AT_ONCE = 256
+"""Lines that are counted at once."""
+
+
+class Pace:
+    """Of one batch. :meth:`run` while its run is under way."""
+
+    def __init__(self, batch: Batch, run: RunFiles, accounts: BatchAccounts) -> None:
+        self._batch = batch
+        self._run = run
+        self._accounts = accounts
+
+    async def begin(self) -> bool:
+        """Whether the caller has such limits. If not, nothing holds the run back."""
+        caller = await self._accounts.caller(self._batch.owner)
+        if caller is None or not caller.minute_limited:
+            return False
+        if not self._run.pace.exists():
+            await asyncio.to_thread(self._write, self._batch.completed + self._batch.failed)
+        return True
+
+    async def run(self) -> None:
+        """Returns when all lines are let in. Raises OSError and FleetError."""
+        batch, line = self._batch, int(self._run.pace.read_bytes())
+        tokens = self._tokens(line)
+        waiting: deque[int] = deque()
+        while line < batch.total:
+            waiting.extend(await asyncio.to_thread(self._read, tokens, _AT_ONCE - len(waiting)))
+            try:
+                counted = await self._accounts.count_lines(batch.owner, batch.id, line + 1, list(waiting))
+            except REDIS_ERRORS:
+                counted = 0
+            if counted:
+                line += counted
+                await asyncio.to_thread(self._write, line)
+            if counted < len(waiting):
+                await asyncio.sleep(_AGAIN_S)
+            for _ in range(counted):
+                waiting.popleft()
+
+    @staticmethod
+    def _read(tokens: Iterator[int], number: int) -> list[int]:
+        return list(islice(tokens, number))
+
+    def _tokens(self, line: int) -> Iterator[int]:
+        """Tokens that each of the lines after ``line`` may use."""
+        mode = ENDPOINTS[self._batch.endpoint]
+        with self._run.input.open("rb") as file:
+            for data in islice(file, line, None):
+                body = json_bytes.decode(data)["body"]
+                yield Request(fields=body, mode=mode, workload=Workload.BATCH).hold
+
+    def _write(self, line: int) -> None:
+        with atomic_write(self._run.pace) as file:
+            file.write(b"%d\n" % line)

@@ -1,0 +1,2 @@
+-- now: reads the clock (clock.lua), and returns it in ms.
+return now
