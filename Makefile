@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 SOURCES := tasks workers tests examples ops
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check docs compat bench chaos release clean hashes sbom
+.PHONY: help demo test check docs compat bench chaos mutants release clean hashes sbom
 
 help:
 	@echo "make demo    a whole fleet against the mock gateway, about two minutes"
@@ -16,6 +16,7 @@ help:
 	@echo "make compat  tests with Debian's Prometheus, Redis and Chromium, which it installs if they are missing; npm's openai, data files and tools of PyPI"
 	@echo "make bench   every figure of the README, and the public peers beside us"
 	@echo "make chaos   long storms of faults; MINUTES=10 SEED=1 [STORM=limits_storm] runs one storm alone"
+	@echo "make mutants small faults in a copy of the source, which the tests must notice; MODULE=tokens,epoch SEED=1 COUNT=25"
 	@echo "make release builds wheel and sdist into dist/ and checks each in a bare environment; it publishes nothing"
 	@echo "make hashes  writes constraints-hashed.txt: constraints.txt for the worker, with hashes"
 	@echo "make sbom    writes dist/sbom.json (CycloneDX) from constraints-hashed.txt"
@@ -57,6 +58,7 @@ compat: $(VENV)/.dev
 		prometheus redis-server chromium; } || \
 		echo "make compat: cannot install prometheus, redis-server and chromium; the tests that need them are skipped"
 	$(BIN)/python -m pytest tests -m compat -rP -o faulthandler_timeout=0
+	PYTHONPATH=tests $(BIN)/python -m support.mutants --changed --seed 1 --count 40 --least 75
 
 bench: $(VENV)/.dev
 	$(BIN)/python ops/bench
@@ -67,6 +69,10 @@ chaos: $(VENV)/.dev
 	PYTHONPATH=tests $(BIN)/python -m support.$(or $(STORM),storm) --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1)
 	$(if $(SEED)$(MINUTES)$(STORM),,PYTHONPATH=tests $(BIN)/python -m support.limits_storm --minutes 10 --seeds 6)
 	$(if $(SEED)$(MINUTES)$(STORM),,BRIMFUL_CHAOS=long $(BIN)/python -m pytest tests -m chaos --timeout 1800 -o faulthandler_timeout=0)
+
+# COUNT faults of each module, by SEED; `-m support.mutants --again` tries the survivors of the last run.
+mutants: $(VENV)/.dev
+	PYTHONPATH=tests $(BIN)/python -m support.mutants --module "$(MODULE)" --seed $(or $(SEED),1) --count $(or $(COUNT),25)
 
 release: $(VENV)/.dev
 	$(BIN)/python ops/release.py
@@ -86,4 +92,4 @@ sbom: $(VENV)/tools/.installed
 	$(VENV)/tools/bin/cyclonedx-py requirements constraints-hashed.txt --of JSON -o dist/sbom.json
 
 clean:
-	rm -rf $(VENV) site .demo .bench .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build
+	rm -rf $(VENV) site .demo .bench .mutants .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build
