@@ -17,6 +17,7 @@ import select
 import signal
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,7 @@ class _PidFile:
 
 
 def _in_the_fork(copy: Path, tests: list[str]) -> None:
-    code: int = 3
+    code = 3
     try:
         os.setsid()
         output = os.open(copy / ".output", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -82,11 +83,15 @@ def _in_the_fork(copy: Path, tests: list[str]) -> None:
         os.dup2(output, 1)
         os.dup2(output, 2)
         options = ["-x", "-q", "--no-header", "--tb=line", "-p", "no:cacheprovider", f"--basetemp={copy}/.tmp"]
+        options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # plugins were imported before
         code = int(pytest.main([*options, *tests]))
         foreign = [name for name, module in sys.modules.items() if _is_foreign(copy, module)]
         (copy / ".modules").write_text("\n".join(foreign))
-        sys.stdout.flush()
+    except BaseException:
+        traceback.print_exc()
     finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
         os._exit(code)
 
 
