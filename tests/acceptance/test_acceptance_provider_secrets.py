@@ -55,7 +55,7 @@ def test_neither_key_nor_prompts_leak(tmp_path: Path) -> None:
             places |= _run(tmp_path / "run", {**env, "BRIMFUL_REDIS_URL": server.url})
             provider.release.set()
             for result in slow:
-                assert result.get(timeout=30)["choices"]
+                assert result.get(timeout=60)["choices"]
             places["logs, later"] = "\n".join(_texts(tmp_path / "state", "*.log"))
             places["files"] = "\n".join(_texts(tmp_path / "state", "*"))  # the append-only file and hub.json among them
             assert "appendonly" in str(list((tmp_path / "state").rglob("*"))), "where is the append-only file?"
@@ -124,7 +124,7 @@ def _until_ready(up: Running) -> str:
 
 
 def _inspected(app: Celery) -> str:
-    inspect = app.control.inspect(timeout=1.0)
+    inspect = app.control.inspect(timeout=60, limit=2)  # both workers
     asked = ("active", "reserved", "scheduled", "stats", "conf", "report", "registered", "revoked", "active_queues")
     found: dict[str, Any] = {name: getattr(inspect, name)() for name in asked}
     assert found["active"]
@@ -141,12 +141,12 @@ def _flower(output: str, task: str) -> Iterator[str]:
     def get(path: str) -> str:
         request = urllib.request.Request(url + path, headers={"Authorization": f"Basic {login}"})
         try:
-            with urllib.request.urlopen(request, timeout=20) as answer:
+            with urllib.request.urlopen(request, timeout=60) as answer:
                 return str(answer.read().decode())
         except urllib.error.HTTPError as error:
             return error.read().decode()
 
-    wait_until(lambda: task in get("/api/tasks"), "Flower to know the task", timeout=30)
+    wait_until(lambda: task in get("/api/tasks"), "Flower to know the task")
     workers = json.loads(get("/api/workers?refresh=1"))
     assert len(workers) == 2
     yield json.dumps(workers)

@@ -137,7 +137,8 @@ async def test_a_newcomer_to_an_idle_fleet(valkey: Valkey, client: redis.Redis, 
             await (await hold(new)).end()
             assert not held.lease.lost
             await (await hold(one)).end()
-            assert -max(0, -seconds) - 0.1 < ahead(client) - before < 0.1
+            # 0.5 s or 3 s if it were taken for time; what a busy machine adds is less.
+            assert -max(0, -seconds) - 0.4 < ahead(client) - before < 0.4
         await held.end()
 
 
@@ -172,7 +173,7 @@ async def test_a_step_back_that_is_taken_back(valkey: Valkey, client: redis.Redi
         renewed = held.lease.renewed
         await wait_until_async(lambda: held.lease.renewed > renewed or held.lease.lost, "it is renewed")
         assert not held.lease.lost
-        assert abs(ahead(client) - before) < 0.25
+        assert abs(ahead(client) - before) < 1.0  # 2.8 s and more if it caught up
         await held.end()
 
 
@@ -190,7 +191,7 @@ async def test_a_step_does_not_come_back_when_the_state_is_lost(
             KEYS["state"], "skew", int((before - ahead(client) + 30) * 1000)
         )  # Redis's clock is the stepped one
         await (await hold(two)).end()
-        assert abs(ahead(client) - before) < 0.4
+        assert abs(ahead(client) - before) < 1.0  # 30 s if it came back
         assert not held.lease.lost
         await held.end()
 
@@ -202,4 +203,4 @@ async def test_many_steps_do_not_add_up(valkey: Valkey, client: redis.Redis) -> 
         for _ in range(10):
             step(client, 5)
             await (await hold(one)).end()
-        assert abs(ahead(client) - before) < 0.25
+        assert abs(ahead(client) - before) < 2.5  # 50 s if all counted; a lease is the most of one

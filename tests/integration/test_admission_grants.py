@@ -47,7 +47,7 @@ async def test_the_seventeenth_waits_and_is_pushed_the_released_slot(valkey: Val
             assert not seventeenth.granted.is_set()
             before = late.commands
             await held.pop().end()
-            await asyncio.wait_for(seventeenth.granted.wait(), 5)
+            await asyncio.wait_for(seventeenth.granted.wait(), 60)
             assert late.commands <= before + 1  # pushed to it, not polled for
             await seventeenth.end()
         for holding in held:
@@ -64,7 +64,7 @@ async def test_the_window_is_exact_and_counts_simultaneous_grants(valkey: Valkey
                 lease.sent()
                 starts.append(time.monotonic())
 
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await asyncio.gather(*[one(both[i % 2]) for i in range(70)])
     starts.sort()
     assert max(sum(at <= other < at + 1.0 for other in starts) for at in starts) <= 20
@@ -142,13 +142,13 @@ async def test_a_stale_grant_returns_its_slot_and_its_start(valkey: Valkey, clie
 
 
 async def test_a_slot_cools_down_after_an_abort(valkey: Valkey, client: redis.Redis) -> None:
-    async with admissions(valkey.url, 1, slots=1, cooldown_s=0.3) as (one,):
+    async with admissions(valkey.url, 1, slots=1, cooldown_s=2.0) as (one,):
         holding = await hold(one)
+        began = time.monotonic()
         await holding.cancel()
         await wait_until_async(lambda: read_status(client, TAG).cooling == 1, "the slot cools down")
-        began = time.monotonic()
         after = await hold(one)
-        assert time.monotonic() - began > 0.1
+        assert time.monotonic() - began > 1.9
         await after.end()
 
 
@@ -169,7 +169,7 @@ async def test_a_lost_lease_ends_its_body(valkey: Valkey, client: redis.Redis) -
         with pytest.raises(LeaseLost):  # noqa: PT012
             async with one.slot() as lease:
                 client.zadd(KEYS["slots"], {lease.id: 1})
-                await asyncio.wait_for(asyncio.Event().wait(), 10)
+                await asyncio.wait_for(asyncio.Event().wait(), 60)
         assert lease.lost
         await (await hold(one)).end()
 
@@ -182,13 +182,13 @@ async def test_a_pause_stops_the_fleet_and_ends_with_a_slow_start(valkey: Valkey
             starts.append(time.monotonic())
             lease.report(ok=True)
 
-    async with admissions(valkey.url, 2, slots=10, slow_start_s=0.5) as (left, right):
-        await left.pause(0.5, "Retry-After")
-        await wait_until_async(lambda: read_status(client, TAG).pause_reason == "Retry-After", "the pause is in force")
+    async with admissions(valkey.url, 2, slots=10, slow_start_s=2.0) as (left, right):
         paused = time.monotonic()
+        await left.pause(2.0, "Retry-After")
+        await wait_until_async(lambda: read_status(client, TAG).pause_reason == "Retry-After", "the pause is in force")
         await asyncio.gather(*[one((left, right)[i % 2]) for i in range(10)])
-        assert min(starts) - paused > 0.3
-        assert max(starts) - min(starts) > 0.3
+        assert min(starts) - paused > 1.95
+        assert max(starts) - min(starts) > 0.3, "not all at once"
         assert read_status(client, TAG).pause_s == 0
 
 
@@ -291,7 +291,7 @@ async def test_tokens_in_the_window_are_estimated_then_replaced_by_usage(valkey:
         second = Holding(one, tokens=80)
         await wait_until_async(lambda: client.zcard(KEYS["batch"]) == 1, "the second waits for tokens")
         await first.end(tokens_used=10)
-        await asyncio.wait_for(second.granted.wait(), 5)
+        await asyncio.wait_for(second.granted.wait(), 60)
         assert read_status(client, TAG).tokens_used == 90
         await second.end(tokens_used=20)
         await wait_until_async(lambda: read_status(client, TAG).tokens_used == 30, "it is settled")
@@ -304,7 +304,7 @@ async def test_the_budget_is_held_then_spent_then_exhausted(valkey: Valkey, clie
         second = Holding(two, tokens=60)
         await wait_until_async(lambda: client.zcard(KEYS["batch"]) == 1, "the second's hold does not fit")
         await first.end(tokens_used=30)
-        await asyncio.wait_for(second.granted.wait(), 5)
+        await asyncio.wait_for(second.granted.wait(), 60)
         await second.end(tokens_used=50)
         await wait_until_async(lambda: read_status(client, TAG).budget_spent == 80, "it is spent")
         for admission in (one, two):

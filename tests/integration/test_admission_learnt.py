@@ -151,12 +151,16 @@ async def test_a_fleet_uses_the_slots_that_the_key_has(
     async with admissions(valkey.url, 2, slots=16, starts=None) as both:
         asking = [asyncio.create_task(key.keep_asking(both[i % 2])) for i in range(40)]
         try:
+            began = boot_time()
             await wait_until_async(lambda: key.answered > 200, "200 are answered")
-            assert key.refused <= 12  # 8 at first; then one that is tried each few seconds
-            status = read_status(client, TAG)
-            assert status.slots == 16
-            assert status.learnt["slots"].limit in (8, 9)
-            assert status.slots_used <= 9
+            assert key.refused <= 11 + (boot_time() - began) / 2  # 8 at first; then one is tried each few seconds
+            assert read_status(client, TAG).slots == 16
+
+            def settled() -> bool:
+                status = read_status(client, TAG)
+                return status.learnt["slots"].limit in (8, 9) and status.slots_used <= 9
+
+            await wait_until_async(settled, "as many slots in use as the key has")
             await wait_until_async(lambda: "the key takes" in caplog.text, "it is logged")
             key.slots = 16
             await wait_until_async(lambda: "slots" not in read_status(client, TAG).learnt, "all are used again", 60)
@@ -191,17 +195,14 @@ async def test_all_processes_use_one_number(valkey: Valkey, client: redis.Redis)
     async with admissions(valkey.url, 3, slots=16, starts=None) as (one, two, idle):
         asking = [asyncio.create_task(key.keep_asking((one, two)[i % 2])) for i in range(32)]
         numbers: set[tuple[int, ...]] = set()
-        differ_since: list[float] = []
+        differed = 0
 
         def same() -> bool:
+            nonlocal differed
             believed = tuple(process.slots for process in (one, two, idle))
             numbers.add(believed)
-            now = boot_time()
-            if len(set(believed)) == 1:
-                differ_since.clear()
-            elif not differ_since:
-                differ_since.append(now)
-            assert not differ_since or now - differ_since[0] < 1.0, believed
+            differed = 0 if len(set(believed)) == 1 else differed + 1
+            assert differed < 50, believed  # looks, 20 ms apart: a busy machine has its processes wait as well
             return key.answered > 400
 
         try:

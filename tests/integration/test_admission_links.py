@@ -67,7 +67,7 @@ async def test_the_subscriber_is_cut_off_while_a_waiter_is_registered(
         proxy.refuse = True
         proxy.cut(only_subscribed=True)
         await first.end()
-        await asyncio.wait_for(waiting.granted.wait(), 5)
+        await asyncio.wait_for(waiting.granted.wait(), 60)
         proxy.refuse = False
         await waiting.end()
 
@@ -84,7 +84,7 @@ async def test_the_subscriber_receives_nothing_on_an_open_connection(
         await wait_until_async(lambda: client.zcard(KEYS["batch"]) == 1, "it is in the queue")
         proxy.mute_subscribed = True
         await first.end()
-        await asyncio.wait_for(waiting.granted.wait(), 8)
+        await asyncio.wait_for(waiting.granted.wait(), 60)
         await waiting.end()
 
 
@@ -103,7 +103,7 @@ async def test_joining_again_in_one_epoch_confirms_all_grants(valkey: Valkey, cl
         held, waiting = await hold(other), Holding(one)
         await wait_until_async(lambda: client.zcard(KEYS["batch"]) == 1, "it waits")
         await held.end()
-        await asyncio.wait_for(waiting.granted.wait(), 5)
+        await asyncio.wait_for(waiting.granted.wait(), 60)
         await waiting.end()
 
 
@@ -192,7 +192,7 @@ async def test_sentinel_promotes_the_replica(tmp_path: Path) -> None:
                 held = [await hold(one), await hold(two)]
                 first.kill()
                 await wait_until_async(lambda: _is_master(replica), "it is promoted", 60)
-                await asyncio.wait_for((await hold(two)).end(), 30)
+                await asyncio.wait_for((await hold(two)).end(), 60)
                 await asyncio.gather(*[holding.end() for holding in held], return_exceptions=True)
             await wait_until_async(lambda: read_status(replica, TAG).slots_used == 0, "nothing is held")
 

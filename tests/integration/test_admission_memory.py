@@ -254,7 +254,7 @@ async def test_a_request_that_is_still_being_ended_keeps_its_slot_through_a_loss
                     await ended.wait()
 
         task = asyncio.create_task(slow_to_end())
-        await asyncio.wait_for(lost.wait(), 10)
+        await asyncio.wait_for(lost.wait(), 60)
         client.flushall()
         await wait_until_async(lambda: client.zcard(KEYS["heard"]) == 1, "it is back")
         assert client.zrange(KEYS["slots"], 0, -1) == tickets
@@ -292,13 +292,13 @@ async def test_assume_full_lets_nothing_start_for_a_window(valkey: Valkey, clien
 
 async def test_a_pause_survives_lost_memory(valkey: Valkey, client: redis.Redis) -> None:
     async with admissions(valkey.url, 2) as (one, two):
-        await one.pause(30, "Retry-After")
+        await one.pause(300, "Retry-After")
         waiting = Holding(two)
         await wait_until_async(lambda: client.zcard(KEYS["batch"]) == 1, "one waits for its end")
         client.flushall()
         await wait_until_async(lambda: client.zcard(KEYS["batch"]) == 1, "it waits again")
         status = read_status(client, TAG)
-        assert 25 < status.pause_s <= 30.1
+        assert 200 < status.pause_s <= 300.1
         assert status.pause_reason == "Retry-After"
         assert not waiting.granted.is_set()
         await waiting.cancel()

@@ -35,7 +35,7 @@ async def test_it_takes_a_start_and_no_slot(valkey: Valkey, client: redis.Redis)
         assert (status.slots_used, status.starts_used) == (1, 3)
         assert not waiting.granted.is_set()
         await held.end()
-        await asyncio.wait_for(waiting.granted.wait(), 5)
+        await asyncio.wait_for(waiting.granted.wait(), 60)
         await waiting.end()
         assert (one.held, one.waiting) == (0, 0)
 
@@ -47,19 +47,18 @@ async def test_it_waits_for_the_window_and_goes_first(valkey: Valkey, client: re
         async with admission.start_only() if what == "start" else admission.slot("interactive"):
             order.append(what)
 
-    async with admissions(valkey.url, 2, slots=4, starts=2, window_s=1.0, guard_s=0.5) as (one, two):
+    async with admissions(valkey.url, 2, slots=4, starts=2, window_s=3.0, guard_s=0.5) as (one, two):
         held = [await hold(one)]
         first = boot_time()
         await wait_until_async(lambda: boot_time() - first > 0.2, "the second start is later than the first")
         held.append(await hold(one))
         request = asyncio.create_task(note(one, "request"))
         await wait_until_async(lambda: client.zcard(KEYS["interactive"]) == 1, "a request waits for the window")
-        began = boot_time()
         poll = asyncio.create_task(note(two, "start"))
         await wait_until_async(lambda: client.zcard(KEYS["start_only"]) == 1, "a start waits for the window")
         await asyncio.gather(request, poll)
         assert order[0] == "start"
-        assert boot_time() - began > 0.5
+        assert boot_time() - first > 3.0
         for holding in held:
             await holding.end()
 
@@ -69,11 +68,11 @@ async def test_it_waits_for_a_pause_but_not_for_the_circuit_breaker(valkey: Valk
         await (await hold(one)).end(ok=False)
         await wait_until_async(lambda: read_status(client, TAG).circuit_breaker == "open", "the breaker is open")
         await start(one)
-        await one.pause(0.5, "Retry-After")
-        await wait_until_async(lambda: read_status(client, TAG).pause_reason is not None, "the pause is in force")
         paused = boot_time()
+        await one.pause(2.0, "Retry-After")
+        await wait_until_async(lambda: read_status(client, TAG).pause_reason is not None, "the pause is in force")
         await start(one)
-        assert boot_time() - paused > 0.3
+        assert boot_time() - paused > 1.95
 
 
 async def test_a_stale_one_is_given_back(valkey: Valkey, client: redis.Redis) -> None:

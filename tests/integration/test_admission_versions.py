@@ -177,7 +177,7 @@ async def test_an_error_of_the_script_is_reported_as_what_it_is(
         assert "the admission's script fails in Redis: WRONGTYPE" in errors[0].getMessage()
         assert "cannot be reached" not in caplog.text
         client.delete(KEYS["slots"])
-        await asyncio.wait_for(waiting.granted.wait(), 20)
+        await asyncio.wait_for(waiting.granted.wait(), 60)
         await waiting.end()
         assert "Redis answers again" in caplog.text
 
@@ -189,7 +189,7 @@ async def test_a_turn_that_failed_half_way_loses_no_wait_and_no_slot(valkey: Val
         await wait_until_async(lambda: client.zcard(KEYS["batch"]) == 1, "one waits")
         client.hset(KEYS["inbox"], two._started().process, "no JSON")
         await held.end()
-        await asyncio.wait_for(waiting.granted.wait(), 20)
+        await asyncio.wait_for(waiting.granted.wait(), 60)
         assert client.zrange(KEYS["slots"], 0, -1) == [waiting.lease.id]
         await waiting.end()
         await (await hold(one)).end()

@@ -37,7 +37,7 @@ def store(valkey: Valkey) -> Iterator[redis.Redis]:
 
 
 def lives(worker: PoolWorker, app: Celery) -> None:
-    assert app.send_task("t.plain", (1, 2)).get(timeout=30) == 3
+    assert app.send_task("t.plain", (1, 2)).get(timeout=60) == 3
     assert worker.process.poll() is None, worker.output
 
 
@@ -74,7 +74,7 @@ def test_what_dead_workers_left_is_swept_past_junk(worker: PoolWorker, app: Cele
     }.items():
         store.hset("unacked", tag, value)
         store.zadd("unacked_index", {tag: 1})
-    assert app.AsyncResult(id).get(timeout=12) == 3
+    assert app.AsyncResult(id).get(timeout=60) == 3
     wait_until(lambda: settled(store), "the rest to be set aside")
     assert read(store, 0)[0] == 6  # "f" is put back, and set aside when it is received
     lives(worker, app)
@@ -99,5 +99,5 @@ def test_a_message_s_own_delivery_tag_does_not_matter(worker: PoolWorker, app: C
     ids = [uuid.uuid4().hex for _ in range(4)]
     for id, tag in zip(ids, ("the same", "the same", "\ud800", "unacked"), strict=True):
         store.lpush("celery", json.dumps(item(id, properties={"delivery_tag": tag})))
-    assert [app.AsyncResult(id).get(timeout=30) for id in ids] == [3] * 4
+    assert [app.AsyncResult(id).get(timeout=60) for id in ids] == [3] * 4
     wait_until(lambda: settled(store), "all to be acknowledged")

@@ -125,13 +125,13 @@ def test_no_item_ends_the_worker_or_leaves_its_sender_without_an_answer(
         for _, raw in batch:
             store.lpush("celery", raw)
         probe = app.send_task("t.plain", (1, 2))
-        wait_until(lambda: probe.ready() or worker.process.poll() is not None, "the probe", 30)
+        wait_until(lambda: probe.ready() or worker.process.poll() is not None, "the probe")
         assert worker.process.poll() is None, worker.output[-4000:]
 
         def unanswered() -> list[str]:
             return [id for id, raw in batch if has(id, raw) and not app.AsyncResult(id).ready()]
 
-        wait_until(lambda: not unanswered() or worker.process.poll() is not None, f"answers to {batch}", 20)
+        wait_until(lambda: not unanswered() or worker.process.poll() is not None, f"answers to {batch}")
         assert worker.process.poll() is None, worker.output[-4000:]
 
 

@@ -128,7 +128,7 @@ def test_what_arrives_while_an_idle_worker_stands_still_is_not_lost_with_it(
     """Redis gives a blocked BRPOP its message even if nobody reads it any more."""
     with PoolWorker(fleet.url, notes=valkey.url, name="a", visibility_s=3) as still:
         still.ready()
-        assert app.send_task("t.plain", (1, 2)).get(timeout=30) == 3
+        assert app.send_task("t.plain", (1, 2)).get(timeout=60) == 3
         still.process.send_signal(signal.SIGSTOP)
         tasks = [app.send_task("t.nap", (0.01,)) for _ in range(4)]
         still.process.kill()

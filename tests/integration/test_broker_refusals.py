@@ -183,7 +183,7 @@ def test_a_result_that_redis_will_never_take_is_a_failure(
     finally:
         admin.config_set(setting, before)
     with pytest.raises(PermanentFailure, match="too large for Redis: 24,"):
-        results[0].get(timeout=30)
+        results[0].get(timeout=60)
 
 
 def test_a_worker_killed_while_redis_is_out_of_memory_loses_nothing(

@@ -67,7 +67,7 @@ def test_only_a_large_shard_lets_other_workers_go_first(
         connection.register_with_event_loop(hub)
         with Consumer(channel, bound, callbacks=[take]):
             loop = hub.create_loop()
-            wait_until(lambda: next(loop) is None and len(got) == len(sizes), "all messages", 30)
+            wait_until(lambda: next(loop) is None and len(got) == len(sizes), "all messages")
     assert got == sizes
     assert len(later) == 3, "a pause after each large one, and none after the others"
     assert all(0 < delay < 0.06 for delay in later)
@@ -113,6 +113,6 @@ def test_a_freed_place_takes_the_next_message_though_a_pop_without_its_queue_is_
         connection.register_with_event_loop(hub)
         with Consumer(channel, bound, callbacks=[take]):
             loop = hub.create_loop()
-            wait_until(lambda: next(loop) is None and len(got) == 40 and not held, "all messages", 30)
+            wait_until(lambda: next(loop) is None and len(got) == 40 and not held, "all messages")
         assert channel.client.zcard("unacked_index") == channel.client.hlen("unacked") == 0
     assert got == list(range(40))

@@ -46,7 +46,7 @@ def test_a_closed_pipe_is_no_error_message(two_keys: str, arguments: tuple[str, 
     assert process.stderr is not None
     with process.stderr as said:
         assert said.read() == ""
-    assert process.wait(30) == 1
+    assert process.wait(60) == 1
 
 
 def test_doctor_continues_without_a_provider(valkey: Valkey) -> None:

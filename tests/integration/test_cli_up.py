@@ -75,7 +75,7 @@ def test_sigterm_stops_the_fleet_too() -> None:
         assert "/v1" in up.line_with("mock gateway")
         up.look()
         up.process.send_signal(signal.SIGTERM)
-        assert up.process.wait(30) == 0
+        assert up.process.wait(60) == 0
         nothing_left(up.family)
 
 

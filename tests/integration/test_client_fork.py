@@ -117,5 +117,5 @@ def test_gunicorn_with_preload_answers_every_request(url: str, tmp_path: Path) -
             statuses = list(threads.map(ask, range(REQUESTS)))
     finally:
         gunicorn.terminate()
-        gunicorn.wait(30)
+        gunicorn.wait(60)
     assert statuses == [200] * REQUESTS, log.read_text()[-3000:]

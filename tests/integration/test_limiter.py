@@ -103,7 +103,7 @@ async def test_try_acquire(valkey: Valkey) -> None:
                 permits.append(permit)
             return bool(permits)
 
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not await free():
                 pass
         (permit,) = permits
@@ -215,11 +215,11 @@ async def test_it_belongs_to_one_event_loop(valkey: Valkey) -> None:
 
 async def test_a_pause_is_everybody_s(valkey: Valkey) -> None:
     async with limiters(valkey, 2, slots=2) as (one, other):
-        await one.pause(0.5, "the provider asked for it")
-        await other.start()
         since = time.monotonic()
+        await one.pause(1.0, "the provider asked for it")
+        await other.start()
         async with one.slot(timeout_s=60):
-            assert time.monotonic() - since >= 0.3
+            assert time.monotonic() - since > 0.95
 
 
 def _current() -> Lease:

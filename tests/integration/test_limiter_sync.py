@@ -46,7 +46,7 @@ def test_threads_share_the_slots(valkey: Valkey) -> None:
                 with lock:
                     now += 1
                     most = max(most, now)
-                together.wait(30)
+                together.wait(60)
                 with lock:
                     now -= 1
             assert current_lease.get() is None

@@ -60,7 +60,7 @@ def beating() -> Iterator[tuple[subprocess.Popen[bytes], psutil.Process]]:
 def test_a_stopped_worker_is_killed_with_a_message() -> None:
     with beating() as (process, guardian):
         process.send_signal(signal.SIGSTOP)
-        assert process.wait(30) == -signal.SIGKILL
+        assert process.wait(60) == -signal.SIGKILL
         assert process.stderr is not None
         assert b"stood still" in process.stderr.read()
         nothing_left([guardian])
@@ -71,7 +71,7 @@ def test_the_guardian_ends_with_its_worker(how: str) -> None:
     with beating() as (process, guardian):
         assert process.stdin is not None
         process.kill() if how == "is killed" else process.stdin.close()
-        process.wait(30)
+        process.wait(60)
         nothing_left([guardian])
 
 
@@ -81,7 +81,7 @@ def test_the_guardian_gets_no_key_and_no_terminal_signals() -> None:
         os.killpg(process.pid, signal.SIGINT)
         guardian.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGSTOP)
-        assert process.wait(30) == -signal.SIGKILL, "it still guards"
+        assert process.wait(60) == -signal.SIGKILL, "it still guards"
 
 
 def test_a_worker_suspended_with_its_guardian_lives_on() -> None:
@@ -102,7 +102,7 @@ def test_a_killed_guardian_is_replaced() -> None:
         guardian.kill()
         wait_until(lambda: [c.pid for c in psutil.Process(process.pid).children() if c != guardian], "another guardian")
         process.send_signal(signal.SIGSTOP)
-        assert process.wait(30) == -signal.SIGKILL
+        assert process.wait(60) == -signal.SIGKILL
 
 
 def test_a_stopped_worker_is_killed_before_its_slots_are_reused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,12 +62,12 @@ def _flower(fleet: LocalFleet, path: str, *, login: bool = True, body: Any = Non
     if login:
         assert fleet.flower_login is not None
         request.add_header("Authorization", "Basic " + base64.b64encode(":".join(fleet.flower_login).encode()).decode())
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         return str(answer.read().decode())
 
 
 def test_a_task_by_name_gets_a_completion(fleet: LocalFleet, app: Celery) -> None:
-    completion = app.send_task("brimful.sample", args=["The sky is"], kwargs={"max_tokens": 2}).get(timeout=20)
+    completion = app.send_task("brimful.sample", args=["The sky is"], kwargs={"max_tokens": 2}).get(timeout=60)
     assert len(completion["choices"]) == 1
 
 
@@ -111,7 +111,7 @@ def test_flower_asks_for_its_login_and_shows_a_running_task_without_its_prompt(f
     assert running.id in _flower(fleet, f"/worker/{worker}")
     for page in pages:
         assert "SECRET" not in _flower(fleet, page), page
-    assert running.get(timeout=20)["choices"]
+    assert running.get(timeout=60)["choices"]
     wait_until(lambda: seen().get("state") == "SUCCESS", "Flower to see its end")
     assert running.id in _flower(fleet, f"/task/{running.id}")
 
@@ -223,7 +223,7 @@ def test_the_alias_of_the_child_module_still_starts_a_child() -> None:
         assert child.stdout is not None
         assert child.stdout.readline().endswith(b"/v1\n")
         os.close(write_fd)  # as when its owner ends
-        assert child.wait(30) == 0
+        assert child.wait(60) == 0
 
 
 def test_the_alias_of_flowers_settings_can_be_imported() -> None:

@@ -27,7 +27,7 @@ LOGIN, TOKEN = "brimful:hush", "t0ken"
 def _ask(url: str, authorization: str = "", method: str = "GET") -> tuple[int, Mapping[str, str], str]:
     headers = {"Authorization": authorization} if authorization else {}
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, headers=headers, method=method), timeout=10) as answer:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers, method=method), timeout=60) as answer:
             return answer.status, answer.headers, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:

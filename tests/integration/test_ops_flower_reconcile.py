@@ -61,7 +61,7 @@ class Flower(Background):
 
     def _ask(self, path: str) -> str:
         try:
-            with urllib.request.urlopen(urllib.request.Request(self.url + path, headers=LOGIN), timeout=10) as answer:
+            with urllib.request.urlopen(urllib.request.Request(self.url + path, headers=LOGIN), timeout=60) as answer:
                 return str(answer.read().decode())
         except OSError:
             return ""

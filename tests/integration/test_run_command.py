@@ -149,7 +149,7 @@ def test_report_serves_a_run_on_this_machine_until_ctrl_c(command: Command, tmp_
     out = make_run(tmp_path / "out.jsonl", 3, 2)
     with Running("report", out, "--serve") as serving:
         url = serving.line_with("http://127.0.0.1:").strip()
-        with urllib.request.urlopen(f"{url}groups?from=0&to=3", timeout=30) as answer:
+        with urllib.request.urlopen(f"{url}groups?from=0&to=3", timeout=60) as answer:
             assert len(json.load(answer)) == 3
         assert serving.interrupt() == 0
     assert not out.with_name("out.jsonl.report.html").exists()

@@ -72,7 +72,7 @@ def test_a_slow_pipe_is_sampled_line_by_line(tmp_path: Path) -> None:
         for line in range(1, 4):
             process.stdin.write(f"prompt {line}\n")
             process.stdin.flush()
-            wait_until(lambda count=line: out.exists() and len(records(out)) == count, f"rollout {line}", timeout=40)
+            wait_until(lambda count=line: out.exists() and len(records(out)) == count, f"rollout {line}")
         output, _ = process.communicate(timeout=60)
         assert process.returncode == 0, output
     finally:

@@ -88,7 +88,7 @@ async def test_a_retry_after_pauses_the_fleet_which_then_restarts_spread_out(
     arrivals = [arrival.at for arrival in gateway.request_log.arrivals]
     (told,) = [arrival.ended for arrival in gateway.request_log.arrivals if arrival.status == 429]
     before = [at - told for at in arrivals if 0 < at - told < 1.0]
-    assert all(late < 0.5 for late in before), "only what was under way when it was told"
+    assert len(before) <= 32, "only what was under way when it was told; 160 without a pause"
     back = sorted(at - told for at in arrivals if at - told >= 1.0)[:16]
     assert back[-1] - back[0] > 0.2, "not all at once"
 
@@ -96,11 +96,11 @@ async def test_a_retry_after_pauses_the_fleet_which_then_restarts_spread_out(
 async def test_slow_requests_behind_one_slot_never_time_out(
     gateway: Gateway, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gateway.set(latency_s=0.1)
-    async with fleet(monkeypatch, gateway, valkey, 2, slots=1, timeout_s=0.5) as samplers:
+    gateway.set(latency_s=0.12)
+    async with fleet(monkeypatch, gateway, valkey, 2, slots=1, timeout_s=2.0) as samplers:
         outcomes = await sample_all(samplers, 20)
     assert [outcome.retries for outcome in outcomes] == [{}] * 20
-    assert max(outcome.waited_s for outcome in outcomes) > 0.5
+    assert max(outcome.waited_s for outcome in outcomes) > 2.0
 
 
 async def test_the_circuit_breaker_probes_one_at_a_time(

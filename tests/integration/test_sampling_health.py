@@ -31,7 +31,7 @@ def test_a_refused_key_is_seen_at_once(valkey: Valkey) -> None:
         )
 
         def gauge(state: str) -> bool:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as page:
                 lines = page.read().decode().splitlines()
             return any(line.endswith(f'state="{state}"}} 1.0') for line in lines if "provider_state" in line)
 

@@ -64,7 +64,7 @@ def test_a_poison_request_costs_its_neighbours_nothing(tmp_path: Path, valkey: V
         poison = ask(app, POISON)
         wait_until(lambda: it.tend() >= 0 and poison.ready(), "the poison to be set aside", WAIT_S)
         with pytest.raises(SampleError, match=f"{MAX_DEATHS} workers died while they sampled it"):
-            poison.get(timeout=10)
+            poison.get(timeout=60)
         wait_until(lambda: it.tend() >= 0 and all(task.ready() for task in tasks), "the others to end", WAIT_S)
         assert [task.state for task in tasks] == ["SUCCESS"] * count
         assert it.deaths == MAX_DEATHS

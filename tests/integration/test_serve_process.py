@@ -85,7 +85,7 @@ async def test_sigterm_answers_what_is_on_the_wire_and_sends_the_rest_elsewhere(
             assert stream[1].endswith(b"data: [DONE]\n\n")
         assert running.process.stdout is not None
         log = await asyncio.to_thread(running.process.stdout.read)
-        assert running.process.wait(30) == 0
+        assert running.process.wait(60) == 0
         assert "POST /v1/completions 200" in log
         assert "POST /v1/completions 503" in log
         assert not [secret for secret in (PROMPT, KEY, "sk-of-the-caller", "Traceback") if secret in log]

@@ -126,7 +126,7 @@ async def test_a_request_that_is_withdrawn_ends_while_the_others_of_its_shard_go
         sampler.holds["a"].set()
         await wait_until_async(lambda: stored(ledger), "the first outcome")
         await ledger.cancel({SHARD: ["c"]})  # the last one: the shard is withdrawn as a whole
-        await asyncio.wait_for(running, 30)
+        await asyncio.wait_for(running, 60)
         assert sampler.cancelled == ["b", "c"]
         await wait_until_async(lambda: _is_empty(ledger), "the shard's keys are gone")
     assert [result.id for result in await stored(ledger)] == ["a"]
@@ -143,7 +143,7 @@ async def test_a_shard_ends_if_its_last_request_is_withdrawn_after_the_others_en
         await ledger.cancel({SHARD: ["a"]})
         await wait_until_async(lambda: sampler.cancelled == ["a"], "the withdrawn one to be cancelled")
         sampler.holds["b"].set()
-        assert await asyncio.wait_for(running, 30) == {"requests": 1, "failed": 0}
+        assert await asyncio.wait_for(running, 60) == {"requests": 1, "failed": 0}
         await wait_until_async(lambda: _is_empty(ledger), "the shard's keys are gone")
 
 

@@ -33,7 +33,7 @@ async def test_outcomes_of_interleaved_runs_take_a_step_per_run(valkey: Valkey) 
             for keys in runs
         ]
         assert store.waiting == 120
-        await asyncio.wait_for(asyncio.gather(*put), 20)
+        await asyncio.wait_for(asyncio.gather(*put), 60)
         assert store.waiting == 0
         assert await steps(client) - before <= 2 * len(runs)  # a script that is not known yet is sent again
         for keys in runs:
@@ -52,7 +52,7 @@ async def test_outcomes_are_stored_in_the_order_they_were_put(valkey: Valkey) ->
         ]
         for put in puts:
             put.add_done_callback(done.append)
-        await asyncio.wait_for(puts[-1], 20)
+        await asyncio.wait_for(puts[-1], 60)
         await asyncio.sleep(0)
         assert done == puts
         assert await client.xlen(keys.results) == 500
@@ -69,7 +69,7 @@ async def test_of_a_map_that_has_ended_nothing_stays(valkey: Valkey) -> None:
                 store.put(keys, "shard", "early", [], Outcome("early", completion={}), last=bool), 20
             )
             await ledger.clear(keep=keep)
-            await asyncio.wait_for(store.put(keys, "shard", "late", [], Outcome("late", completion={}), last=bool), 20)
+            await asyncio.wait_for(store.put(keys, "shard", "late", [], Outcome("late", completion={}), last=bool), 60)
         assert await client.xlen(Keys("map").results) == 0
         assert await client.xlen(Keys("run").results) == 2
         await store.aclose(5)
@@ -85,11 +85,11 @@ async def test_a_run_that_cannot_be_stored_does_not_delay_others(valkey: Valkey)
         waiting = store.put(bad, "shard", "0", [], Outcome("0", completion={}), last=bool)
         for number in range(300):
             put = store.put(good, "shard", f"{number}", [], Outcome(f"{number}", completion={}), last=bool)
-        await asyncio.wait_for(put, 20)
+        await asyncio.wait_for(put, 60)
         assert not waiting.done()
         assert store.waiting == 1
         await client.delete(bad.results)
-        await asyncio.wait_for(waiting, 20)
+        await asyncio.wait_for(waiting, 60)
         assert await client.xlen(bad.results) == 1
         await store.aclose(5)
 
@@ -101,7 +101,7 @@ async def test_an_outcome_that_redis_will_never_take_is_a_failure(valkey: Valkey
         for id, size in (("before", 10), ("large", 3_000_000), ("after", 10)):
             outcome = Outcome(id, completion={"text": "x" * size}, attempts=2, worker="w")
             put = store.put(keys, "shard", id, [], outcome, last=bool)
-        await asyncio.wait_for(put, 20)
+        await asyncio.wait_for(put, 60)
         outcomes = [result.outcome for result in await RunLedger(client, "run").results("0", 10, None)]
         await store.aclose(5)
     assert [(outcome.id, outcome.ok, outcome.attempts) for outcome in outcomes] == [
@@ -124,7 +124,7 @@ async def test_an_outcome_waits_while_redis_refuses(valkey: Valkey, name: str) -
         await wait_until_async(lambda: _failed_calls(client), "some tries")
         assert not put.done()
         await client.config_set(name, "0")
-        await asyncio.wait_for(put, 20)
+        await asyncio.wait_for(put, 60)
         assert await client.xlen(keys.results) == 1
         await store.aclose(5)
 
@@ -138,6 +138,6 @@ async def _failed_calls(client: Redis) -> bool:
 async def test_outcomes_that_nobody_collects_expire(valkey: Valkey) -> None:
     async with redis_client(valkey.url) as client:
         store, keys = Store(client, expires_s=60), Keys("run")
-        await asyncio.wait_for(store.put(keys, "shard", "1", [], Outcome("1", completion={}), last=bool), 20)
+        await asyncio.wait_for(store.put(keys, "shard", "1", [], Outcome("1", completion={}), last=bool), 60)
         await store.aclose(5)
         assert 0 < await client.ttl(keys.results) <= 60

@@ -74,6 +74,6 @@ class Holding:
 async def hold(admission: Admission, workload: str = "batch", *, tokens: int = 0, name: str = "") -> Holding:
     """A slot that is granted within ten seconds."""
     holding = Holding(admission, workload, tokens=tokens, name=name)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await holding.granted.wait()
     return holding

@@ -106,7 +106,7 @@ def nothing_left(family: Iterable[psutil.Process]) -> None:
     def alive() -> list[psutil.Process]:
         return [p for p in family if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 
-    wait_until(lambda: not alive(), "every process of the command to be gone", timeout=15)
+    wait_until(lambda: not alive(), "every process of the command to be gone")
 
 
 def records(path: Path) -> list[dict[str, Any]]:

@@ -89,7 +89,7 @@ def until_ready(url: str) -> None:
 
     def ready() -> bool:
         try:
-            with urllib.request.urlopen(url.removesuffix("v1") + "readyz", timeout=10) as answer:
+            with urllib.request.urlopen(url.removesuffix("v1") + "readyz", timeout=60) as answer:
                 return bool(answer.status == 200)
         except urllib.error.HTTPError:
             return False

@@ -53,7 +53,7 @@ class GatewayProcess:
 
     def _ask(self, path: str, body: Any = None) -> dict[str, Any]:
         data = None if body is None else json.dumps(body).encode()
-        with urllib.request.urlopen(self.root + path, data, timeout=30) as answer:
+        with urllib.request.urlopen(self.root + path, data, timeout=60) as answer:
             found: dict[str, Any] = json.load(answer)
         return found
 

@@ -40,6 +40,8 @@ app.conf.update(
 _notes = redis.Redis.from_url(os.environ.get("POOL_APP_NOTES", URL), decode_responses=True)
 _running = 0
 _peak = 0
+_met = 0
+_all_met: asyncio.Event | None = None
 
 
 def note(key: str, value: Any = 1) -> None:
@@ -61,6 +63,18 @@ async def nap(self: Any, seconds: float) -> dict[str, Any]:
         _running -= 1
     note(f"ends:{self.request.id}", os.getpid())
     return {"id": self.request.id, "peak": _peak}
+
+
+@app.task(name="t.meet")
+async def meet(number: int) -> int:
+    """Returns once ``number`` of these are running together."""
+    global _met, _all_met
+    _all_met = _all_met or asyncio.Event()
+    _met += 1
+    if _met == number:
+        _all_met.set()
+    await _all_met.wait()
+    return _met
 
 
 @app.task(name="t.fail")

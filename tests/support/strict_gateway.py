@@ -198,7 +198,7 @@ class StrictGatewayProcess:
 
     def _ask(self, path: str, body: Any = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
-        with urllib.request.urlopen(self.url.removesuffix("/v1") + path, data, timeout=30) as answer:
+        with urllib.request.urlopen(self.url.removesuffix("/v1") + path, data, timeout=60) as answer:
             return json.load(answer)
 
 

@@ -162,7 +162,7 @@ class Background:
 
     def __enter__(self) -> StubSampler:
         self._thread.start()
-        assert self._ready.wait(10)
+        assert self._ready.wait(60)
         return self._sampler
 
     def __exit__(self, *_: object) -> None:

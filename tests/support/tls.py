@@ -66,7 +66,7 @@ def tls_in_front_of(port: int, context: ssl.SSLContext) -> Iterator[int]:
     thread = threading.Thread(target=run)
     thread.start()
     try:
-        assert ready.wait(10)
+        assert ready.wait(60)
         yield ports[0]
     finally:
         loop.call_soon_threadsafe(over.set)

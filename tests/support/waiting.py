@@ -7,10 +7,12 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+PATIENCE_S = 60.0
+"""How long a state may take on a busy machine. It costs time only where a test fails."""
 _POLL_S = 0.02
 
 
-def wait_until(condition: Callable[[], Any], what: str, timeout: float = 30.0) -> Any:
+def wait_until(condition: Callable[[], Any], what: str, timeout: float = PATIENCE_S) -> Any:
     """The condition's first true value. Fails naming ``what`` after ``timeout`` seconds."""
     end = time.monotonic() + timeout
     while not (value := condition()):
@@ -20,7 +22,9 @@ def wait_until(condition: Callable[[], Any], what: str, timeout: float = 30.0) -
     return value
 
 
-async def wait_until_async(condition: Callable[[], Any | Awaitable[Any]], what: str, timeout: float = 30.0) -> Any:
+async def wait_until_async(
+    condition: Callable[[], Any | Awaitable[Any]], what: str, timeout: float = PATIENCE_S
+) -> Any:
     """As :func:`wait_until`, on the loop; the condition may be a coroutine function."""
     end = time.monotonic() + timeout
     while True:

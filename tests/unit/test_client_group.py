@@ -84,7 +84,7 @@ async def test_the_first_n_of_an_over_sampled_group_are_kept_and_the_others_canc
 
     with Backend(answer):
         async with AsyncFleet() as fleet:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 found = await collect(fleet, PROMPTS[:3], n=3, oversample=2, seed=100)
         assert [sorted(group.texts) for group in found] == [["0", "2", "3"]] * 3
         assert all(not group.missing for group in found)

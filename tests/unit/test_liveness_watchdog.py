@@ -31,7 +31,7 @@ class Holder:
         """Let the lease end now, and wait until the watchdog has seen that."""
         self.deadline = 0.0
         dog.look()
-        assert self.shut_called.wait(5)
+        assert self.shut_called.wait(60)
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_an_earlier_deadline_is_seen_at_once(dog: Watchdog) -> None:
         dog.add(late, ours.fileno())
         early.deadline = boot_time()
         dog.add(early, theirs.fileno())
-        assert early.shut_called.wait(5)
+        assert early.shut_called.wait(60)
         assert not late.shut_called.is_set()
 
 
@@ -76,7 +76,7 @@ def test_one_added_after_all_others_were_removed(dog: Watchdog) -> None:
         dog.remove(dog.add(first, ours.fileno()))
         second.deadline = boot_time() + 0.3
         dog.add(second, theirs.fileno())
-        assert second.shut_called.wait(5)
+        assert second.shut_called.wait(60)
         assert not first.shut_called.is_set()
 
 
@@ -150,7 +150,7 @@ def test_a_suspended_machine(monkeypatch: pytest.MonkeyPatch, dog: Watchdog) -> 
         dog.add(holder, ours.fileno())
         assert not holder.shut_called.wait(0.05)
         ahead = 7200.0
-        assert holder.shut_called.wait(10)
+        assert holder.shut_called.wait(60)
 
 
 def test_many_short_watches_wake_its_thread_once(dog: Watchdog) -> None:

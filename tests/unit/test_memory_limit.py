@@ -43,7 +43,7 @@ class Worker:
 async def test_a_worker_that_stays_above_its_limit_is_stopped_once(caplog: pytest.LogCaptureFixture) -> None:
     worker = Worker(80, 90, 190, 210, 220)
     with caplog.at_level(logging.WARNING):
-        await asyncio.wait_for(worker.limit(200).watch(), 10)
+        await asyncio.wait_for(worker.limit(200).watch(), 60)
     assert (worker.stopped, worker.looks) == (1, 4)
     assert "takes 220 MB of memory, more than BRIMFUL_WORKER_MAX_MEMORY = 200 MB" in caplog.text
 

@@ -47,7 +47,7 @@ def compose_valkey(tmp_path: Path, password: str) -> Iterator[int]:
         yield port
     finally:
         server.terminate()
-        server.wait(15)
+        server.wait(60)
 
 
 def answers(client: redis.Redis) -> bool:

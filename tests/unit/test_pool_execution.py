@@ -41,7 +41,7 @@ class Report:
         self._came.set()
 
     def wait(self) -> None:
-        assert self._came.wait(10)
+        assert self._came.wait(60)
 
 
 def execute(loop: LoopThread, target: Callable[..., Any]) -> tuple[Execution, Report]:
@@ -117,7 +117,7 @@ def test_termination_frees_the_thread_at_once_and_drops_a_late_success(loop: Loo
     assert one.terminate()
     report.wait()  # while the coroutine still cleans up
     let_go.set()
-    assert finished.wait(10)
+    assert finished.wait(60)
     assert report.result is None
     assert report.error is None
     assert not one.terminate()
@@ -145,12 +145,12 @@ def test_an_execution_that_stores_its_result_is_left_to_finish(loop: LoopThread)
     def trace() -> int:
         value = run_coroutine(body())
         storing.set()
-        assert stored.wait(10)
+        assert stored.wait(60)
         return int(value)
 
     one, report = execute(loop, trace)
     one.start()
-    assert storing.wait(10)
+    assert storing.wait(60)
     assert not one.terminate()
     stored.set()
     report.wait()
@@ -207,7 +207,7 @@ def test_a_plain_function_is_reached_in_its_thread(
 
     one, report = execute(loop, lambda: one.run_function(spin, (), {}))
     one.start()
-    assert began.wait(10)
+    assert began.wait(60)
     assert getattr(one, how)()
     report.wait()
     assert isinstance(report.error, error)
@@ -263,7 +263,7 @@ def test_an_ended_body_leaves_its_thread_fit_for_the_next(loop: LoopThread) -> N
     report = Report()
     execution = Execution(target, (), {}, loop.loop, threads, report)
     execution.start()
-    assert begun.wait(10)
+    assert begun.wait(60)
     assert execution.terminate()
     report.wait()
     assert (report.result, report.error) == (None, None)

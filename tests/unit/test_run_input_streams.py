@@ -40,7 +40,7 @@ def pipe(tmp_path: Path) -> Iterator[Feed]:
 
     yield feed
     for writer in writers:
-        writer.join(10)
+        writer.join(60)
         assert not writer.is_alive()
 
 

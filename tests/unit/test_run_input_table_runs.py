@@ -139,6 +139,6 @@ def test_a_table_from_a_pipe_is_sampled_and_its_sent_columns_are_told(tmp_path: 
         asyncio.run(Session(prepared, display).run(FakeDriver()))
     finally:
         prepared.close()
-        writer.join(10)
+        writer.join(60)
     assert [record["input"] for record in records(tmp_path / "out.jsonl")] == [{"question": "a", "answer": "x"}]
     assert f"{path}: 'seed' sets a field of the requests; --column NAME carries it through instead" in told

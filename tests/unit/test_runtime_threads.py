@@ -19,7 +19,7 @@ async def test_items_come_while_the_next_one_blocks_and_few_are_read_ahead() -> 
         nonlocal read
         for number in range(3):
             yield number
-        more.wait(10)
+        more.wait(60)
         for number in range(10 * AHEAD):
             read += 1
             yield number

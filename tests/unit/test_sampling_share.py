@@ -29,7 +29,7 @@ async def test_a_process_holds_its_share_and_interactive_requests_never_wait_for
         assert peak == per_process == 5000
         held = [it.sampler.share(Workload.BATCH) for _ in range(per_process)]
         await asyncio.gather(*(share.__aenter__() for share in held))
-        await asyncio.wait_for(hold(Workload.INTERACTIVE), 5)
+        await asyncio.wait_for(hold(Workload.INTERACTIVE), 60)
 
 
 async def test_a_key_of_fewer_slots_has_no_share_to_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:

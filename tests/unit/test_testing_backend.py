@@ -49,7 +49,7 @@ def test_a_blocking_fleet_is_answered_whatever_its_url_is() -> None:
             assert [one.ok for one in results] == [True, True, True, False]
             assert sorted(one.index for one in client.as_completed("xyz", max_tokens=4)) == [0, 1, 2]
         handle = fleet.submit("e", max_tokens=4, task_id="mine")
-        assert (handle.id, _texts(handle.get(timeout=10)), handle.state) == ("mine", ["E0"], "SUCCESS")
+        assert (handle.id, _texts(handle.get(timeout=60)), handle.state) == ("mine", ["E0"], "SUCCESS")
         assert len(backend.requests) == 2 * (1 + 4 + 3) + 1
     before.close()
 
