@@ -38,8 +38,9 @@ $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
 demo: $(VENV)/.worker
 	$(BIN)/python examples/demo.py
 
+# At most three tests that fail beside others run once more, alone; never those of the limits.
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest tests -n 4 --dist loadfile --no-loadscope-reorder -m "not compat"
+	$(BIN)/python tests/support/second_run.py "-n 4 --dist loadfile --no-loadscope-reorder" tests -m "not compat"
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check $(SOURCES)

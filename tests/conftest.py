@@ -12,6 +12,7 @@ from kombu.asynchronous import Hub, set_event_loop
 from brimful.credentials import header_variables
 from brimful.profile import load_profiles
 from brimful_worker.local.server.valkey import Valkey
+from support.limit_tests import asserts_limits
 
 # The same examples at each run, so that a test fails for a change only; the long tests try others each time.
 hypothesis.settings.register_profile("same", derandomize=True)
@@ -23,6 +24,12 @@ _OF_PROVIDERS = {
     for profile in load_profiles(None).values()
     for name in (*profile.base_env, *profile.key_env, *header_variables(profile.headers))
 }
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if isinstance(item, pytest.Function) and asserts_limits(item.path, item.function, item.cls):
+            item.add_marker("limits")
 
 
 @pytest.fixture(autouse=True)
