@@ -21,7 +21,7 @@ from pydantic_settings import SettingsConfigDict
 from brimful.credentials import DOTENV, checked_url, first_set, is_set, key_file, read_key
 from brimful.errors import SettingError
 from brimful.limits import default_guard_s
-from brimful.names import MOST_WEIGHT, LogLevel
+from brimful.names import MOST_WEIGHT, LogFormat, LogLevel
 from brimful.profile import DEFAULT_PROVIDER, Profile, ProviderChoice, choose_provider, load_prices, profile_in_use
 from brimful.redis_address import with_tls_files
 from brimful.serve_settings import ServeSettings
@@ -128,8 +128,7 @@ class Settings(ServeSettings):
     """Tasks (shards and single requests) that one worker process runs at once; a quarter more if both workloads wait.
     More than what fills the slots, since a shard counts until its last request has ended."""
     worker_max_memory: ByteSize | None = None
-    """Memory of a worker process, such as 2GB or 512MiB, beyond which it ends gracefully, to be started again. Default:
-    no limit."""
+    """Memory of a worker, such as 512MiB, beyond which it ends gracefully, to be started again. Default: no limit."""
     visibility_timeout_s: int = Field(15, ge=3)
     """Seconds without renewal after which a dead worker's task is redelivered."""
     result_expires_s: int = Field(86_400, ge=60)
@@ -139,9 +138,10 @@ class Settings(ServeSettings):
     """Seconds for which Redis keeps a run's completions that nobody collects. The workers' setting counts."""
     log_level: LogLevel = LogLevel.INFO
     """Level of a worker's log: DEBUG, INFO, WARNING or ERROR."""
+    log_format: LogFormat = LogFormat.TEXT
+    """Format of the logs of workers, front doors and Flower: text, or json (one object a record)."""
     state_dir: Path | None = None
     """Where the embedded Valkey keeps its data. Default: $XDG_STATE_HOME/brimful."""
-
     weight: float = Field(1.0, ge=1 / MOST_WEIGHT, le=MOST_WEIGHT)
     """The share of a run or a map beside others on the same fleet: one of weight 3 gets three times as many requests as
     one of weight 1. From 0.01 to 100."""

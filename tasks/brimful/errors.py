@@ -85,7 +85,7 @@ class SampleError(BrimfulError):
     exit_code = ExitCode.FAILURES
 
     def __init__(self, message: str = "", cause: str = "unknown", details: Mapping[str, Any] | None = None) -> None:
-        """``details``: ``status``, ``code``, ``retry_after_s`` and ``attempts``, as far as they are known."""
+        """``details``: the attributes below by name, as far as they are known."""
         # Not super(): in SampleTimeout that is OSError, which reads two arguments as errno and text.
         BaseException.__init__(self, message, cause, *([dict(details)] if details else []))
         details = details or {}
@@ -99,6 +99,10 @@ class SampleError(BrimfulError):
         """The ``Retry-After`` of the last answer, in seconds."""
         self.attempts: int = details.get("attempts") or 0
         """Calls to the provider, each of which used a start."""
+        self.request_id: str = details.get("request_id") or ""
+        """The request's id in the workers' logs: of a single request its task's id."""
+        self.provider_request_ids: list[str] = list(details.get("provider_request_ids") or ())
+        """The provider's own ids of the attempts that it answered, in their order (``x-request-id``)."""
 
     def __str__(self) -> str:
         return f"{self.cause}: {self.message}"

@@ -67,6 +67,14 @@ class LogLevel(StrEnum):
         return cls(upper) if upper in cls.__members__ else None
 
 
+class LogFormat(StrEnum):
+    """Of the logs of workers, front doors and Flower."""
+
+    TEXT = "text"
+    JSON = "json"
+    """One JSON object a record."""
+
+
 class Mode(StrEnum):
     """The endpoint of a request."""
 

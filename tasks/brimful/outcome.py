@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any
@@ -84,10 +84,11 @@ class Failure:
     retry_after_s: float | None = None
     """The ``Retry-After`` of the last answer, in seconds."""
 
-    def error(self, attempts: int = 0) -> SampleError:
-        """The exception for it. ``attempts``: calls to the provider."""
+    def error(self, attempts: int = 0, request_id: str = "", provider_request_ids: Iterable[str] = ()) -> SampleError:
+        """The exception for it, with what the outcome says of the request. ``attempts``: calls to the provider."""
         kind = _ERRORS.get(self.cause, PermanentFailure if self.permanent else TransientFailure)
-        details = {"status": self.status, "code": self.code, "retry_after_s": self.retry_after_s, "attempts": attempts}
+        details: dict[str, Any] = {"status": self.status, "code": self.code, "retry_after_s": self.retry_after_s}
+        details |= {"attempts": attempts, "request_id": request_id, "provider_request_ids": list(provider_request_ids)}
         return kind(self.message, self.cause.value, {name: value for name, value in details.items() if value})
 
 
@@ -117,6 +118,9 @@ class Outcome:
     unmetered_tokens: int = 0
     """What the provider may have generated for attempts that ended without ``usage`` (cut off, timed out, reset, with
     their worker): all that each of them had asked for."""
+    provider_request_ids: list[str] = field(default_factory=list)
+    """The provider's own ids of the attempts that it answered, in their order, as its support asks for them
+    (``x-request-id``)."""
 
     @property
     def ok(self) -> bool:

@@ -97,14 +97,21 @@ async def _sample(request: Any = None, **fields: Any) -> dict[str, Any]:
     without brimful sends the same by name: ``send_task("brimful.sample", kwargs={"prompt": "Hi", "max_tokens": 8})``.
 
     Returns the completion as a dict: ``choices`` in the order ``index = prompt * n + choice``, and under ``brimful``
-    the ``attempts`` and the seconds ``waited_s`` (for admission) and ``provider_s`` (on the wire). Raises
-    brimful.errors.BadRequest for a request that the provider would refuse, and SampleError for one that failed.
+    the ``attempts``, the seconds ``waited_s`` (for admission) and ``provider_s`` (on the wire), and the provider's
+    ``provider_request_ids``. Raises brimful.errors.BadRequest for a request that the provider would refuse, and
+    SampleError for one that failed.
     """
     outcome = await port().sample(request, fields)
     if outcome.failure is not None:
-        raise outcome.failure.error(outcome.attempts)
+        raise outcome.failure.error(outcome.attempts, outcome.id, outcome.provider_request_ids)
     assert outcome.completion is not None
-    took = {"attempts": outcome.attempts, "waited_s": outcome.waited_s, "provider_s": outcome.provider_s}
+    took: dict[str, Any] = {
+        "attempts": outcome.attempts,
+        "waited_s": outcome.waited_s,
+        "provider_s": outcome.provider_s,
+    }
+    if outcome.provider_request_ids:
+        took["provider_request_ids"] = outcome.provider_request_ids
     return {**outcome.completion, "brimful": took}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -371,3 +372,25 @@ async def test_interactive_requests_go_before_batch(monkeypatch: pytest.MonkeyPa
                 await wait_until_async(lambda: admission.waiting == len(asking), "it to wait")
         assert [status for status, _, _ in await asyncio.gather(*asking)] == [200, 200, 200]
         assert [json.loads(body)["prompt"] for body in provider.bodies] == ["i", "b1", "b2"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_caller_s_own_request_id_is_taken_if_it_is_harmless(
+    monkeypatch: pytest.MonkeyPatch, valkey: Valkey, caplog: pytest.LogCaptureFixture, stream: bool
+) -> None:
+    caplog.set_level(logging.INFO, "brimful_worker.serve.app")
+    kept = []
+    async with running_gateway() as gateway, door(monkeypatch, valkey.url, gateway.url) as here:
+        body = {"model": "llama-8b", "prompt": "Hi", "max_tokens": 4, "stream": stream}
+        for sent in ("order-17/step:3", "order-17/step:3", "a b", "x" * 129, "ä", ""):
+            headers = {"X-Request-Id": sent}
+            async with here.http.post(f"{here.url}/completions", json=body, headers=headers) as answer:
+                assert answer.status == 200
+                kept.append(answer.headers["x-request-id"])
+                await answer.read()
+        await wait_until_async(lambda: len(caplog.records) == 6, "a log record for each request")
+        arrivals = [arrival.request_id for arrival in gateway.request_log.arrivals]
+    assert kept[:2] == ["order-17/step:3"] * 2
+    assert all(id.startswith("req_") for id in kept[2:])
+    assert [record.getMessage().split(", ")[1] for record in caplog.records] == kept
+    assert [record.__dict__["provider_request_ids"] for record in caplog.records] == [[id] for id in arrivals]

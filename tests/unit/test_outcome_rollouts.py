@@ -39,3 +39,13 @@ def test_an_outcome_of_an_older_worker_gets_defaults() -> None:
     assert Outcome.from_message({"id": "r", "failure": {"cause": "timeout"}}) == Outcome(
         "r", failure=Failure(Cause.TIMEOUT, "")
     )
+
+
+def test_the_ids_of_a_failed_request_are_in_its_exception() -> None:
+    failure = Failure(Cause.SERVER_ERROR, "HTTP 500", 500)
+    error = failure.error(2, "task-1", ["req_a", "req_b"])
+    assert (error.request_id, error.provider_request_ids) == ("task-1", ["req_a", "req_b"])
+    raised_again = type(error)(*error.args)  # as Celery's result backend makes it
+    assert raised_again.provider_request_ids == ["req_a", "req_b"]
+    bare = failure.error()
+    assert (bare.request_id, bare.provider_request_ids) == ("", [])

@@ -323,3 +323,19 @@ def test_any_json_is_classified(document: Any, status: int) -> None:
 def test_any_bytes_are_classified(body: bytes, status: int) -> None:
     result = classify_answer(Answer(status, {}, body), expected=1, now=NOW)
     assert result.kind is Kind.SUCCESS or result.message
+
+
+@pytest.mark.parametrize(
+    ("headers", "id"),
+    [
+        ({"x_request_id": "req_1", "request_id": "other"}, "req_1"),
+        ({"request_id": "req_anthropic"}, "req_anthropic"),
+        ({"apim_request_id": "b7c1-azure"}, "b7c1-azure"),
+        ({"x_portkey_trace_id": "trace"}, "trace"),
+        ({"x_request_id": "i" * 300}, "i" * 200),
+        ({"x_request_id": "req\x1b[31m"}, ""),
+        ({"date": "today"}, ""),
+    ],
+)
+def test_the_provider_s_own_id_of_a_request(headers: dict[str, str], id: str) -> None:
+    assert answer(200, {}, **headers).request_id == id

@@ -10,7 +10,7 @@ from typing import Any
 
 from brimful.config import Settings
 from brimful.errors import ExitCode, SettingError
-from brimful.names import APP, QUEUES, LogLevel, of_fleet, plain_queue
+from brimful.names import APP, QUEUES, LogFormat, LogLevel, of_fleet, plain_queue
 from brimful.state.fleets import take_fleet_over
 from brimful.state.redis_url import required
 
@@ -21,6 +21,7 @@ def run_worker(
     queues: str | None = None,
     name: str | None = None,
     log_level: LogLevel | None = None,
+    log_format: LogFormat | None = None,
     take_over: bool = False,
 ) -> int:
     """Returns the exit code when the worker ends. Raises SettingError before anything has started.
@@ -28,8 +29,9 @@ def run_worker(
     ``queues`` is a comma-separated list; ``name`` is NAME or NAME@HOST. ``take_over``: make the fleet this key's first;
     raises RedisUnreachable.
     """
-    settings = Settings.load(typed=True, concurrency=concurrency, log_level=log_level)
-    os.environ["BRIMFUL_CONCURRENCY"] = str(settings.concurrency)  # the worker's parts load their settings again
+    settings = Settings.load(typed=True, concurrency=concurrency, log_level=log_level, log_format=log_format)
+    # The worker's parts load their settings again.
+    os.environ |= {"BRIMFUL_CONCURRENCY": str(settings.concurrency), "BRIMFUL_LOG_FORMAT": settings.log_format}
     required(settings.redis_url)
     _ = settings.api_base, settings.key_tag  # raise SettingError if they are not set
     if take_over:

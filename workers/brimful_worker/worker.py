@@ -7,6 +7,7 @@ import signal
 from collections.abc import Coroutine
 from concurrent.futures import Future
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Any
 
 from celery import Task, current_task
@@ -20,6 +21,8 @@ from brimful.outcome import Outcome
 from brimful.request import Request, SampleArguments
 from brimful.state.redis_url import required
 from brimful_worker.fleet_process import FleetProcess, open_metrics
+from brimful_worker.logs.fields import describe
+from brimful_worker.logs.json_format import use_log_format
 from brimful_worker.memory_limit import MemoryLimit
 from brimful_worker.pool.execution import run_coroutine
 from brimful_worker.provider import GIVE_BACK
@@ -85,6 +88,7 @@ class WorkerPort:
             fields = {**fields, "workload": _workload_of_queue()}
         request, key = SampleArguments.parse(raw, fields, self._settings.profile)
         task = current_task
+        describe(request_id=task.request.id, task_id=task.request.id)
         return await self._once.sample(task, key, lambda: self._sample(request, task.request.id))
 
     async def _sample(self, request: Request, scope: str) -> Outcome:
@@ -103,7 +107,7 @@ class WorkerPort:
             await asyncio.wait({sampling, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if not sent:
                 sampling.cancel(GIVE_BACK)  # no effect if it is done
-            return await sampling
+            return replace(await sampling, id=scope)
         except asyncio.CancelledError:
             revoked = (me := asyncio.current_task()) is not None and me.cancelling()
             if revoked or not self.stopping.is_set():
@@ -127,6 +131,7 @@ def assemble(node: str) -> WorkerPort:
     Raises SettingError.
     """
     settings = Settings.load()
+    use_log_format(settings, node)
     port = WorkerPort(settings, node)
     open_metrics(settings)
     _take_hangups(port, settings)

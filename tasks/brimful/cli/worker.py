@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from brimful.names import QUEUES, LogLevel
+from brimful.names import QUEUES, LogFormat, LogLevel
 from brimful.runtime.extras import worker_module
 
 
@@ -35,6 +35,10 @@ def worker(
         LogLevel | None,
         typer.Option("--log-level", "-l", case_sensitive=False, help="Default: BRIMFUL_LOG_LEVEL, else INFO."),
     ] = None,
+    log_format: Annotated[
+        LogFormat | None,
+        typer.Option("--log-format", case_sensitive=False, help="Default: BRIMFUL_LOG_FORMAT, else text."),
+    ] = None,
     take_over: Annotated[
         bool, typer.Option("--take-over", help="Take the fleet and its queued tasks over from another API key.")
     ] = False,
@@ -46,5 +50,12 @@ def worker(
     """
     run_worker = worker_module("startup", "a worker").run_worker
     raise typer.Exit(
-        run_worker(concurrency=concurrency, queues=queues, name=name, log_level=log_level, take_over=take_over)
+        run_worker(
+            concurrency=concurrency,
+            queues=queues,
+            name=name,
+            log_level=log_level,
+            log_format=log_format,
+            take_over=take_over,
+        )
     )

@@ -68,6 +68,10 @@ class Sampled:
     """``cause``, ``message``, the HTTP ``status`` (if there was one), and whether it is ``permanent``."""
     attempts: int = 0
     """Calls to the provider, failed ones included."""
+    request_id: str = ""
+    """The id, in the workers' logs, of the (last) call to the provider that carried it."""
+    provider_request_ids: list[str] = field(default_factory=list)
+    """The provider's own ids of its calls."""
 
     @property
     def ok(self) -> bool:
@@ -88,7 +92,7 @@ class Sampled:
     def check(self) -> Sampled:
         """Itself. Raises the failure as a brimful.errors.SampleError where the request failed."""
         if self.failure is not None:
-            raise self.failure.error(self.attempts)
+            raise self.failure.error(self.attempts, self.request_id, self.provider_request_ids)
         return self
 
 
@@ -166,7 +170,12 @@ class MapRun:
         if index not in self._open:
             return
         one, missing = self._open[index]
-        one = replace(one, attempts=one.attempts + item.outcome.attempts)
+        one = replace(
+            one,
+            attempts=one.attempts + item.outcome.attempts,
+            request_id=item.outcome.id,
+            provider_request_ids=[*one.provider_request_ids, *item.outcome.provider_request_ids],
+        )
         if isinstance(item, Failed):
             one = replace(one, failure=one.failure or item.failure)
             missing -= len(item.wanted)

@@ -23,10 +23,10 @@ from celery.concurrency.base import BasePool
 from celery.exceptions import Reject
 from kombu.asynchronous import get_event_loop
 
-from brimful_worker import logs
 from brimful_worker.broker.qos import lost_count
 from brimful_worker.broker.requests import SAMPLING_TASKS
 from brimful_worker.broker.worker_state import cold_shutdown
+from brimful_worker.logs.celery_records import ignore_warnings
 from brimful_worker.metrics import catalogue as metrics
 from brimful_worker.pool.events import event_batches
 from brimful_worker.pool.execution import Execution
@@ -44,7 +44,7 @@ _CLOSE_S = 5.0
 """How long the worker's connections may take to close."""
 _TICK_S = 0.1
 
-logs.ignore_warnings()  # here, since Celery warns before it makes the pool
+ignore_warnings()  # here, since Celery warns before it makes the pool
 
 Callback = Callable[..., Any] | None
 

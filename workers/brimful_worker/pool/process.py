@@ -17,12 +17,12 @@ from kombu.utils.imports import symbol_by_name
 from brimful.errors import BrimfulError
 from brimful.names import TASK_SAMPLE
 from brimful.runtime.port import Port, bind
-from brimful_worker import logs
 from brimful_worker.broker import consumer, requests, results, transport
 from brimful_worker.broker.dead_letters import dead_letters
 from brimful_worker.broker.fairness import fairness
 from brimful_worker.broker.renewal import Renewal
 from brimful_worker.broker.worker_state import raise_if_shutting_down
+from brimful_worker.logs import celery_records
 from brimful_worker.pool import events, mingle, task_context
 from brimful_worker.pool.execution import adapt_tasks
 from brimful_worker.pool.loop import LoopThread
@@ -119,7 +119,7 @@ def prepare(app: Celery, node: str) -> Process:
     transport.install(app)
     consumer.install()
     results.install()
-    logs.install()
+    celery_records.install()
     mingle.install()
     requests.install()
     events.install()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Self
 from urllib.parse import urlsplit
 
@@ -113,6 +114,7 @@ class Provider:
         now = time.time()
         classification = classify_answer(answer, expected=len(part.places), prompts=part.prompts, now=now)
         if isinstance(answer, Answer):
+            classification.request_id = answer.request_id
             self.starts_limit = stated_starts(answer.headers, window_s=self._profile.window_s, now=now)
         return self.redact(classification, part)
 
@@ -132,6 +134,7 @@ class Provider:
     ) -> Classification:
         """Run one request as a Job, until it has ended; see :mod:`brimful_worker.provider.jobs`."""
         headers = self._headers(part.request.workload)
+        submitted = ""
 
         async def send(
             method: str, path: tuple[str, ...], *, key: JobKey | None, grant: Grant | None
@@ -141,10 +144,14 @@ class Provider:
                 return await self._http.exchange(route, None, grant)
             url = self._endpoints.submit(part.request.mode)
             route = self._http.route(method, url, {**headers, "Idempotency-Key": str(key)})
-            return await self._http.exchange(route, body, grant, on_sent)
+            answer = await self._http.exchange(route, body, grant, on_sent)
+            nonlocal submitted
+            submitted = answer.request_id if isinstance(answer, Answer) else ""
+            return answer
 
         poller = JobPoller(send, hooks, key, expected=len(part.places), prompts=part.prompts)
-        return self.redact(await poller.run(grant), part)
+        classification = await poller.run(grant)
+        return self.redact(replace(classification, request_id=submitted), part)
 
     def _headers(self, workload: Workload) -> dict[str, str]:
         headers = {"Content-Type": "application/json"}

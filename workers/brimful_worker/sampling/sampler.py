@@ -26,7 +26,7 @@ from brimful_worker.sampling import retry
 from brimful_worker.sampling.exchange import Exchange
 from brimful_worker.sampling.job_hooks import job_hooks
 from brimful_worker.sampling.shared import Shared
-from brimful_worker.sampling.stats import RequestStats
+from brimful_worker.sampling.stats import RequestStats, log_attempt
 from brimful_worker.sampling.suspects import Suspicion
 
 log = logging.getLogger(__name__)
@@ -286,8 +286,7 @@ class _Sampling:
         self.last = answer
         if answer.cause is not None:
             self.stats.failed(answer.cause)
-            attempt = self.stats.attempts
-            log.debug("request %s, attempt %d: %s: %s", self.request.id, attempt, answer.cause, answer.message)
+            log_attempt(log, self.request.id or self.scope, self.stats.attempts, answer)
 
     def _on_wire(self, sent: bool) -> None:
         if self.on_wire is not None:

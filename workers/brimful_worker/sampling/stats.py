@@ -20,6 +20,13 @@ _MANY_STALE_GRANTS = 5
 """Of one request; reported once in the log."""
 
 
+def log_attempt(log: logging.Logger, request: str, attempt: int, answer: Classification) -> None:
+    """One record of an attempt that failed, at DEBUG."""
+    ids = [answer.request_id] if answer.request_id else []
+    extra = {"attempt": attempt, "cause": answer.cause, "status": answer.status, "provider_request_ids": ids}
+    log.debug("request %s, attempt %d: %s: %s", request, attempt, answer.cause, answer.message, extra=extra)
+
+
 @dataclass(slots=True)
 class RequestStats:
     """All times are seconds."""
@@ -34,6 +41,7 @@ class RequestStats:
     started_at: float | None = None
     unmetered_tokens: int = 0
     """Of attempts that ended without usage, of those whose workers died, and of the one on the wire."""
+    provider_request_ids: list[str] = field(default_factory=list)
     stale_grants: int = 0
     on_wire: bool = False
 
@@ -72,6 +80,8 @@ class RequestStats:
     def attempted(self, answer: Classification, seconds: float) -> None:
         """An attempt ended, ``seconds`` after it was sent."""
         self.provider_s += seconds
+        if answer.request_id:
+            self.provider_request_ids.append(answer.request_id)
         if metrics.serving():
             mode = self.request.mode.value
             metrics.ATTEMPTS.inc(mode, answer.cause.value if answer.cause is not None else "ok")
@@ -113,6 +123,7 @@ class RequestStats:
             ended_at=time.time(),
             worker=worker,
             unmetered_tokens=self.unmetered_tokens,
+            provider_request_ids=self.provider_request_ids,
         )
 
     def _count_tokens(self, completion: dict[str, Any]) -> None:

@@ -12,12 +12,13 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from brimful.words.counted import counted
+from brimful_worker.logs.fields import describe
 from brimful_worker.metrics import catalogue as metrics
 from brimful_worker.serve.batches.handlers import cancel_batch, create_batch, get_batch, list_batches
-from brimful_worker.serve.caller import CALLER, PROBES, TOKENS_USED, Caller, identify
+from brimful_worker.serve.caller import CALLER, PROBES, PROVIDER_IDS, TOKENS_USED, Caller, identify
 from brimful_worker.serve.callers.sampling import show_usage
 from brimful_worker.serve.completions.handlers import chat_completions, completions
-from brimful_worker.serve.completions.reading import REQUEST_ID
+from brimful_worker.serve.completions.reading import REQUEST_ID, SHOWN_ID, callers_id
 from brimful_worker.serve.files.handlers import create_file, delete_file, file_content, get_file, list_files
 from brimful_worker.serve.front import FRONT, Front
 from brimful_worker.serve.models import MODELS, Models, get_model, list_models
@@ -79,8 +80,11 @@ def make_app(front: Front) -> web.Application:
 
 @web.middleware
 async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Gives each request an id, each error OpenAI's form, and the log one line. Neither holds prompts."""
+    """Gives each request an id, or takes its caller's, each error OpenAI's form, and the log one line. None of them
+    holds prompts."""
     request[REQUEST_ID] = f"req_{uuid.uuid4().hex}"
+    request[SHOWN_ID] = callers_id(request) or request[REQUEST_ID]
+    describe(request_id=request[SHOWN_ID])
     began, status = time.monotonic(), _DISCONNECTED
     metrics.SERVING.inc()
     try:
@@ -91,7 +95,7 @@ async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
     finally:
         _count(request, status, time.monotonic() - began)
     if not response.prepared:
-        response.headers["x-request-id"] = request[REQUEST_ID]
+        response.headers["x-request-id"] = request[SHOWN_ID]
         if request.app[FRONT].gate.draining or request.content.exception() is not None:
             response.force_close()  # of a damaged body, nobody knows where the next request begins
     return response
@@ -107,7 +111,10 @@ def _count(http: web.Request, status: int, seconds: float) -> None:
     caller = http.get(CALLER, Caller()).name
     used = f", {counted(http[TOKENS_USED], 'token')}" if TOKENS_USED in http else ""
     of = f", caller {caller}{used}" if caller else ""
-    log.info("%s %s %d in %.3f s, %s%s", http.method, _place(http), status, seconds, http[REQUEST_ID], of)
+    path, ids = _place(http), http.get(PROVIDER_IDS, [])
+    extra: dict[str, object] = {"method": http.method, "path": path, "status": status, "seconds": round(seconds, 3)}
+    extra |= {"provider_request_ids": ids, **({"caller": caller} if caller else {})}
+    log.info("%s %s %d in %.3f s, %s%s", http.method, path, status, seconds, http[SHOWN_ID], of, extra=extra)
 
 
 async def _answer(http: web.Request, handler: Handler) -> web.StreamResponse:

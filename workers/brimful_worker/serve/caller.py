@@ -32,6 +32,8 @@ class Caller:
 CALLER = web.RequestKey("caller", Caller)
 TOKENS_USED = web.RequestKey("tokens_used", int)
 """What sampling the request took, once that is known."""
+PROVIDER_IDS = web.RequestKey("provider_ids", list)
+"""The provider's own ids of its attempts, once they have ended."""
 _ANYBODY = Caller()
 
 

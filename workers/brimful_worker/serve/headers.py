@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from brimful_worker.provider.answers.answer import request_id_of
 from brimful_worker.serve.front import Front
 
 PROVIDER_ID = "x-brimful-provider-request-id"
@@ -14,6 +15,6 @@ REPLAYED = "x-brimful-replayed"
 def answer_headers(front: Front, provider: Mapping[str, str], attempts: int, waited_s: float) -> dict[str, str]:
     """``provider``: the headers of its last answer. ``attempts`` at the provider, after ``waited_s`` for slots."""
     headers = {"x-brimful-attempts": str(attempts), "x-brimful-waited-ms": str(round(waited_s * 1000))}
-    if (id := provider.get("x-request-id")) is not None and id.isprintable():
+    if id := request_id_of(provider):
         headers[PROVIDER_ID] = id
     return headers | front.rates.headers()

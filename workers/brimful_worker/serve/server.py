@@ -22,6 +22,7 @@ from brimful.state.callers.tokens import list_callers
 from brimful.state.redis_retry import REDIS_ERRORS
 from brimful.state.redis_url import required, sync_redis_client
 from brimful_worker.fleet_process import open_metrics
+from brimful_worker.logs.json_format import use_log_format
 from brimful_worker.serve.app import make_app
 from brimful_worker.serve.front import Front
 from brimful_worker.serve.sweep import sweep
@@ -48,6 +49,7 @@ def serve(settings: Settings, *, host: str, port: int, ready: Callable[[str], No
     check_address(host, lambda: _tokens_exist(settings))
     _ = settings.api_base, settings.key_tag  # raise SettingError if they are not set
     logging.basicConfig(level=settings.log_level.upper(), format=_FORMAT)
+    use_log_format(settings, f"serve@{socket.gethostname()}")
     with listen(host, port) as listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         open_metrics(settings)
         runner.run(_serve(settings, host, listener, ready))

@@ -35,6 +35,7 @@ from brimful.schema import MESSAGES, check_schema
 from brimful.state.redis_url import close_redis_client, redis_client
 from brimful_worker.admission import Flow
 from brimful_worker.broker.hiredis_packing import packed
+from brimful_worker.logs.fields import describe, log_failure
 from brimful_worker.shards.claims import Claim, Claims
 from brimful_worker.shards.store import Store
 
@@ -188,6 +189,7 @@ class ShardRunner:
 
     async def _one(self, shard: _Shard, entry: dict[str, Any], counts: dict[str, int]) -> None:
         id = entry["id"]
+        describe(request_id=id, task_id=shard.shard, run=shard.run, units=entry.get("units"))
         try:
             check_schema("the request's message", entry.get("schema"), MESSAGES, "start workers of its release")
             request = self._parse({**entry["request"], "id": id})
@@ -217,6 +219,8 @@ class ShardRunner:
             return
         counts["requests"] += 1
         counts["failed"] += not outcome.ok
+        if outcome.failure is not None and outcome.failure.cause is not Cause.CANCELLED:
+            log_failure(log, outcome, outcome.failure)
         shard.last_put = self._store.put(shard.keys, shard.shard, id, entry["units"], outcome, last=shard.stored)
 
     # -- what ends a shard early

@@ -132,7 +132,7 @@ class Once:
             return None
         completion = dict(meta["result"])
         took = completion.pop("brimful", {})
-        return Outcome(str(task.request.id), completion=completion, **took)
+        return Outcome.from_message({**took, "id": str(task.request.id), "completion": completion})
 
     def _release(self, claim: _Claim, value: str) -> None:
         """Without waiting: if it fails, the claim expires."""

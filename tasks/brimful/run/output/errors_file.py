@@ -122,6 +122,7 @@ class ErrorsFile:
                 "of": request.choices if request else None,
                 "retries": outcome.retries,
                 "request_id": outcome.id,
+                "provider_request_ids": outcome.provider_request_ids,
                 "at": round(outcome.ended_at or time.time(), 3),
                 **(keep.of_columns(line.columns) if line is not None else {}),
                 **failed.details,

@@ -44,7 +44,7 @@ def rollout_records(
     it has, by which a resumed run knows when it is complete. ``usage`` is the rollout's share of its request's: shares
     add up to what the provider counted. ``asked_model`` is there where the provider's name for the model is
     another, ``sweep`` and ``sweep_index`` in a sweep. Durations are seconds. ``started_at`` and ``ended_at`` are Unix
-    times of the request (``request_id``).
+    times of the request (``request_id``), whose attempts have the provider's ``provider_request_ids``.
     """
     outcome = delivered.outcome
     records = []
@@ -70,6 +70,8 @@ def rollout_records(
         }
         if delivered.asked_model not in ("", delivered.model):
             record["asked_model"] = delivered.asked_model
+        if outcome.provider_request_ids:
+            record["provider_request_ids"] = outcome.provider_request_ids
         if outcome.rate_limited:
             record["rate_limited"] = outcome.rate_limited
         if line is not None:

@@ -2,12 +2,15 @@
 
 import os
 import secrets
+import socket
 import sys
 
 import click
 
+from brimful.config import Settings
 from brimful_worker.local.flower import access, queues, reconcile, redact
 from brimful_worker.local.flower.redact import format_task
+from brimful_worker.logs.json_format import use_log_format
 
 __all__ = ["auto_refresh", "basic_auth", "db", "format_task", "max_tasks", "persistent", "purge_offline_workers"]
 __all__ += ["state_save_interval", "task_runtime_metric_buckets", "tasks_columns"]
@@ -16,6 +19,7 @@ redact.install()
 access.install()
 reconcile.install()
 queues.install()
+use_log_format(Settings.load(), f"flower@{socket.gethostname()}")
 # Flower's REST API makes results of Celery's current app. The app of `-A brimful` is not: a service may have its own.
 if (_command := click.get_current_context(silent=True)) is not None:
     _command.obj.app.set_default()

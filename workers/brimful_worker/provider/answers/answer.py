@@ -13,6 +13,16 @@ from typing import Any
 from brimful.outcome import Cause
 from brimful_worker.provider.answers.limits import Limit
 
+_REQUEST_IDS = ("x-request-id", "request-id", "apim-request-id", "x-portkey-trace-id")
+"""Of most providers, of Anthropic, Azure and Portkey."""
+_LONGEST_ID = 200
+
+
+def request_id_of(headers: Mapping[str, str]) -> str:
+    """The provider's own id of a request, from its answer's headers; "" if they name none."""
+    id = next((headers[name] for name in _REQUEST_IDS if name in headers), "")
+    return id[:_LONGEST_ID] if id.isprintable() else ""
+
 
 @dataclass(slots=True)
 class Answer:
@@ -22,6 +32,11 @@ class Answer:
     status: int
     headers: Mapping[str, str]
     body: bytes | bytearray
+
+    @property
+    def request_id(self) -> str:
+        """:func:`request_id_of`"""
+        return request_id_of(self.headers)
 
 
 @dataclass(slots=True)
@@ -74,6 +89,8 @@ class Classification:
     """TRANSIENT: a reused connection was closed; retry at once."""
     abandoned: bool = False
     """TRANSIENT: the provider may still be working on the request, so its slot cools down before it is used again."""
+    request_id: str = ""
+    """:attr:`Answer.request_id`"""
 
     @property
     def tokens_used(self) -> int | None:

@@ -9,7 +9,7 @@ from brimful.runtime import json_bytes
 from brimful.state.redis_retry import REDIS_ERRORS
 from brimful_worker.admission.turns import NO_FLOW, Flow
 from brimful_worker.sampling.exchange import Exchange
-from brimful_worker.serve.caller import CALLER, TOKENS_USED
+from brimful_worker.serve.caller import CALLER, PROVIDER_IDS, TOKENS_USED
 from brimful_worker.serve.callers.usage import Account
 from brimful_worker.serve.completions.reading import REQUEST_ID, Asked
 from brimful_worker.serve.front import FRONT
@@ -29,7 +29,7 @@ async def sample_for_caller(http: web.Request, asked: Asked, turn: Turn, exchang
         front.minutes.settle(pipeline, record, {http[REQUEST_ID]: account.tokens})
     assert account.outcome is not None
     front.recent.ended(caller.name, account.outcome)
-    http[TOKENS_USED] = account.tokens
+    http[TOKENS_USED], http[PROVIDER_IDS] = account.tokens, account.outcome.provider_request_ids
     return account.outcome
 
 

@@ -68,6 +68,14 @@ class Streamed:
         stream = StreamAnswer(self._asked, self._pass_on)
         answer = await provider.exchange(part, self._asked.body, lease, sent, stream.listen)
         self.last = answer if isinstance(answer, Answer) and not stream.listening else None
+        classification = self._classify(provider, stream, answer, part)
+        if isinstance(answer, Answer):
+            classification.request_id = answer.request_id
+        return classification
+
+    def _classify(
+        self, provider: Provider, stream: StreamAnswer, answer: Answer | TransportError, part: Part
+    ) -> Classification:
         if stream.complete:
             return Classification(Kind.SUCCESS, completion=stream.completion(), status=200)
         if not stream.listening:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,9 +18,12 @@ from brimful_worker.serve.front import FRONT
 from brimful_worker.serve.refusals import Refusal, described
 
 REQUEST_ID = web.RequestKey("request_id", str)
-"""Our id of a request, which its response bears as ``x-request-id``."""
+"""Our id of a request: unique, whatever its caller says."""
+SHOWN_ID = web.RequestKey("shown_id", str)
+"""The id that the response bears as ``x-request-id``, and the log: the caller's own, if it sent one, or else ours."""
 
 _MOST_KEY = 255
+_CALLERS_ID = re.compile(r"[A-Za-z0-9._:/@+=-]{1,128}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +119,12 @@ def _deadline(http: web.Request) -> float | None:
     if not 0 < seconds < math.inf:
         raise Refusal(400, "X-Brimful-Deadline: must be a number of seconds above 0", "invalid_header")
     return seconds
+
+
+def callers_id(http: web.Request) -> str | None:
+    """The caller's ``X-Request-Id``, if it has 1 to 128 letters, digits and ``._:/@+=-``."""
+    named = http.headers.get("X-Request-Id", "")
+    return named if _CALLERS_ID.fullmatch(named) else None
 
 
 def idempotency_key(http: web.Request) -> str | None:

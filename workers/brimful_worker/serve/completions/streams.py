@@ -19,7 +19,7 @@ from brimful_worker.serve.caller import CALLER
 from brimful_worker.serve.callers.sampling import sample_for_caller
 from brimful_worker.serve.completions.exchanges import Streamed
 from brimful_worker.serve.completions.failures import failed
-from brimful_worker.serve.completions.reading import REQUEST_ID, Asked
+from brimful_worker.serve.completions.reading import SHOWN_ID, Asked
 from brimful_worker.serve.front import FRONT, Front
 from brimful_worker.serve.headers import answer_headers
 from brimful_worker.serve.refusals import Refusal
@@ -74,7 +74,7 @@ class _Response:
         if self.stream is None:
             headers = answer_headers(self._front, exchange.headers, exchange.attempts, exchange.waited_s)
             self.stream = web.StreamResponse(headers={**_STREAM_HEADERS, **headers})
-            self.stream.headers["x-request-id"] = self._http[REQUEST_ID]
+            self.stream.headers["x-request-id"] = self._http[SHOWN_ID]
             await self.stream.prepare(self._http)
         try:
             async with asyncio.timeout(_STALLED_S):
@@ -120,7 +120,7 @@ async def answer_stream(http: web.Request, asked: Asked, kept: list[bytes]) -> w
         if response.stream is None:
             raise refusal
         front.recent.refused(http[CALLER].name, refusal.status, refusal.code, http.path)
-        log.info("the stream of %s ended with an error: %s", http[REQUEST_ID], refusal.code)
+        log.info("the stream of %s ended with an error: %s", http[SHOWN_ID], refusal.code)
         await response.write(exchange.error_event or _error_event(refusal), exchange)
     assert response.stream is not None
     await response.stream.write_eof()
