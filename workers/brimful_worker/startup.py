@@ -8,11 +8,15 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from celery.signals import after_setup_logger
+from celery.utils.nodenames import host_format
+
 from brimful.config import Settings
 from brimful.errors import ExitCode, SettingError
 from brimful.names import APP, QUEUES, LogFormat, LogLevel, of_fleet, plain_queue
 from brimful.state.fleets import take_fleet_over
 from brimful.state.redis_url import required
+from brimful_worker.logs.json_format import use_log_format
 
 
 def run_worker(
@@ -40,9 +44,11 @@ def run_worker(
     if unknown := [queue for queue in wanted if queue not in QUEUES]:
         raise SettingError(f"--queues: there is no queue {', '.join(unknown)}: the queues are {', '.join(QUEUES)}")
     node = name or f"worker-{os.getpid()}"
+    node = host_format(node if "@" in node else f"{node}@%h")
+    after_setup_logger.connect(lambda **_: use_log_format(settings, node), weak=False)
     return _run_celery(
         [
-            *("-n", node if "@" in node else f"{node}@%h"),
+            *("-n", node),
             *("-c", str(settings.concurrency)),
             *("-Q", ",".join(of_fleet(settings.fleet, queue) for queue in wanted)),
             *("-l", settings.log_level),
