@@ -52,19 +52,24 @@ def kept(log: logging.Logger) -> Kept:
 
 
 def test_a_record_is_one_line_with_time_level_logger_message_and_process(log: logging.Logger, kept: Kept) -> None:
-    log.warning("%d outcomes\nwait \ud800", 3)
+    log.warning("%d outcomes\nwait", 3)
     [line] = kept.lines
     assert "\n" not in line
-    line.encode()
     [record] = kept.records
     assert record.pop("time").endswith("+00:00")
     assert record == {
         "level": "WARNING",
         "logger": "brimful.test_logs_json",
-        "message": "3 outcomes\nwait \ud800",
+        "message": "3 outcomes\nwait",
         "process": "worker-1@host",
         "fleet": "evals",
     }
+
+
+def test_a_record_of_any_text_is_written_as_utf_8() -> None:
+    record = logging.LogRecord("x", logging.INFO, "", 0, "half a pair: %s", ("\ud800",), None)
+    line = RecordFormatter("w").format(record)
+    assert json.loads(line.encode())["message"] == "half a pair: \ud800"
 
 
 def test_of_what_a_library_attaches_only_the_task_s_id_and_name_are_shown(log: logging.Logger, kept: Kept) -> None:
