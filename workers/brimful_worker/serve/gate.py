@@ -11,6 +11,8 @@ from typing import Self
 from brimful_worker.serve.refusals import NO_RETRY, Refusal, redis_away, unavailable
 
 _LOOK_S = 0.2
+_OPEN_LOOK_S = 0.5
+"""While Redis answers."""
 _AWAY_S = 1.0
 """Shorter absences of Redis are waited for."""
 
@@ -105,7 +107,7 @@ class Gate:
                 since = loop.time()
             elif loop.time() - since >= _AWAY_S and self.reason is None:
                 self.close(redis_away)
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_LOOK_S if since is not None else _OPEN_LOOK_S)
 
     def left(self, turn: Turn) -> None:
         self.turns.discard(turn)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from aiohttp import web
 
 from brimful.outcome import Outcome
@@ -41,10 +43,13 @@ async def _sample(http: web.Request, asked: Asked, turn: Turn, exchange: Exchang
             account.sent |= now
             turn.on_wire(now)
 
-        flow = NO_FLOW if record is None else Flow(f"caller {record.name}", record.weight)
+        sample = partial(front.process.sampler.sample, asked.request, on_wire=on_wire, exchange=exchange)
+        if record is None:
+            account.outcome = await sample(flow=NO_FLOW)
+            return
         async with front.slots.hold(front.once.pipeline, record):
-            sampler = front.process.sampler
-            account.outcome = await sampler.sample(asked.request, on_wire=on_wire, flow=flow, exchange=exchange)
+            with front.shares.request():
+                account.outcome = await sample(flow=Flow(f"caller {record.name}", record.weight))
 
 
 async def show_usage(http: web.Request) -> web.Response:

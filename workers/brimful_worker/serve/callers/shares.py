@@ -15,7 +15,8 @@ import json
 import logging
 import secrets
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from redis.exceptions import ResponseError
@@ -52,18 +53,36 @@ class Shares:
         """Of which Redis knows waiters of this process."""
         self._logged: set[str] = set()
         """Faults that are in the log."""
+        self._requests = 0
+        self._some = asyncio.Event()
+
+    @contextmanager
+    def request(self) -> Iterator[None]:
+        """A caller's request waits, is sent, or waits for its next attempt."""
+        self._requests += 1
+        self._some.set()
+        try:
+            yield
+        finally:
+            self._requests -= 1
 
     async def watch(self, pipeline: SharedPipeline) -> None:
-        """Never returns. A front door at which nothing happens sends nothing."""
+        """Never returns. Sleeps while no caller has requests here."""
         while True:
-            await asyncio.sleep(_EVERY_S)
+            busy = False
             for workload in Workload:
                 try:
-                    await self._exchange(pipeline, workload)
+                    busy |= await self._exchange(pipeline, workload)
                 except Exception as error:
+                    busy = True
                     self._failed(error)
+            if not busy and not self._requests:
+                self._some.clear()
+                await self._some.wait()
+            await asyncio.sleep(_EVERY_S)
 
-    async def _exchange(self, pipeline: SharedPipeline, workload: Workload) -> None:
+    async def _exchange(self, pipeline: SharedPipeline, workload: Workload) -> bool:
+        """Whether there was something to report."""
         queue = self._admission().shared_queue(workload)
         try:
             reply = await self._report(pipeline, workload, queue)
@@ -71,6 +90,7 @@ class Shares:
         except BaseException:
             queue.place(None)
             raise
+        return reply is not None
 
     def _failed(self, error: Exception) -> None:
         """Without its text in the log: a reply holds the names of callers."""
