@@ -10,14 +10,22 @@ from typing import Any
 
 import pytest
 
-from brimful.state.callers.tokens import add_caller, read_usage, revoke_caller
-from brimful.state.keys import caller_batches_key, caller_tokens_keys
+from brimful.runtime.aio import cancel_and_wait
+from brimful.state.callers.tokens import CallerRecord, add_caller, read_usage, revoke_caller
+from brimful.state.keys import caller_batches_key, caller_starts_key, caller_tokens_keys
 from brimful.state.redis_url import sync_redis_client
 from brimful_worker.local.server.valkey import Valkey
 from brimful_worker.serve.batches import drive, keeper, store
+from brimful_worker.serve.batches.pace import Pace
 from brimful_worker.serve.batches.record import Batch
 from brimful_worker.serve.batches.run_files import RunFiles
 from brimful_worker.serve.batches.store import Batches
+from brimful_worker.serve.callers.batch_accounts import BatchAccounts
+from brimful_worker.serve.callers.clock import CallersClock
+from brimful_worker.serve.callers.minute import Minutes
+from brimful_worker.serve.callers.registry import Registry
+from brimful_worker.serve.callers.usage import Usage
+from brimful_worker.singles.pipeline import SharedPipeline
 from support.doors import Door, door
 from support.gateways import running_gateway
 from support.waiting import wait_until_async
@@ -163,6 +171,42 @@ async def test_a_revoked_caller_s_batch_is_charged_to_nobody(
             await until_over(here, batch)
         assert not charged(client)
         assert not client.exists(caller_batches_key(""))
+
+
+async def test_lines_are_let_in_as_the_caller_s_minute_allows(valkey: Valkey, tmp_path: Path) -> None:
+    """Those that were let in once are not counted again, whichever front door goes on."""
+    batch = finished_run(tmp_path).model_copy(update={"total": 30})
+    run = RunFiles(tmp_path)
+    with run.input.open("w") as file:
+        for number in range(batch.total):
+            file.write(json.dumps({"custom_id": str(number), "body": {"prompt": "a", "max_tokens": 2}}) + "\n")
+    pipeline, clock, usage = SharedPipeline(valkey.url, "pace"), CallersClock(""), Usage("")
+    registry = Registry("", usage, clock, required=False)
+    accounts = BatchAccounts("", registry, usage, Minutes("", clock), clock, lambda: pipeline)
+    registry.known.set()
+    pipeline.start()
+    registry._callers = {"d": CallerRecord("ann", "d", 0.0, starts=20)}
+    key = caller_starts_key("", "ann")
+
+    async def let_in(lines: int) -> None:
+        pace = Pace(batch, run, accounts)
+        assert await pace.begin()
+        pacing = asyncio.create_task(pace.run())
+        await wait_until_async(lambda: run.pace.read_text() == f"{lines}\n", f"{lines} lines", 60)
+        registry._callers = {}  # revoked: its limits hold on
+        await cancel_and_wait([pacing])
+
+    try:
+        with sync_redis_client(valkey.url) as client:
+            await let_in(18)
+            assert client.zcard(key) == 18
+            registry._callers = {"d": CallerRecord("ann", "d", 0.0, starts=24)}
+            await let_in(22)
+            assert client.zcard(key) == 22
+            registry._callers = {"d": CallerRecord("ann", "d", 0.0)}
+            assert not await Pace(batch, run, accounts).begin(), "a caller without limits"
+    finally:
+        await pipeline.aclose()
 
 
 async def test_a_caller_that_goes_away_while_it_is_counted_leaves_no_tokens_behind(

@@ -172,7 +172,7 @@ class Drive:
         """The exit code of one run, and the last line that it wrote."""
         progress, asked = Progress(self._run), nothing_new
         pace = Pace(self._batch, self._run, self._accounts)
-        paced = await pace.begin()
+        paced = not nothing_new and await pace.begin()
         weight, locks = self._batch.weight, self._descriptors
         run = RunProcess(self._run, self._settings, weight, **locks, paced=paced, nothing_new=nothing_new)
         pacing = [asyncio.create_task(pace.run())] if paced else []

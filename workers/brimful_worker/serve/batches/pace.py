@@ -15,6 +15,7 @@ from brimful.names import Workload
 from brimful.request import Request
 from brimful.runtime import json_bytes
 from brimful.runtime.atomic import atomic_write
+from brimful.state.callers.tokens import CallerRecord
 from brimful.state.redis_retry import REDIS_ERRORS
 from brimful_worker.serve.batches.record import ENDPOINTS, Batch
 from brimful_worker.serve.batches.run_files import RunFiles
@@ -32,11 +33,13 @@ class Pace:
         self._batch = batch
         self._run = run
         self._accounts = accounts
+        self._caller: CallerRecord | None = None
+        """As known last: the limits of one whose token is revoked still hold."""
 
     async def begin(self) -> bool:
         """Whether the caller has such limits. If not, nothing holds the run back."""
-        caller = await self._accounts.caller(self._batch.owner)
-        if caller is None or not caller.minute_limited:
+        self._caller = await self._accounts.caller(self._batch.owner)
+        if self._caller is None or not self._caller.minute_limited:
             return False
         if not self._run.pace.exists():
             await asyncio.to_thread(self._write, self._batch.completed + self._batch.failed)
@@ -49,10 +52,7 @@ class Pace:
         waiting: deque[int] = deque()
         while line < batch.total:
             waiting.extend(await asyncio.to_thread(self._read, tokens, _AT_ONCE - len(waiting)))
-            try:
-                counted = await self._accounts.count_lines(batch.owner, batch.id, line + 1, list(waiting))
-            except REDIS_ERRORS:
-                counted = 0
+            counted = await self._count(line + 1, list(waiting))
             if counted:
                 line += counted
                 await asyncio.to_thread(self._write, line)
@@ -60,6 +60,16 @@ class Pace:
                 await asyncio.sleep(_AGAIN_S)
             for _ in range(counted):
                 waiting.popleft()
+
+    async def _count(self, first: int, tokens: list[int]) -> int:
+        """How many of the next lines may be asked for now."""
+        self._caller = await self._accounts.caller(self._batch.owner) or self._caller
+        if self._caller is None or not self._caller.minute_limited:
+            return len(tokens)
+        try:
+            return await self._accounts.count_lines(self._caller, self._batch.id, first, tokens)
+        except REDIS_ERRORS:
+            return 0
 
     @staticmethod
     def _read(tokens: Iterator[int], number: int) -> list[int]:

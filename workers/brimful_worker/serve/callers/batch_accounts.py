@@ -84,12 +84,8 @@ class BatchAccounts:
         found = self._registry.named(owner.name)
         return found if found is not None and owner.id in ("", found.id) else None
 
-    async def count_lines(self, owner: Owner, batch: str, first: int, tokens: Sequence[int]) -> int:
-        """Count the next lines in the caller's minute; returns how many may be asked for now, and all of them for a
-        caller without limits. As :meth:`Minutes.count_lines`."""
-        caller = await self.caller(owner)
-        if caller is None or not caller.minute_limited:
-            return len(tokens)
+    async def count_lines(self, caller: CallerRecord, batch: str, first: int, tokens: Sequence[int]) -> int:
+        """As :meth:`Minutes.count_lines`."""
         return await self._minutes.count_lines(self._pipeline(), caller, batch, first, tokens)
 
     def settle(self, owner: Owner, used: Mapping[str, int]) -> None:
