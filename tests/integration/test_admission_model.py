@@ -42,9 +42,12 @@ class Machine(RuleBasedStateMachine):
         reserve_slots=st.integers(0, 2),
         reserve_starts=st.integers(0, 2),
         ramp_ms=st.sampled_from([0, 1000]),
+        tokens=st.sampled_from([0, 60, 150]),
+        budget=st.sampled_from([0, 0, 300, 2000]),
+        breaker=st.sampled_from([0, 2, 3]),
     )
     def begin(self, **limits: int) -> None:
-        fixed = {"window_s": 5, "guard_s": 0.5, "lease_s": 4, "starvation_s": 3, "circuit_breaker": 0}
+        fixed = {"window_s": 5, "guard_s": 0.5, "lease_s": 4, "starvation_s": 3}
         self.limits = {**Limits(**fixed).fields(), **limits}  # type: ignore[arg-type]
         self.tag = f"model{next(self.tags)}"
         self.keys = admission_keys(self.tag)
@@ -63,6 +66,7 @@ class Machine(RuleBasedStateMachine):
         self.number = itertools.count(1)
         self.held: dict[str, list[str]] = {process: [] for process in PROCESSES}
         self.waiting: dict[str, list[str]] = {process: [] for process in PROCESSES}
+        self.refused: dict[str, list[str]] = {process: [] for process in PROCESSES}
         for process in PROCESSES:
             self._turn(process)
 
@@ -72,8 +76,19 @@ class Machine(RuleBasedStateMachine):
 
     @rule(
         process=st.sampled_from(PROCESSES),
-        asks=st.lists(st.tuples(st.sampled_from("iibbs"), st.integers(0, 6000)), max_size=5),
-        ends=st.lists(st.tuples(st.integers(0, 9), st.sampled_from([0, 0, 700]), st.booleans()), max_size=4),
+        asks=st.lists(
+            st.tuples(st.sampled_from("iibbs"), st.integers(0, 6000), st.sampled_from([0, 10, 40])), max_size=5
+        ),
+        ends=st.lists(
+            st.tuples(
+                st.integers(0, 9),
+                st.sampled_from([0, 0, 700]),
+                st.sampled_from([0, 0, 1, -1]),
+                st.sampled_from([-1, 0, 5, 70]),
+                st.sampled_from([0, 0, 0, 1]),
+            ),
+            max_size=4,
+        ),
         renews=st.booleans(),
         cancels=st.lists(st.integers(0, 9), max_size=2),
         pause=st.sampled_from([0, 0, 0, 900]),
@@ -81,8 +96,8 @@ class Machine(RuleBasedStateMachine):
     def turn(
         self,
         process: str,
-        asks: list[tuple[str, int]],
-        ends: list[tuple[int, int, bool]],
+        asks: list[tuple[str, int, int]],
+        ends: list[tuple[int, int, int, int, int]],
         renews: bool,
         cancels: list[int],
         pause: int,
@@ -90,12 +105,21 @@ class Machine(RuleBasedStateMachine):
         message: dict[str, Any] = {}
         held, waiting = self.held[process], self.waiting[process]
         message["release"] = [
-            [held.pop(index), 0 if undo else cool, -1, -1, int(undo)] for index, cool, undo in ends if index < len(held)
+            [held.pop(index), *((0, -1, -1, 1) if undo else (cool, verdict, used, 0))]
+            for index, cool, verdict, used, undo in ends
+            if index < len(held)
         ]
         if renews:
             message["renew"] = list(held)
         message["cancel"] = [waiting.pop(index) for index in cancels if index < len(waiting)]
-        message["ask"] = [[f"{process}.{workload}.{next(self.number):06d}.0", waited] for workload, waited in asks]
+        message["cancel"] += [ticket for ticket in self.refused[process] if ticket in waiting]
+        for ticket in self.refused[process]:
+            if ticket in waiting:
+                waiting.remove(ticket)
+        self.refused[process] = []
+        message["ask"] = [
+            [f"{process}.{workload}.{next(self.number):06d}.{tokens}", waited] for workload, waited, tokens in asks
+        ]
         if pause:
             message["pause"] = [pause, "a test"]
         waiting += [ticket for ticket, _ in message["ask"]]
@@ -141,6 +165,18 @@ class Machine(RuleBasedStateMachine):
         assert {ticket: at for ticket, at in read["starts"].items() if at > now - 60_000} == {
             ticket: at for ticket, at in self.model.starts.items() if at > now - 60_000
         }
+        state = self.client.hgetall(names["state"])
+        assert ("tripped" in state, int(state.get("fails", 0))) == (self.model.tripped, self.model.failures)
+        window = self.model.window
+        amounts = self.client.hgetall(names["amounts"])
+        entries = {
+            ticket: (int(at), int(amounts[ticket]))
+            for ticket, at in self.client.zrange(names["tokens"], 0, -1, withscores=True)
+        }
+        assert int(state.get("tokens_sum", 0)) == sum(amount for _, amount in entries.values())
+        assert {ticket: entry for ticket, entry in entries.items() if entry[0] > now - window} == {
+            ticket: entry for ticket, entry in self.model.tokens.items() if entry[0] > now - window
+        }
         assert len(read["slots"]) <= self.limits["slots"]
         assert self.model.used(now) <= self.limits["starts"]
 
@@ -179,8 +215,8 @@ class Machine(RuleBasedStateMachine):
         if "pause" in fields:
             self.model.pause(now, fields["pause"][0])
         lost = []
-        for ticket, cool, _, _, undo in fields.get("release", []):
-            if not self.model.release(now, ticket, cool, bool(undo)):
+        for ticket, cool, verdict, used, undo in fields.get("release", []):
+            if not self.model.release(now, ticket, cool, verdict, used, bool(undo)):
                 lost.append(ticket)
         lost += [ticket for ticket in fields.get("renew", []) if not self.model.renew(now, ticket)]
         assert reply.get("lost", []) == lost
@@ -204,6 +240,9 @@ class Machine(RuleBasedStateMachine):
         expected = self.model.grant(process, now)
         fresh = [grant for grant in reply.get("grants", []) if grant[2] == now and grant[1] in expected]
         assert [grant[1] for grant in fresh] == [ticket for ticket in expected if ticket.startswith(process + ".")]
+        assert reply.get("refused", []) == self.model.refused
+        self.refused[process] = list(self.model.refused)
+        assert reply.get("spent", 0) == self.model.spent
         for ticket in expected:
             self.pushed[ticket.split(".")[0]] += 1
         for number, ticket, _ in reply.get("grants", []):
@@ -237,7 +276,7 @@ def server(tmp_path: Path) -> Iterator[redis.Redis]:
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_the_script_agrees_with_the_model(server: redis.Redis) -> None:
     class Bound(Machine):
         client = server

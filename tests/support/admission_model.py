@@ -8,6 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 TURNS = 4
+PROBE_MS, PROBE_MOST_MS = 500, 30_000
+
+
+def tokens_of(ticket: str) -> int:
+    return int(ticket.rsplit(".", 1)[1])
 
 
 @dataclass
@@ -23,6 +28,19 @@ class Model:
     ramp: tuple[int, int] | None = None
     """Since when, and how many were granted since."""
     turn: int = 0
+    tokens: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Ticket → when it counts, and how many."""
+    spent: int = 0
+    """Of the budget."""
+    failures: int = 0
+    """In a row."""
+    tripped: bool = False
+    """The circuit breaker is open."""
+    probe: str | None = None
+    probe_at: int = 0
+    probes: int = 0
+    refused: list[str] = field(default_factory=list)
+    """In the last turn, by the budget."""
     unconfirmed: dict[str, int] = field(default_factory=dict)
     """Process → grants pushed since it last spoke, and those of its last turn."""
     asked: dict[str, int] = field(default_factory=dict)
@@ -41,7 +59,10 @@ class Model:
         for other, at in list(self.last_seen.items()):
             if at <= now - 2 * self.limits["lease_ms"] and other != process:
                 self.forget(other)
-        self.slots = {ticket: until for ticket, until in self.slots.items() if until > now}
+        for ticket in [ticket for ticket, until in self.slots.items() if until <= now]:
+            del self.slots[ticket]
+            if not ticket.startswith("~"):
+                self._spend(ticket, -1)
 
     def forget(self, process: str) -> None:
         del self.last_seen[process]
@@ -56,15 +77,40 @@ class Model:
             self.pause_until = now + milliseconds
             self.ramp = (self.pause_until, 0)
 
-    def release(self, now: int, ticket: str, cool: int, undo: bool) -> bool:
+    def release(self, now: int, ticket: str, cool: int, verdict: int, used: int, undo: bool) -> bool:
         """False if the lease was lost already."""
         if undo:
             self.starts.pop(ticket, None)
+            self.tokens.pop(ticket, None)
+        self._judge(now, ticket, verdict)
         if self.slots.pop(ticket, None) is None:
             return False
+        if not undo:
+            self._spend(ticket, used)
+            if used >= 0 and ticket in self.tokens:
+                self.tokens[ticket] = self.tokens[ticket][0], used
         if cool:
             self.slots["~" + ticket] = now + cool
         return True
+
+    def _spend(self, ticket: str, used: int) -> None:
+        if self.limits["budget"]:
+            self.spent += used if used >= 0 else tokens_of(ticket)
+
+    def _judge(self, now: int, ticket: str, verdict: int) -> None:
+        if verdict == 1:
+            self.failures = 0
+            if self.tripped:
+                self.tripped, self.ramp = False, (now, 0)
+        elif verdict == 0:
+            self.failures += 1
+            if self.tripped and ticket == self.probe:
+                self.probes += 1
+                self.probe_at = now + min(PROBE_MOST_MS, PROBE_MS * 2**self.probes)
+            elif not self.tripped and 0 < self.limits["breaker"] <= self.failures:
+                self.tripped, self.probes, self.probe_at = True, 0, now + PROBE_MS
+        if ticket == self.probe or not self.tripped:
+            self.probe = None
 
     def renew(self, now: int, ticket: str) -> bool:
         if ticket not in self.slots:
@@ -81,6 +127,7 @@ class Model:
 
     def _grant(self, sender: str, now: int) -> list[str]:
         granted: list[str] = []
+        self.refused = []
         while (ticket := self._heads(sender, now).get("s")) is not None:
             if now < self.pause_until or self.used(now) >= self.limits["starts"]:
                 return granted  # nothing overtakes a start without a slot
@@ -90,6 +137,14 @@ class Model:
             self.unconfirmed[process] = self.unconfirmed.get(process, 0) + 1
             granted.append(ticket)
         while (ticket := self._next(sender, now)) is not None:
+            if not self._budget_allows(ticket):
+                running = any(not holder.startswith("~") for holder in self.slots)
+                if running or ticket.split(".")[0] != sender:
+                    break  # others may end, or only its own process can be given the refusal
+                self.refused.append(ticket)
+                continue
+            if not self._tokens_fit(ticket, now):
+                break
             workload = ticket.split(".")[1]
             aged_waits = workload == "i" and self._aged(sender, now)
             self.turn = 0 if workload == "b" else self.turn + aged_waits
@@ -98,6 +153,10 @@ class Model:
             del self.queues[workload][ticket]
             self.slots[ticket] = now + self.limits["lease_ms"]
             self.starts[ticket] = now
+            if self.limits["tokens"]:
+                self.tokens[ticket] = now, tokens_of(ticket)
+            if self.tripped:
+                self.probe = ticket
             if self.ramp:
                 self.ramp = (self.ramp[0], self.ramp[1] + 1)
             granted.append(ticket)
@@ -111,6 +170,8 @@ class Model:
         heads = {}
         for workload, queue in self.queues.items():
             for ticket, _ in sorted(queue.items(), key=lambda entry: (entry[1], entry[0])):
+                if ticket in self.refused:
+                    continue
                 process = ticket.split(".")[0]
                 recent = now - self.last_seen.get(process, -(10**15)) <= self.limits["lease_ms"] / 2
                 if (asked := self.asked.get(process, -1)) >= self.last_seen.get(process, 0):
@@ -135,7 +196,7 @@ class Model:
 
     def _next(self, sender: str, now: int) -> str | None:
         heads = self._heads(sender, now)
-        if not heads or now < self.pause_until or not self._ramp_allows(now):
+        if not heads or now < self.pause_until or not self._breaker_allows(now):
             return None
         if len(self.slots) >= self.limits["slots"] or self.used(now) >= self.limits["starts"]:
             return None
@@ -143,6 +204,25 @@ class Model:
         if "i" in heads and not (batch and self._aged(sender, now) and self.turn >= TURNS - 1):
             return heads["i"]
         return heads["b"] if batch else None
+
+    def _budget_allows(self, ticket: str) -> bool:
+        if not self.limits["budget"]:
+            return True
+        held = sum(tokens_of(holder) for holder in self.slots if not holder.startswith("~"))
+        return self.spent + held + tokens_of(ticket) <= self.limits["budget"]
+
+    def _tokens_fit(self, ticket: str, now: int) -> bool:
+        """One alone always fits: it could never run otherwise."""
+        if not self.limits["tokens"]:
+            return True
+        self.tokens = {other: entry for other, entry in self.tokens.items() if entry[0] > now - self.window}
+        there = sum(amount for _, amount in self.tokens.values())
+        return there <= 0 or there + tokens_of(ticket) <= self.limits["tokens"]
+
+    def _breaker_allows(self, now: int) -> bool:
+        if self.tripped:
+            return self.probe not in self.slots and now >= self.probe_at
+        return self._ramp_allows(now)
 
     def _ramp_allows(self, now: int) -> bool:
         if self.ramp is None:

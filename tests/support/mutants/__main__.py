@@ -37,8 +37,6 @@ def main() -> int:
     print()
     print(_table(results, same))
     survivors = [result for result in results if not result.caught]
-    for result in survivors:
-        print(f"survived  {_text(result.fault)}")
     share = 100 * (len(results) - len(survivors)) / len(results)
     print(f"{share:.0f} % of {len(results)} were caught. All runs: {REPORT.relative_to(ROOT)}")
     if share < options.least:
@@ -96,7 +94,7 @@ def _tests(path: str, without: str) -> tuple[str, ...]:
 
 
 def _note(result: Result) -> None:
-    print("." if result.caught else "S", end="", flush=True)
+    print("." if result.caught else f"\nsurvived  {_text(result.fault)}", end="" if result.caught else "\n", flush=True)
 
 
 def _text(fault: Fault) -> str:

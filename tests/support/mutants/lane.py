@@ -9,6 +9,7 @@ and by (the first test that failed). It ends with its standard input.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib
 import json
 import os
@@ -25,6 +26,7 @@ import psutil
 import pytest
 
 _PASSED, _NO_TESTS = 0, 5
+_DIE_WITH_PARENT = 1
 
 
 def serve(copy: Path) -> None:
@@ -78,6 +80,7 @@ def _in_the_fork(copy: Path, tests: list[str]) -> None:
     code = 3
     try:
         os.setsid()
+        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
         output = os.open(copy / ".output", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(output, 1)
