@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,16 @@ def valkey(tmp_path: Path) -> Iterator[Valkey]:
     """A real, empty Valkey on a free port; ``valkey.url`` is what BRIMFUL_REDIS_URL wants."""
     with Valkey(tmp_path / "valkey") as server:
         yield server
+
+
+@pytest.fixture(params=["UTC", "Asia/Tokyo", "America/New_York"])
+def timezone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The machine's own timezone, one after the other: what a provider's date means does not depend on it."""
+    monkeypatch.setenv("TZ", request.param)
+    time.tzset()
+    yield request.param
+    monkeypatch.undo()
+    time.tzset()
 
 
 @pytest.fixture

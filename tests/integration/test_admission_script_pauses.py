@@ -106,6 +106,15 @@ class TestSlowStart:
         assert len(first) == 1
         assert granted(script.end(*first)) == []
 
+    def test_a_second_pause_begins_it_again(self, client: redis.Redis) -> None:
+        script = Script(client)
+        script.turn(pause=[500, "429"])
+        script.later(500).ask(count=4)
+        assert len(script.later(250).look()) == 1
+        script.turn(pause=[500, "429"])
+        assert len(script.later(500).look()) == 1
+        assert len(script.later(250).look()) == 1
+
     def test_without_its_time_there_is_none(self, client: redis.Redis) -> None:
         script = Script(client, ramp_ms=0)
         script.turn(pause=[500, "429"])
@@ -204,6 +213,14 @@ class TestBreaker:
         held = script.later(1000).look()
         assert len(held) == 2
         assert len(granted(script.end(*held, verdict=0))) == 2, "the count began again"
+
+    def test_a_slow_start_does_not_delay_probes(self, client: redis.Redis) -> None:
+        script = tripped(client, ramp_ms=100_000)
+        script.ask(count=3)
+        script.turn(pause=[500, "429"])
+        (probe,) = script.later(500).look()
+        script.end(probe, verdict=0)
+        assert len(script.later(1000).look()) == 1
 
     def test_it_is_closed_when_the_operator_switches_it_off(self, client: redis.Redis) -> None:
         script = tripped(client)

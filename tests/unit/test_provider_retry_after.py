@@ -9,6 +9,7 @@ from brimful_worker.provider.answers.retry_after import retry_after
 NOW = 1_700_000_000.0  # Tue, 14 Nov 2023 22:13:20 GMT
 
 
+@pytest.mark.usefixtures("timezone")
 @pytest.mark.parametrize(
     ("headers", "seconds"),
     [

@@ -12,11 +12,13 @@ import sys
 from pathlib import Path
 
 from support.mutants.fault import Fault
-from support.mutants.table import ROOT, equivalents, faults_in, modules, sample, tests_of
+from support.mutants.table import ROOT, equivalents, faults_in, modules, sample, slow, tests_of
 from support.mutants.trial import Result, try_all
 
 WORK = ROOT / ".mutants"
 REPORT = WORK / "report.json"
+_UNCHANGED = ["breaker", "tokens.lua", "refusal"]
+"""Tried where a change touches no module of modules.toml."""
 
 
 def main() -> int:
@@ -65,7 +67,7 @@ def _chosen(options: argparse.Namespace) -> tuple[list[Fault], str]:
         every = [fault for path in sorted({key[0] for key in left}) for fault in faults_in(path)]
         return [f for f in every if (f.path, f.before, f.after, f.occurrence) in left], "survivors of the last run"
     if options.changed:
-        paths = [path for path in _changed() if tests_of(path)] or modules([])
+        paths = [path for path in _changed() if tests_of(path) and not slow(path)] or modules(_UNCHANGED)
         faults = [fault for path in paths for fault in faults_in(path)]
         faults = sorted(faults, key=lambda fault: fault.rank(options.seed))[: options.count]
         return sorted(faults, key=lambda fault: (fault.path, fault.edit)), "modules of this change"

@@ -22,11 +22,20 @@ class Group:
     name: str
     modules: tuple[str, ...]
     tests: tuple[str, ...]
+    slow: bool
+    """Too slow for a sample of what has changed."""
 
 
 def groups() -> list[Group]:
     listed = tomllib.loads((HERE / "modules.toml").read_text("utf-8"))
-    return [Group(name, tuple(group["modules"]), tuple(group["tests"])) for name, group in listed.items()]
+    return [
+        Group(name, tuple(group["modules"]), tuple(group["tests"]), group.get("slow", False))
+        for name, group in listed.items()
+    ]
+
+
+def slow(path: str) -> bool:
+    return any(group.slow for group in groups() if path in group.modules)
 
 
 def tests_of(path: str) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 
 
@@ -67,7 +67,10 @@ def _seconds(reset: str, now: float) -> float:
     """``1m0.8s``, ``6ms``, ``12`` (seconds) or an RFC 3339 time, as seconds from now; 0 for any other text."""
     try:
         if "T" in reset:
-            return datetime.fromisoformat(reset).timestamp() - now
+            moment = datetime.fromisoformat(reset)
+            if moment.tzinfo is None:  # no valid RFC 3339 time; UTC is what is meant, wherever the worker runs
+                moment = moment.replace(tzinfo=UTC)
+            return moment.timestamp() - now
         if (found := _DURATION.fullmatch(reset)) and reset:
             return sum(float(number) * unit for number, unit in zip(found.groups(), _UNITS_S, strict=True) if number)
         return float(reset or 0)
