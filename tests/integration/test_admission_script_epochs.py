@@ -283,6 +283,12 @@ class TestReported:
         assert (granted(reply), reply["used"], reply["at"]) == ([], 3, lost_at + WINDOW)
         assert len(script.later(WINDOW - LEASE).look()) == 1
 
+    def test_also_where_one_start_is_all(self, client: redis.Redis) -> None:
+        script = lost(client, starts=1)
+        lost_at = script.now
+        asks(script)
+        assert script.later(LEASE).turn("aa")["at"] == lost_at + WINDOW
+
     def test_so_may_one_that_kept_no_log(self, client: redis.Redis) -> None:
         script = lost(client, starts=3)
         asks(script, starts=None)
@@ -318,16 +324,23 @@ class TestReported:
         assert script.look() == []
         assert len(script.later(1).look()) == 1
 
+    @pytest.mark.parametrize("reported", [20, 59])
     @pytest.mark.parametrize("key", ["tokens", "amounts"])
-    def test_tokens_that_nobody_reports_are_put_back(self, client: redis.Redis, key: str) -> None:
+    def test_tokens_that_nobody_reports_are_put_back(self, client: redis.Redis, key: str, reported: int) -> None:
         script = pair(client, tokens=100)
         (ticket,) = script.ask(tokens=60)
         script.forget(key)
         script.later(100).turn("aa")
-        script.join("aa", **{**KNEW, "leases": [[ticket]], "tokens": [[ticket, 100, 20]]})
+        script.join("aa", **{**KNEW, "leases": [[ticket]], "tokens": [[ticket, 100, reported]]})
         script.join("bb", **KNEW)
         assert script.ask(tokens=41) == []
         script.turn("aa", cancel=list(script.waiting()))
+        assert len(script.ask(tokens=40)) == 1
+
+    def test_tokens_that_are_known_are_not_counted_twice(self, client: redis.Redis) -> None:
+        script = pair(client, tokens=100)
+        (ticket,) = script.ask(tokens=60)
+        script.join("aa", leases=[[ticket]], tokens=[[ticket, 0, 60]])
         assert len(script.ask(tokens=40)) == 1
 
     def test_the_spent_budget_is_the_most_that_anybody_knows(self, client: redis.Redis) -> None:

@@ -26,6 +26,11 @@ class TestLease:
         assert script.later(3999).ask() == []
         assert len(script.later(1).look()) == 1
 
+    def test_one_alone_that_ended_is_reported(self, client: redis.Redis) -> None:
+        script = Script(client)
+        (ticket,) = script.ask()
+        assert script.later(4000).turn(renew=[ticket])["lost"] == [ticket]
+
     def test_it_lasts_a_lease_from_its_renewal(self, client: redis.Redis) -> None:
         script = Script(client, slots=1)
         (ticket,) = script.ask()
@@ -83,6 +88,13 @@ class TestLease:
         reply = script.turn(ask=[[script.ticket(), 0]])
         assert (granted(reply), reply["at"]) == ([], script.now + 700)
         assert script.later(699).look() == []
+        assert len(script.later(1).look()) == 1
+
+    def test_a_millisecond_is_long_enough(self, client: redis.Redis) -> None:
+        script = Script(client, slots=1)
+        (ticket,) = script.ask()
+        script.ask()
+        assert granted(script.end(ticket, cooldown=1)) == []
         assert len(script.later(1).look()) == 1
 
     def test_a_start_that_was_used_counts_and_one_given_back_does_not(self, client: redis.Redis) -> None:
@@ -220,3 +232,86 @@ class TestLimits:
         assert "differs" not in script.join("bb")
         script.limits["breaker"] = 21
         assert script.join("cc")["differs"]
+
+
+class TestDeaths:
+    """Processes that died while they held a request, counted by the request's name."""
+
+    def dies(self, script: Script, process: str, name: str) -> None:
+        """It is granted the request, and says nothing any more."""
+        ticket = script.ticket(process, name=name)
+        assert granted(script.turn(process, ask=[[ticket, 0]])) == [ticket]
+        script.later(2 * 4000)
+
+    def deaths(self, script: Script, process: str, name: str) -> tuple[str, int]:
+        """The ticket of the request's next grant, and the deaths that come with it."""
+        ticket = script.ticket(process, name=name)
+        ((_, granted_ticket, _, *rest),) = script.turn(process, ask=[[ticket, 0]])["grants"]
+        assert granted_ticket == ticket
+        return ticket, rest[0] if rest and rest[0] else 0
+
+    def test_each_that_held_it_counts(self, client: redis.Redis) -> None:
+        script = Script(client)
+        self.dies(script, "aa", "abc")
+        self.dies(script, "bb", "abc")
+        _, deaths = self.deaths(script, "cc", "abc")
+        assert deaths == 2
+        assert self.deaths(script, "cc", "def")[1] == 0
+
+    def test_one_that_ended_it_did_not_die_with_it(self, client: redis.Redis) -> None:
+        for verdict in (1, 0, -1):
+            script = Script(client)
+            ticket, _ = self.deaths(script, "aa", "abc")
+            script.end(ticket, verdict=verdict)
+            assert self.deaths(script, "bb", "abc")[1] == 0
+
+    def test_a_late_end_counts_too(self, client: redis.Redis) -> None:
+        script = Script(client)
+        ticket, _ = self.deaths(script, "aa", "abc")
+        assert script.later(4000).end(ticket, verdict=0)["lost"] == [ticket]
+        assert self.deaths(script, "bb", "abc")[1] == 0
+
+    def test_they_are_remembered_until_it_succeeds(self, client: redis.Redis) -> None:
+        script = Script(client)
+        self.dies(script, "aa", "abc")
+        for verdict in (0, -1, 1):
+            ticket, deaths = self.deaths(script, "bb", "abc")
+            assert deaths == 1
+            script.end(ticket, verdict=verdict)
+        assert self.deaths(script, "bb", "abc")[1] == 0
+
+    def test_or_is_given_up(self, client: redis.Redis) -> None:
+        script = Script(client)
+        self.dies(script, "aa", "abc")
+        ticket, _ = self.deaths(script, "bb", "abc")
+        script.turn("bb", release=[[ticket, 0, 0, -1, 0, "abc", 1]])
+        assert self.deaths(script, "cc", "abc")[1] == 0
+
+    def test_the_name_may_be_another_than_the_ticket_s(self, client: redis.Redis) -> None:
+        script = Script(client)
+        ticket, _ = self.deaths(script, "aa", "abc")
+        assert script.turn(rename=[[ticket, "def"]])["renamed"] == [[ticket, 0]]
+        script.turn(release=[[ticket, 0, 0, -1, 0, "def"]])
+        assert self.deaths(script, "bb", "def")[1] == self.deaths(script, "bb", "abc")[1] == 0
+
+    def test_what_was_renamed_counts_under_its_new_name(self, client: redis.Redis) -> None:
+        script = Script(client)
+        ticket, _ = self.deaths(script, "aa", "abc")
+        script.turn(rename=[[ticket, "def"]])
+        script.later(2 * 4000)
+        assert self.deaths(script, "bb", "abc")[1] == 0
+        assert self.deaths(script, "bb", "def")[1] == 1
+
+    def test_a_process_that_leaves_takes_its_notes_along(self, client: redis.Redis) -> None:
+        script = Script(client)
+        self.deaths(script, "aa", "abc")
+        script.turn("aa", leave=True)
+        assert self.deaths(script, "bb", "abc")[1] == 0
+
+    def test_a_week_later_nobody_remembers(self, client: redis.Redis) -> None:
+        for extra, left in ((0, 1), (1, 0)):
+            script = Script(client)
+            self.dies(script, "aa", "abc")
+            script.now += 7 * 24 * 3600 * 1000 - 8000 + extra
+            script.turn("bb")
+            assert script.client.hlen(script.keys["on_wire"]) == left

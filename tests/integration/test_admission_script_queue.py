@@ -169,6 +169,19 @@ class TestReserve:
             script.end(ticket)
         assert len(script.waiting()) == 1
 
+    def test_it_takes_the_last_room_there_is(self, client: redis.Redis) -> None:
+        script = Script(client, slots=3, reserve_slots=1)
+        script.ask(count=1)
+        held = script.ask(queue="i", count=2)
+        script.turn(ask=[[script.ticket(), 3000]])
+        queues = ""
+        for _ in range(4):
+            script.turn(ask=[[script.ticket(queue="i"), 0]])
+            (ticket,) = granted(script.end(held.pop()))
+            held.append(ticket)
+            queues += ticket.split(".")[1]
+        assert queues == "iiib"
+
     def test_and_for_starts(self, client: redis.Redis) -> None:
         script = Script(client, slots=9, starts=9, reserve_starts=6)
         script.ask(count=3)
@@ -208,21 +221,22 @@ class TestAway:
         full.turn("bb")
         assert [ticket.split(".")[0] for ticket in full.waiting("interactive")] == ["bb"]
         assert all(score < PARKED for score in (*full.waiting().values(), *full.waiting("interactive").values()))
+        assert full.client.hget(full.keys["state"], "parked") is None, "later turns look for nobody"
         full.end(second)
         assert [ticket.split(".")[1] for ticket in full.held()] == ["i"]
 
     def test_more_than_one_chunk_is_put_aside(self, full: Script) -> None:
         (held,) = full.ask("aa")
-        full.turn("bb", ask=[[full.ticket("bb"), 500] for _ in range(600)])
+        full.turn("bb", ask=[[full.ticket("bb"), 500] for _ in range(4500)])
         here = full.ticket("aa")
         full.turn("aa", ask=[[here, 0]])
         full.deafen("bb")
         assert order(full, held, 1) == [here]
-        assert sum(score >= PARKED for score in full.waiting().values()) == 600
+        assert sum(score >= PARKED for score in full.waiting().values()) == 4500
         full.listen("bb")
         full.turn("bb")
         assert sum(score >= PARKED for score in full.waiting().values()) == 0
-        assert len(full.waiting()) == 600
+        assert len(full.waiting()) == 4500
 
     def test_far_behind_others_that_have_their_fill(self, full: Script) -> None:
         """A process that must confirm its grants first keeps its place, and those behind it are served."""

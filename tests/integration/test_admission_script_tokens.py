@@ -105,6 +105,14 @@ class TestWindow:
         script.end(ticket, used=1000)
         assert len(script.ask(tokens=50)) == 1
 
+    def test_a_limit_of_one(self, client: redis.Redis) -> None:
+        script = Script(client, tokens=1)
+        (ticket,) = script.ask(tokens=1)
+        assert script.ask(tokens=1) == []
+        (ticket,) = granted(script.end(ticket, used=0))
+        assert script.ask(tokens=1) == []
+        assert len(granted(script.end(ticket, undo=1))) == 1
+
     def test_a_ticket_without_tokens_takes_none(self, client: redis.Redis) -> None:
         script = Script(client, tokens=100)
         script.ask(tokens=100)

@@ -9,6 +9,7 @@ local function apply_learnt(rules, given)
   if given.slots == 0 then learners.slots.begin() end
   rules.slots = learners.slots.limit(given.slots)
   rules.starts = learners.starts.limit(given.starts)
+  -- batch always keeps one slot and one start, whatever the reserve
   rules.reserve_slots = math.min(rules.reserve_slots, rules.slots - 1)
   if rules.starts > 0 then rules.reserve_starts = math.min(rules.reserve_starts, rules.starts - 1) end
 end

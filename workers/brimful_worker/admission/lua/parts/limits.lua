@@ -20,9 +20,6 @@ local function read_limits()
     for field, value in pairs(fields) do rules[field] = value end
   end
   rules.rev = number('defaults_rev') .. '.' .. rules.rev
-  -- batch always keeps one slot and one start, whatever the reserve
-  rules.reserve_slots = math.min(rules.reserve_slots, rules.slots - 1)
-  if rules.starts > 0 then rules.reserve_starts = math.min(rules.reserve_starts, rules.starts - 1) end
   return rules, next(overrides) and overrides
 end
 
