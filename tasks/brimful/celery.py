@@ -21,8 +21,8 @@ from brimful.errors import ExitCode, RedisUnreachable, RedisUnusable
 from brimful.names import APP, FLEET_SETTING, QUEUES, TASK_SAMPLE, TASK_SHARD, Workload, of_fleet
 from brimful.runtime import fork
 from brimful.runtime.extras import missing, needs
-from brimful.state.probes import connect
-from brimful.state.redis_url import NOT_SET, broker_options, broker_url, celery_settings, required
+from brimful.state.probes import check_servers
+from brimful.state.redis_url import CONFIRM_S, NOT_SET, broker_options, broker_url, celery_settings, required
 from brimful.state.result_consumer import keep_waiting
 
 _CELERYS_URLS = ("CELERY_BROKER_URL", "CELERY_BROKER_READ_URL", "CELERY_BROKER_WRITE_URL", "CELERY_RESULT_BACKEND")
@@ -105,6 +105,8 @@ class App(Celery):  # type: ignore[misc]  # celery ships no types
             self.checks_key = False
         if queue in QUEUES:
             queue = of_fleet(self.conf[FLEET_SETTING], queue)
+        if self.conf.broker_transport_options.get("confirm_publish"):
+            options.setdefault("confirm_timeout", CONFIRM_S)  # RabbitMQ takes nothing while it lacks memory or disk
         return super().send_task(*arguments, queue=queue, **options)
 
     def connection_for_read(self, url: str | None = None, **options: Any) -> Any:
@@ -118,15 +120,19 @@ app = App(APP, set_as_current=False, include=["brimful.tasks"], amqp="brimful.ru
 app.checks_key = True
 
 
-def configuration(redis_url: str | None = None, fleet: str | None = None) -> dict[str, Any]:
-    """Celery's settings, from brimful's. None: the environment's. Raises SettingError."""
+def configuration(
+    redis_url: str | None = None, fleet: str | None = None, rabbitmq_url: str | None = None
+) -> dict[str, Any]:
+    """Celery's settings, from brimful's. None: the environment's; of RabbitMQ only where ``redis_url`` is None too.
+    Raises SettingError."""
     from brimful.config import Settings  # pydantic: a service pays for it at its first request, not at its import
 
     settings = Settings.load(redis_url=redis_url, fleet=fleet)
     url, fleet, visibility_s = settings.redis_url, settings.fleet, settings.visibility_timeout_s
+    rabbitmq_url = settings.broker_url if redis_url is None else rabbitmq_url
     queues = [of_fleet(fleet, name) for name in QUEUES]
     return {
-        **(celery_settings(url, visibility_s, fleet) if url else _without_url(visibility_s, fleet)),
+        **(celery_settings(url, visibility_s, fleet, rabbitmq_url) if url else _without_url(visibility_s, fleet)),
         FLEET_SETTING: fleet,
         # JSON only: unpickling would run code of anybody who can write to Redis.
         "accept_content": ["json"],
@@ -188,17 +194,18 @@ def require_parts(instance: Any, **_: Any) -> None:
         _refuse(needs("a worker", absent))
     from brimful.config import Settings
 
-    if not (url := Settings.load().redis_url):
+    settings = Settings.load()
+    if not (url := settings.redis_url):
         _refuse(NOT_SET)
     for name in _CELERYS_URLS:
-        if os.environ.get(name, "") not in ("", url, broker_url(url)):
+        if os.environ.get(name, "") not in ("", url, broker_url(url), settings.broker_url):
             print(f"brimful worker: {name} (or -b) is not used: BRIMFUL_REDIS_URL is set", file=sys.__stderr__)
     try:
-        connect(url, timeout_s=1.0).close()
+        check_servers(settings, timeout_s=1.0)
     except RedisUnusable as error:
         _refuse(str(error))
     except RedisUnreachable:
-        pass  # the worker waits for it
+        pass  # the worker waits for it, and for RabbitMQ
 
 
 @worker_init.connect  # type: ignore[untyped-decorator]
@@ -223,10 +230,10 @@ def _refuse(why: str) -> NoReturn:
     raise SystemExit(int(ExitCode.USAGE))
 
 
-def app_for(redis_url: str | None, fleet: str | None = None) -> Celery:
-    """A new app without tasks that publishes to a fleet, and sends no task-sent events. None: the environment's."""
+def app_for(redis_url: str | None, fleet: str | None = None, rabbitmq_url: str | None = None) -> Celery:
+    """A new app without tasks that publishes to a fleet, and sends no task-sent events. None: as configuration."""
     publisher = App(APP, set_as_current=False, amqp="brimful.runtime.redaction:DiscreetAMQP")
-    publisher.add_defaults(lambda: {**configuration(redis_url, fleet), "task_send_sent_event": False})
+    publisher.add_defaults(lambda: {**configuration(redis_url, fleet, rabbitmq_url), "task_send_sent_event": False})
     # Celery loads its settings when one is first used, and not thread-safely.
     publisher.finalize()
     _ = publisher.conf.broker_url, publisher.amqp

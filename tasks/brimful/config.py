@@ -6,7 +6,6 @@ A flag beats the environment, the environment beats ``.env``, ``.env`` beats the
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import os
 import re
@@ -18,14 +17,14 @@ from dotenv import dotenv_values
 from pydantic import ByteSize, Field, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from brimful.addresses import checked_broker_url, with_tls_files
 from brimful.credentials import DOTENV, checked_url, first_set, is_set, key_file, read_key
 from brimful.errors import SettingError
 from brimful.limits import default_guard_s
 from brimful.names import MOST_WEIGHT, LogFormat, LogLevel
 from brimful.profile import DEFAULT_PROVIDER, Profile, ProviderChoice, choose_provider, load_prices, profile_in_use
-from brimful.redis_address import with_tls_files
 from brimful.serve_settings import ServeSettings
-from brimful.words.setting_faults import FORMER_NAMES, OTHER_VARIABLES, fault_text, former_values, variable
+from brimful.words.setting_faults import fault_text, former_values, unknown_variables
 
 _REHEARSE = "--rehearse needs none"
 REHEARSAL_KEY = "rehearsal-"
@@ -63,6 +62,8 @@ class Settings(ServeSettings):
     """The fleet's name, where fleets of several API keys share a Redis. Default: the unnamed one."""
     redis_url: str | None = None
     """Redis's URL: redis://, rediss://, unix:// or sentinel://. Default: an embedded Valkey on this machine."""
+    broker_url: str | None = Field(None, repr=False)
+    """URL of RabbitMQ as the broker beside Redis: amqp:// or amqps://. Default: none; Redis is the broker."""
 
     # limits
     slots: int | None = Field(None, ge=1)
@@ -190,6 +191,11 @@ class Settings(ServeSettings):
         except SettingError as error:
             raise ValueError(str(error).removeprefix("BRIMFUL_REDIS_URL: ")) from None
 
+    @field_validator("broker_url")
+    @classmethod
+    def _check_broker_url(cls, url: str | None, others: ValidationInfo) -> str | None:
+        return checked_broker_url(url, alone="redis_url" in others.data and not others.data["redis_url"])
+
     @classmethod
     def load(cls, *, typed: bool = False, **flags: Any) -> Settings:
         """``flags`` are fields (None = not given). Raises SettingError naming the variable; the option if ``typed``."""
@@ -203,13 +209,7 @@ class Settings(ServeSettings):
     @classmethod
     def unknown_variables(cls) -> list[tuple[str, str]]:
         """(what is wrong, what to do) for each ``BRIMFUL_*`` variable that is no setting, such as a misspelt limit."""
-        known = {variable(name) for name in (*cls.model_fields, *FORMER_NAMES)} | OTHER_VARIABLES
-        stated = {name.upper() for name in (*os.environ, *dotenv_values(DOTENV)) if name.upper().startswith("BRIMFUL_")}
-        near = {name: difflib.get_close_matches(name, known, 1, 0.8) for name in sorted(stated - known)}
-        return [
-            (f"{name} is set, but there is no such setting", f"did you mean {found[0]}?" if found else "unset it")
-            for name, found in near.items()
-        ]
+        return unknown_variables(cls.model_fields, (*os.environ, *dotenv_values(DOTENV)))
 
     @cached_property
     def profile(self) -> Profile:
@@ -286,9 +286,9 @@ class Settings(ServeSettings):
 
     def placed(self, *, redis_url: str, api_base: str | None = None, api_key: SecretStr | None = None) -> Settings:
         """A copy for a started fleet: with its Redis, and in a rehearsal with the mock gateway's URL and its key."""
-        copy = type(self).model_construct(
-            self.model_fields_set | {"redis_url"}, **{**dict(self), "redis_url": redis_url}
-        )
+        # A Redis of its own carries the task messages too.
+        places = {"redis_url": redis_url, "broker_url": self.broker_url if redis_url == self.redis_url else None}
+        copy = type(self).model_construct(self.model_fields_set | {"redis_url"}, **{**dict(self), **places})
         # Values of the cached properties, which would otherwise read the environment.
         copy.__dict__["api_base"] = api_base if api_base is not None else self.api_base
         copy.__dict__["api_key"] = api_key if api_key is not None else self.api_key

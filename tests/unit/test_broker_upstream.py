@@ -19,6 +19,7 @@ import pytest
 from support import house, upstream
 
 SIGNATURES = {
+    "celery.app.amqp.AMQP._create_task_sender": "(self)",
     "celery.backends.asynchronous.BaseResultConsumer.reconnect_on_error": "(self)",
     "celery.backends.base.BaseKeyValueStoreBackend._get_result_meta": (
         "(self, result, state, traceback, request, format_date=True, encode=False)"
@@ -55,6 +56,7 @@ SIGNATURES = {
     "celery.worker.consumer.consumer.Consumer.on_invalid_task": "(self, body, message, exc)",
     "celery.worker.consumer.consumer.Consumer.on_unknown_message": "(self, body, message)",
     "celery.worker.consumer.consumer.Consumer.on_unknown_task": "(self, body, message, exc)",
+    "celery.worker.consumer.tasks.Tasks.qos_global": "(self, c)",
     "celery.worker.consumer.consumer.dump_body": "(m, body)",
     "celery.worker.request.Request.cancel": "(self, pool, signal=None, emit_retry=True)",
     "celery.worker.request.Request.info": "(self, safe=False)",

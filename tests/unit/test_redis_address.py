@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from brimful.addresses.redis_address import parse_redis_url
 from brimful.config import Settings
 from brimful.errors import SettingError
-from brimful.redis_address import parse_redis_url
 from brimful.state.redis_url import broker_url, celery_settings, redis_client, without_password
 from support.tls import certificate_in
 

@@ -12,6 +12,7 @@ import time
 import redis
 
 from brimful.config import REHEARSAL_KEY, Settings
+from brimful.errors import RedisUnreachable
 from brimful.state.fleets import Unsettled, check_registered, register, register_replaced
 from brimful.state.redis_retry import retry_until_available
 from brimful.state.redis_url import required, sync_redis_client
@@ -30,6 +31,7 @@ class Membership:
     def __init__(self, settings: Settings) -> None:
         self._url = required(settings.redis_url)
         self._fleet = settings.fleet
+        self._rabbitmq_url = settings.broker_url
         self._tag = settings.key_tag
         self._replaced: str | None = None
         """The tag of the key before, if that is still registered."""
@@ -67,7 +69,11 @@ class Membership:
 
     def _register(self, patient: bool) -> None:
         with sync_redis_client(self._url) as client:
-            register(client, self._url, self._fleet, self._tag, rehearsal=self._rehearsal, patient=patient)
+            more = {"rehearsal": self._rehearsal, "patient": patient}
+            try:
+                register(client, self._url, self._fleet, self._tag, **more, rabbitmq_url=self._rabbitmq_url)
+            except RedisUnreachable as error:  # RabbitMQ, whose queues tell whether the fleet may be taken over
+                raise Unsettled(str(error)) from None
 
     def _check(self, client: redis.Redis) -> bool:
         tag, replaced = self._tag, self._replaced

@@ -17,6 +17,7 @@ from brimful.doctor import Check, Level
 from brimful.doctor.fleet import dead_letter_checks, fleet_checks, limit_checks, worker_checks
 from brimful.doctor.machine import machine_checks
 from brimful.doctor.provider import provider_checks
+from brimful.doctor.rabbitmq import broker_checks
 from brimful.doctor.server import server_checks
 from brimful.doctor.watching import watching_checks
 from brimful.errors import ExitCode, RedisUnreachable, SettingError, UsageError
@@ -92,15 +93,20 @@ def _redis_checks(target: RedisTarget, profile: Profile | None, settings: Settin
     with client:
         parts = [
             server_checks(target, client, settings.lease_s),
-            fleet_checks(target, client),
+            fleet_checks(target, client, settings),
             worker_checks(target, client, settings),
             dead_letter_checks(client),
         ]
+        if settings.broker_url is not None:
+            parts.insert(1, broker_checks(settings.broker_url))
         if profile is not None:
             parts.insert(1, limit_checks(target, client, settings))
         for checks in parts:
             try:
                 yield from checks
+            except RedisUnreachable as error:
+                found, _, remedy = str(error).rpartition("; ")
+                yield Check("broker", Level.FAIL, found, remedy)
             except (redis.RedisError, OperationalError, OSError) as error:
                 todo = "check its log, and its user's rights (docs/redis.md)"
                 yield Check("Redis", Level.FAIL, f"{target.shown}: {error}", todo)

@@ -13,6 +13,7 @@ import typer
 
 from brimful.cli.style import coloured, paint, say
 from brimful.config import Settings
+from brimful.errors import RedisUnreachable
 from brimful.limits import learnt_lines
 from brimful.names import QUEUES
 from brimful.runtime.interrupt import unwinding
@@ -50,18 +51,19 @@ def status(
     It reads the Redis at BRIMFUL_REDIS_URL, or of a fleet on this machine. It needs no API key.
     """
     settings = Settings.load()
-    target = find_redis(settings)
+    target, broker = find_redis(settings), settings.broker_url
     with connect(target.url) as client, contextlib.suppress(KeyboardInterrupt), unwinding():
         while True:
             try:
                 looks = [
-                    (read_status(client, one), read_queues(client, fleet_of(client, one, settings.fleet)))
+                    (read_status(client, one), read_queues(client, fleet_of(client, one, settings.fleet), broker))
                     for one in _tags(target, client, settings, tag)
                 ]
-            except (redis.RedisError, OSError) as error:
+            except (RedisUnreachable, redis.RedisError, OSError) as error:
+                away = error if isinstance(error, RedisUnreachable) else unreachable(target.url, error)
                 if not watch:
-                    raise unreachable(target.url, error) from None
-                say(f"{unreachable(target.url, error)}; trying again")
+                    raise away from None
+                say(f"{away}; trying again")
             else:
                 if as_json:
                     text = json.dumps(_as_dict(target, looks))
@@ -122,7 +124,7 @@ def render(status: Status, queues: Queues) -> str:
         lines.append(f"provider   {_provider(status.provider)}")
     lines.append("waiting    " + ", ".join(f"{name} {count}" for name, count in status.waiting.items()))
     lengths = ", ".join(f"{name} {queues.lengths[name]}" for name in QUEUES)
-    lines.append(f"queues     {lengths}; delivered to workers {queues.unacked}")
+    lines.append(f"queues     {lengths}{queues.delivered()}")
     if status.overridden:
         changed = ", ".join(f"{name}={status.limits[name]:g}" for name in status.overridden)
         lines.append(f"limits     set by hand: {changed}")

@@ -16,7 +16,7 @@ from brimful.errors import RedisUnreachable, RedisUnusable, UsageError
 from brimful.runtime.extras import LocalFleet, local_fleet
 from brimful.runtime.interrupt import KeyPresses, stop_signals
 from brimful.state.fleets import take_fleet_over
-from brimful.state.probes import connect, unreachable
+from brimful.state.probes import check_servers, unreachable
 from brimful.state.redis_retry import REDIS_ERRORS
 from brimful.state.redis_url import required
 from brimful.words.counted import counted
@@ -145,7 +145,7 @@ def _wait_for_redis(settings: Settings, take_over: bool, stop: _StopSignal) -> N
     url, said = required(settings.redis_url), False
     while not stop.asked:
         try:
-            connect(url).close()
+            check_servers(settings)
             if take_over:
                 take_fleet_over(settings)
             return
@@ -164,7 +164,7 @@ def _wait_until_ready(fleet: LocalFleet, workers: int, stop: _StopSignal) -> Non
         fleet.check()
         try:
             ready = fleet.ready_workers()
-        except (OperationalError, *REDIS_ERRORS) as error:
+        except (RedisUnreachable, OperationalError, *REDIS_ERRORS) as error:
             said = said or _say_away(fleet.redis_url, error)
             stop.wait(_LOOK_S)
             continue

@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterable, Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
+from amqp import AMQPError
 from celery.result import AsyncResult
 from kombu.exceptions import OperationalError
 from redis import RedisError
@@ -25,7 +26,8 @@ from brimful.runtime import fork
 from brimful.runtime.port import in_process
 from brimful.schema import HEADER, MESSAGES
 from brimful.state.fleets import check_submitter
-from brimful.state.probes import connect, unreachable
+from brimful.state.probes import check_servers, unreachable
+from brimful.state.rabbitmq.reach import broker_unreachable
 from brimful.state.redis_url import close_sentinels, required
 from brimful.tasks import Handle
 
@@ -45,7 +47,7 @@ class Client(Generic[Results]):
         """None: BRIMFUL_REDIS_URL, and BRIMFUL_FLEET. Connects when first used. Raises SettingError."""
         self._settings = Settings.load(redis_url=redis_url, fleet=fleet).without_guess()
         self._url = _TESTING if in_process() else required(self._settings.redis_url)
-        self._app = app_for(self._url, self._settings.fleet)
+        self._app = app_for(self._url, self._settings.fleet, self._settings.broker_url)
         self._reached = False
         fork.register(self)
 
@@ -124,7 +126,7 @@ class Client(Generic[Results]):
             return answered
         with self._reporting():
             if not self._reached:
-                connect(self._url).close()  # with a wrong URL, Celery's result backend would retry for long
+                check_servers(self._settings)  # with a wrong URL, Celery's result backend would retry for long
                 check_submitter(self._settings)
                 self._reached = True
             sent: Handle = self._app.send_task(
@@ -134,10 +136,15 @@ class Client(Generic[Results]):
 
     @contextlib.contextmanager
     def _reporting(self) -> Iterator[None]:
-        """What Celery raises without Redis becomes RedisUnreachable."""
+        """What Celery raises without Redis, or without RabbitMQ as the broker, becomes RedisUnreachable."""
         try:
             yield
-        except (OperationalError, RedisError, OSError, RuntimeError) as error:  # RuntimeError: the result backend
+        except (OperationalError, AMQPError) as error:
+            # Celery's result backend raises OperationalError too, but with an error of Redis as its cause.
+            if self._settings.broker_url is None or isinstance(error.__cause__, RedisError):
+                raise unreachable(self._url, error) from None
+            raise broker_unreachable(self._settings.broker_url, error) from None
+        except (RedisError, OSError, RuntimeError) as error:  # RuntimeError: the result backend
             raise unreachable(self._url, error) from None
 
     def _disconnect(self) -> None:

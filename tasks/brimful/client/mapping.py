@@ -229,6 +229,7 @@ async def open_driver(
         f"map-{uuid.uuid4().hex}",
         settings.profile,
         fleet=settings.fleet,
+        rabbitmq_url=settings.broker_url,
         pack=pack,
         workload=workload,
         timeout_s=settings.timeout_s,

@@ -58,6 +58,7 @@ class Driver:
         profile: Profile,
         *,
         fleet: str = "",
+        rabbitmq_url: str | None = None,
         pack: PackOption = "auto",
         workload: Workload | str | None = None,
         timeout_s: float = 120.0,
@@ -68,8 +69,8 @@ class Driver:
         stop_if_refused: bool = False,
         starting_places: int | None = None,
     ) -> None:
-        """``fleet``: the name of the one that samples it. ``timeout_s``: of one request, which bounds how large packs
-        grow. ``workload`` None: each request's own.
+        """``fleet``: the name of the one that samples it. ``rabbitmq_url``: its broker, where Redis is not.
+        ``timeout_s``: of one request, which bounds how large packs grow. ``workload`` None: each request's own.
         ``sweep_s``: the age from which a shard that no worker has begun may be lost.
 
         ``keep``: what is queued when the driver is closed stays queued for the run's next submitter; else it is
@@ -99,7 +100,7 @@ class Driver:
         self._in_flight = in_flight = InFlight(self._sizer, slot_model, workload)
         self._deliveries = Deliveries()
         self._acknowledger = Acknowledger(self._ledger, self._deliveries, sync)
-        self._enqueuer = Enqueuer(run, self._ledger, app_for(redis_url, fleet), in_flight, weight)
+        self._enqueuer = Enqueuer(run, self._ledger, app_for(redis_url, fleet, rabbitmq_url), in_flight, weight)
         self._intake = intake = Intake(self._batcher, self._sizer, in_flight, self._deliveries, auto=auto)
         self._stop = Stop(self._ledger, in_flight, intake, self._deliveries)
         self._outcomes = Outcomes(self._batcher, self._sizer, in_flight.status)
@@ -107,7 +108,7 @@ class Driver:
             self._ledger, self._outcomes, in_flight, intake, self._deliveries, self._stop, stop_if_refused
         )
         self._reconciler = Reconciler(
-            self._ledger, in_flight, intake, self._enqueuer, self._results, self._stop, sweep_s
+            self._ledger, in_flight, intake, self._enqueuer, self._results, self._stop, sweep_s, rabbitmq_url
         )
         self._weight = weight
         self._starting_places = starting_places

@@ -14,13 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from celery import Celery
-from kombu.exceptions import OperationalError
 
 from brimful.dispatch.inflight import SHARD_BYTES, InFlight, Shard
 from brimful.dispatch.ledger import SUSPECT, RunLedger
 from brimful.names import TASK_SHARD
 from brimful.packing.units import WEIGHT, manifest_message
 from brimful.schema import MESSAGES
+from brimful.state.rabbitmq.reach import broker_errors
 from brimful.state.redis_retry import REDIS_ERRORS, RetryPolicy, retry_until_available
 
 _SHARDS_AT_ONCE = 64
@@ -35,6 +35,7 @@ class Enqueuer:
         self._marks = {"schema": MESSAGES} | ({WEIGHT: weight} if weight != 1 else {})
         self._ledger = ledger
         self._app = app
+        self._broker = "RabbitMQ" if str(app.conf.broker_write_url).startswith("amqp") else "Redis"
         self._in_flight = in_flight
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="brimful-publish")
         self._closing = threading.Event()
@@ -95,11 +96,12 @@ class Enqueuer:
         return {"args": [self._run, shard.id, requests], "task_id": shard.id, "queue": shard.queue}
 
     def _publish(self, messages: list[dict[str, Any]]) -> None:
-        policy = RetryPolicy()
+        policy = RetryPolicy(server=self._broker)
+        errors: tuple[type[Exception], ...] = (*REDIS_ERRORS, *broker_errors())
         while messages and not self._closing.is_set():
             try:
                 self._send(messages[0])
-            except (OperationalError, *REDIS_ERRORS) as error:
+            except errors as error:
                 self._disconnect()
                 policy.check(error)
                 self._closing.wait(_PAUSE_S)

@@ -2,7 +2,8 @@
 
 A message is lost when a worker dies between taking it and recording that it has it, or when Redis loses its last
 second. Celery redelivers a dead worker's shard too, but later. A shard that was enqueued again without need does no
-harm: the second delivery finds none of its requests left.
+harm: the second delivery finds none of its requests left. RabbitMQ does not show which shards it holds: there, none
+counts as lost while any message waits.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from brimful.dispatch.enqueue import Enqueuer
@@ -18,7 +20,9 @@ from brimful.dispatch.intake import Intake
 from brimful.dispatch.ledger import RunLedger
 from brimful.dispatch.results import ResultsReader
 from brimful.dispatch.stop import Stop
+from brimful.errors import RedisUnreachable
 from brimful.state.broker_queues import find_shards
+from brimful.state.rabbitmq.queues import read_states
 from brimful.state.redis_retry import retry_until_available
 from brimful.state.revocations import TERMINATE
 
@@ -41,6 +45,8 @@ class Reconciler:
     sweep_s: float
     """The age from which a shard that no worker has begun is searched for. A fifth of it is the interval between
     looks."""
+    rabbitmq_url: str | None = None
+    """The broker, where it is not Redis."""
 
     async def run(self) -> None:
         """Never returns. Raises FleetError when Redis refuses."""
@@ -90,15 +96,25 @@ class Reconciler:
             elif now - shard.enqueued_at >= self.sweep_s:
                 suspects.append(shard)
                 unbegun.append(shard.id)
-        client, fleet = self.ledger.client, self.ledger.fleet
-        messages = await retry_until_available(lambda: find_shards(client, unbegun, fleet)) if unbegun else {}
+        queued = await self._queued(unbegun) if unbegun else ()
         lost: list[Shard] = []
         for shard in suspects:
-            shard.times_missing = 0 if shard.id in messages else shard.times_missing + 1
+            shard.times_missing = 0 if shard.id in queued else shard.times_missing + 1
             if shard.times_missing >= _LOOKS:
                 shard.times_missing = 0
                 lost.append(shard)
         return lost
+
+    async def _queued(self, shards: list[str]) -> Collection[str]:
+        """Those of ``shards`` that have a message, or may have one."""
+        client, fleet, url = self.ledger.client, self.ledger.fleet, self.rabbitmq_url
+        if url is None:
+            return await retry_until_available(lambda: find_shards(client, shards, fleet))
+        try:
+            states = await asyncio.to_thread(read_states, url, fleet)
+        except RedisUnreachable:
+            return shards
+        return shards if any(state.waiting for state in states.values()) else ()
 
     async def _enqueue_again(self, lost: list[Shard]) -> None:
         await self.results.read_again()  # if Redis went back in time, their outcomes may be in the stream

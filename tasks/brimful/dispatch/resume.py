@@ -29,6 +29,7 @@ class Left(NamedTuple):
 
 async def collect(ledger: RunLedger, profile: Profile) -> Left:
     """Withdraws shards that have no message, or one that does not fit the ledger; their lines are then planned again.
+    RabbitMQ does not show its messages: where it is the broker, all shards are withdrawn.
 
     Reads shards before outcomes: a request that ends in between is in both, and counts as ended. Raises FleetError when
     Redis refuses, and VersionMismatch when a later release began the run.

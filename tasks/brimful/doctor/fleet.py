@@ -9,6 +9,7 @@ import redis
 
 from brimful.config import Settings
 from brimful.doctor import Check, Level
+from brimful.doctor.rabbitmq import reader_checks
 from brimful.errors import UsageError
 from brimful.limits import learnt_lines
 from brimful.names import QUEUES, plain_queue
@@ -108,9 +109,9 @@ def _admission_checks(status: Status) -> Iterator[Check]:
         )
 
 
-def fleet_checks(target: RedisTarget, client: redis.Redis) -> Iterator[Check]:
-    """All fleets on the server. Raises redis.RedisError."""
-    lines = [_described(fleet) for fleet in read_fleets(client)]
+def fleet_checks(target: RedisTarget, client: redis.Redis, settings: Settings) -> Iterator[Check]:
+    """All fleets on the server. Raises redis.RedisError; RedisUnreachable where the broker is another server."""
+    lines = [_described(fleet) for fleet in read_fleets(client, settings.broker_url)]
     for db, others in sorted(fleets_elsewhere(client, target.url).items()):
         lines += [f"database {db}: {_described(fleet)}" for fleet in others]
     if lines:
@@ -127,9 +128,13 @@ def _described(fleet: FleetState) -> str:
 
 
 def worker_checks(target: RedisTarget, client: redis.Redis, settings: Settings) -> Iterator[Check]:
-    """Whether workers answer and read all queues. Raises redis.RedisError or kombu.exceptions.OperationalError."""
-    workers = worker_queues(target.url, settings.visibility_timeout_s, settings.fleet, timeout_s=_PING_S)
-    waiting = read_queues(client, settings.fleet)
+    """Whether workers answer and read all queues. Raises redis.RedisError or kombu.exceptions.OperationalError;
+    RedisUnreachable where the broker is another server."""
+    url = settings.broker_url
+    waiting = read_queues(client, settings.fleet, url)
+    workers = worker_queues(target.url, settings.visibility_timeout_s, settings.fleet, url, timeout_s=_PING_S)
+    if url is not None:
+        yield from reader_checks(url, settings.fleet, workers)
     if not workers:
         total = sum(waiting.lengths.values())
         level, said = (
@@ -151,7 +156,7 @@ def worker_checks(target: RedisTarget, client: redis.Redis, settings: Settings) 
         )
     else:
         lengths = ", ".join(f"{name} {waiting.lengths[name]}" for name in QUEUES)
-        yield Check("queues", Level.OK, f"waiting: {lengths}; delivered to workers: {waiting.unacked}")
+        yield Check("queues", Level.OK, f"waiting: {lengths}{waiting.delivered(': ')}")
 
 
 def dead_letter_checks(client: redis.Redis) -> Iterator[Check]:

@@ -28,7 +28,7 @@ from brimful.run.signals import Signals
 from brimful.runtime.extras import LocalFleet, local_fleet
 from brimful.runtime.interrupt import unwinding
 from brimful.state.fleets import check_submitter
-from brimful.state.probes import check_provider, connect, worker_queues
+from brimful.state.probes import check_provider, check_servers, worker_queues
 from brimful.state.provider import as_published
 from brimful.state.redis_retry import recent_refusal
 from brimful.words.counted import counted
@@ -121,7 +121,7 @@ class _Launch:
             if local:
                 return await self._run_with_local_fleet()
             assert self._settings.redis_url is not None
-            (await asyncio.to_thread(connect, self._settings.redis_url)).close()
+            await asyncio.to_thread(check_servers, self._settings)
             self._say_if_no_worker_answers(self._settings.redis_url)
             return await self._run_session(self._settings)
         finally:
@@ -219,7 +219,7 @@ class _Launch:
         def ask() -> None:
             with contextlib.suppress(Exception):  # this hint must not stop a run
                 # A worker that is still starting does not get a ping sent before it subscribed: ping each second.
-                asking = (redis_url, settings.visibility_timeout_s, settings.fleet)
+                asking = (redis_url, settings.visibility_timeout_s, settings.fleet, settings.broker_url)
                 if not any(worker_queues(*asking, timeout_s=1.0, limit=1) for _ in range(_PINGS)):
                     text = "no worker answers yet: waiting for one; start it with `brimful worker`"
                     loop.call_soon_threadsafe(self._display.say, text)
@@ -249,6 +249,7 @@ def _driver(settings: Settings, local: bool, redis_url: str, prepared: Prepared)
         prepared.run,
         prepared.profile,
         fleet=settings.fleet,
+        rabbitmq_url=settings.broker_url if redis_url == settings.redis_url else None,  # not in a rehearsal
         pack=prepared.options.pack,
         workload=prepared.options.read.workload,
         timeout_s=settings.timeout_s,

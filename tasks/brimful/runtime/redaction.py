@@ -2,6 +2,9 @@
 
 Celery puts the ``repr`` of a task's arguments into message headers, events and logs. For brimful's tasks these say how
 much was asked for, not what. :class:`celery.app.amqp.AMQP.as_task_v2` is read in Celery 5.7.
+
+Private parts of celery 5.7.0:
+    celery.app.amqp.AMQP: _create_task_sender
 """
 
 from __future__ import annotations
@@ -49,6 +52,15 @@ def _count(things: Any, word: str) -> str:
 
 class DiscreetAMQP(AMQP):  # type: ignore[misc]  # celery ships no types
     """Redacts the arguments of every message that the app publishes, and notes when it was published."""
+
+    def _create_task_sender(self) -> Any:
+        send = super()._create_task_sender()
+
+        def sender(*args: Any, expiration: Any = None, **options: Any) -> Any:
+            # RabbitMQ would drop an expired message, and its task would never end. A worker ends it as revoked.
+            return send(*args, **options)
+
+        return sender
 
     def as_task_v2(
         self, task_id: str, name: str, args: Any = None, kwargs: Any = None, *more: Any, **options: Any

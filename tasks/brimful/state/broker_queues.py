@@ -1,4 +1,5 @@
 """Celery's queues in Redis, as kombu lays them out: how many messages wait, how long, and where a run's shards are.
+Where RabbitMQ is the broker, only the first is known, from :mod:`brimful.state.rabbitmq.queues`.
 
 A queue is one list per priority step; messages delivered to workers and not yet acknowledged are in one hash.
 """
@@ -19,6 +20,7 @@ from redis.asyncio import Redis
 from redis.client import NEVER_DECODE
 
 from brimful.names import QUEUES, SENT_AT, TASK_SHARD, of_fleet
+from brimful.state.rabbitmq.queues import read_states
 from brimful.state.redis_url import PRIORITY_STEPS
 
 log = logging.getLogger(__name__)
@@ -37,12 +39,25 @@ class Queues:
 
     lengths: dict[str, int]
     """Waiting, by the queue's plain name; all priorities together."""
-    unacked: int
-    """Delivered to workers: running, or prefetched."""
+    unacked: int | None
+    """Delivered to workers: running, or prefetched. None: RabbitMQ is the broker, which does not say."""
+
+    def delivered(self, to: str = " ") -> str:
+        """``; delivered to workers 3``, or nothing where that is not known."""
+        return "" if self.unacked is None else f"; delivered to workers{to}{self.unacked}"
+
+    @property
+    def total(self) -> int:
+        return sum(self.lengths.values()) + (self.unacked or 0)
 
 
-def read_queues(client: redis.Redis, fleet: str = "") -> Queues:
-    """Count the fleet's messages, in one round trip. Raises redis.RedisError."""
+def read_queues(client: redis.Redis, fleet: str = "", rabbitmq_url: str | None = None) -> Queues:
+    """Count the fleet's messages, in one round trip to Redis. Raises redis.RedisError.
+
+    ``rabbitmq_url``: the broker, where it is not Redis. Raises RedisUnreachable then.
+    """
+    if rabbitmq_url is not None:
+        return Queues({queue: state.waiting for queue, state in read_states(rabbitmq_url, fleet).items()}, None)
     with client.pipeline(transaction=False) as pipe:
         for queue in QUEUES:
             for name in list_names(of_fleet(fleet, queue)):

@@ -85,18 +85,18 @@ class FleetState:
         return [member for member in self.members if member.tag != tag]
 
 
-def read_fleet(client: redis.Redis, name: str) -> FleetState:
-    """Raises redis.RedisError."""
+def read_fleet(client: redis.Redis, name: str, rabbitmq_url: str | None = None) -> FleetState:
+    """``rabbitmq_url``: the fleet's broker, where it is not Redis. Raises redis.RedisError; RedisUnreachable then."""
     owner = Registration.parse(client.hget(FLEETS, name))
-    return FleetState(name, owner, _members(client, name), _queued(client, name))
+    return FleetState(name, owner, _members(client, name), read_queues(client, name, rabbitmq_url).total)
 
 
-def read_fleets(client: redis.Redis) -> list[FleetState]:
+def read_fleets(client: redis.Redis, rabbitmq_url: str | None = None) -> list[FleetState]:
     """All fleets in this database: the registered ones, and the unnamed one where it has workers or tasks."""
     names: Any = client.hkeys(FLEETS)
-    unnamed = read_fleet(client, "")
+    unnamed = read_fleet(client, "", rabbitmq_url)
     used = "" in names or unnamed.members or unnamed.queued
-    return [*([unnamed] if used else []), *(read_fleet(client, name) for name in sorted(names) if name)]
+    return [*([unnamed] if used else []), *(read_fleet(client, name, rabbitmq_url) for name in sorted(names) if name)]
 
 
 def fleets_elsewhere(client: redis.Redis, url: str) -> dict[int, list[FleetState]]:
@@ -139,12 +139,14 @@ def register(
     rehearsal: bool = False,
     take_over: bool = False,
     patient: bool = False,
+    rabbitmq_url: str | None = None,
 ) -> None:
     """Make a worker with the key ``tag`` a member of the fleet.
 
     The fleet is taken over from another key whose workers are gone and that left nothing queued; with ``take_over``
     whatever it left. ``patient``: live workers of another key may register first, as they do again when Redis has lost
-    its memory. Raises FleetTaken, Unsettled if patience is needed, and redis.RedisError.
+    its memory. ``rabbitmq_url``: the fleet's broker, where it is not Redis. Raises FleetTaken, Unsettled if patience is
+    needed, and redis.RedisError; RedisUnreachable where RabbitMQ is away.
     """
 
     def decide(pipe: Any) -> None:
@@ -153,7 +155,7 @@ def register(
             pipe.multi()
             return
         if not take_over:
-            state = read_fleet(client, name)
+            state = read_fleet(client, name, rabbitmq_url)
             others = state.others(tag)
             if any(not member.registers for member in others):
                 raise FleetTaken(_refusal(state, url, tag))
@@ -249,11 +251,6 @@ def _members(client: redis.Redis, name: str) -> tuple[Member, ...]:
             if worker.heard_s < lease_s and (worker.fleet == name or (unregistered and not name)):
                 found.append(Member(tag, worker.name, not unregistered))
     return tuple(found)
-
-
-def _queued(client: redis.Redis, name: str) -> int:
-    queues = read_queues(client, name)
-    return sum(queues.lengths.values()) + queues.unacked
 
 
 def _listed(names: Iterable[str]) -> str:

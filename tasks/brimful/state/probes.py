@@ -14,9 +14,10 @@ import redis
 from redis.exceptions import NoPermissionError
 from redis.sentinel import MasterNotFoundError
 
+from brimful.addresses.redis_address import parse_redis_url
 from brimful.errors import RedisUnreachable, RedisUnusable, SettingError
-from brimful.redis_address import parse_redis_url
-from brimful.state.redis_url import celery_settings, sync_redis_client, without_password
+from brimful.state.rabbitmq.reach import broker_errors, broker_unreachable, check_broker
+from brimful.state.redis_url import celery_settings, required, sync_redis_client, without_password
 
 if TYPE_CHECKING:
     from brimful.config import Settings
@@ -59,6 +60,14 @@ def connect(url: str, timeout_s: float = _TIMEOUT_S) -> redis.Redis:
     except (redis.RedisError, OSError, ValueError) as error:
         raise unreachable(url, error) from None
     return client
+
+
+def check_servers(settings: Settings, timeout_s: float = _TIMEOUT_S) -> None:
+    """Redis answers, and RabbitMQ where that is the broker. Raises SettingError without a Redis, RedisUnreachable and
+    RedisUnusable."""
+    connect(required(settings.redis_url), timeout_s).close()
+    if settings.broker_url is not None:
+        check_broker(settings.broker_url, timeout_s)
 
 
 def unreachable(url: str, error: Exception) -> RedisUnreachable:
@@ -121,15 +130,27 @@ def failure_reason(error: Exception) -> str:
 
 
 def worker_queues(
-    redis_url: str, visibility_timeout_s: int, fleet: str = "", *, timeout_s: float, limit: int | None = None
+    redis_url: str,
+    visibility_timeout_s: int,
+    fleet: str = "",
+    rabbitmq_url: str | None = None,
+    *,
+    timeout_s: float,
+    limit: int | None = None,
 ) -> dict[str, list[str]]:
     """Node name → the queues it reads, of the fleet's workers that answer within ``timeout_s``; of the first ``limit``.
 
-    Raises kombu.exceptions.OperationalError or redis.RedisError.
+    ``rabbitmq_url``: the broker, where it is not Redis. Raises kombu.exceptions.OperationalError or redis.RedisError;
+    RedisUnreachable for RabbitMQ.
     """
     from celery import Celery
 
     with Celery("brimful-probe", set_as_current=False) as app:
-        app.conf.update(celery_settings(redis_url, visibility_timeout_s, fleet))
-        answers = app.control.inspect(timeout=timeout_s, limit=limit).active_queues() or {}
+        app.conf.update(celery_settings(redis_url, visibility_timeout_s, fleet, rabbitmq_url))
+        try:
+            answers = app.control.inspect(timeout=timeout_s, limit=limit).active_queues() or {}
+        except broker_errors() as error:
+            if rabbitmq_url is None:
+                raise
+            raise broker_unreachable(rabbitmq_url, error) from None
     return {node: [str(queue["name"]) for queue in queues] for node, queues in answers.items()}

@@ -70,8 +70,10 @@ def refused_for_now(error: BaseException) -> bool:
 class RetryPolicy:
     """Decides whether one failing Redis operation is worth another try."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, server: str = "Redis") -> None:
+        """``server``: the name of the one that does not answer, for the log."""
         self._clock = clock
+        self._server = server
         self._refused_at: float | None = None
 
     def check(self, error: BaseException) -> None:
@@ -84,7 +86,7 @@ class RetryPolicy:
         reply = _error_reply(error)
         if reply is None:
             self._refused_at = None
-            _log_once(f"Redis does not answer ({type(error).__name__}); retrying")
+            _log_once(f"{self._server} does not answer ({type(error).__name__}); retrying")
             return
         text = reply_text(reply)
         if isinstance(reply, (AuthenticationError, AuthorizationError, NoPermissionError)):

@@ -1,6 +1,6 @@
 """A Redis URL in the forms that Celery and redis-py take, and clients for it.
 
-:mod:`brimful.redis_address` parses it; neither library sees the URL as it was written.
+:mod:`brimful.addresses.redis_address` parses it; neither library sees the URL as it was written.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ from redis.asyncio import Redis
 from redis.asyncio.sentinel import Sentinel
 from redis.sentinel import SentinelConnectionPool
 
+from brimful.addresses.broker_address import parse_broker_url
+from brimful.addresses.redis_address import RedisAddress, parse_redis_url
 from brimful.errors import SettingError
 from brimful.names import of_fleet
-from brimful.redis_address import RedisAddress, parse_redis_url
 
 NOT_SET = "BRIMFUL_REDIS_URL is not set: it names the fleet's Redis (`brimful up` prints it)"
+CONFIRM_S = 30.0
+"""How long RabbitMQ may take to confirm a message."""
 PRIORITY_STEPS = (0, 3, 6, 9)
 """Message priorities at which kombu begins another list of a queue; 0 is the most urgent."""
 
@@ -29,9 +32,12 @@ def required(url: str | None) -> str:
     return url
 
 
-def celery_settings(url: str, visibility_timeout_s: int, fleet: str = "") -> dict[str, Any]:
+def celery_settings(
+    url: str, visibility_timeout_s: int, fleet: str = "", rabbitmq_url: str | None = None
+) -> dict[str, Any]:
     """Celery's settings of broker, remote control, events and result backend: with a fleet's name, none that another
-    fleet on the same Redis has. Raises SettingError for an invalid URL."""
+    fleet on the same Redis has. ``rabbitmq_url``: the broker, where it is not Redis. Raises SettingError for an invalid
+    URL."""
     address = parse_redis_url(url)
     options = broker_options(visibility_timeout_s, fleet)
     if address.scheme == "sentinel":
@@ -44,9 +50,21 @@ def celery_settings(url: str, visibility_timeout_s: int, fleet: str = "") -> dic
         "broker_use_ssl": tls,
         "redis_backend_use_ssl": tls,
         "broker_transport_options": options,
+        **(rabbitmq_settings(rabbitmq_url) if rabbitmq_url else {}),
         "result_backend_transport_options": {**options, "global_keyprefix": of_fleet(fleet, "")},
         "control_exchange": of_fleet(fleet, "celery"),
         "event_exchange": of_fleet(fleet, "celeryev"),
+    }
+
+
+def rabbitmq_settings(url: str) -> dict[str, Any]:
+    """Those of Celery's settings that RabbitMQ as the broker changes. Raises SettingError for an invalid URL."""
+    address = parse_broker_url(url)
+    return {
+        "broker_url": address.url,
+        "broker_use_ssl": address.tls,
+        # Without confirmation, a message is lost if RabbitMQ dies or refuses it after it was sent.
+        "broker_transport_options": {"confirm_publish": True, "write_timeout": CONFIRM_S},
     }
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 log = logging.getLogger(__name__)
@@ -55,6 +56,17 @@ def variable(setting: str) -> str:
 def option(setting: str) -> str:
     """The command-line option of a setting or a limit; durations lose their ``_s``."""
     return f"--{setting.removesuffix('_s').replace('_', '-')}"
+
+
+def unknown_variables(settings: Iterable[str], stated: Iterable[str]) -> list[tuple[str, str]]:
+    """(what is wrong, what to do) for each of the ``stated`` ``BRIMFUL_*`` variables that is no setting."""
+    known = {variable(name) for name in (*settings, *FORMER_NAMES)} | OTHER_VARIABLES
+    unknown = {name.upper() for name in stated if name.upper().startswith("BRIMFUL_")} - known
+    near = {name: difflib.get_close_matches(name, known, 1, 0.8) for name in sorted(unknown)}
+    return [
+        (f"{name} is set, but there is no such setting", f"did you mean {found[0]}?" if found else "unset it")
+        for name, found in near.items()
+    ]
 
 
 _noted: set[str] = set()

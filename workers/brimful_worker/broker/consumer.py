@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import amqp
 import redis
 from celery.exceptions import NotRegistered
 from celery.worker.consumer.consumer import Consumer
@@ -22,7 +23,7 @@ from brimful_worker.broker.message_check import check_arguments, check_body, che
 
 log = logging.getLogger(__name__)
 
-BROKER_ERRORS = (redis.RedisError, ConnectionError, TimeoutError, OperationalError)
+BROKER_ERRORS = (redis.RedisError, amqp.AMQPError, ConnectionError, TimeoutError, OperationalError)
 """What a broker that is away or refuses raises. Other errors are the message's."""
 _create_task_handler = Consumer.create_task_handler
 

@@ -1,7 +1,8 @@
 """Sets aside messages that this worker cannot run, so that one bad message costs only itself.
 
 A thread of its own writes the letter to Redis, stores FAILURE as the task's result, and only then gives the message up:
-a worker that dies in between leaves it to the next one. While Redis is away, the thread waits for it.
+a worker that dies in between leaves it to the next one. While Redis is away, the thread waits for it. A message of
+RabbitMQ is acknowledged on the main thread, since its channels are not thread-safe.
 """
 
 from __future__ import annotations
@@ -17,12 +18,15 @@ from typing import Any
 import redis
 from celery import Celery
 from celery.app.task import Context
+from kombu.asynchronous import get_event_loop
 
 from brimful.errors import BadRequest
 from brimful.names import plain_queue
 from brimful.state.dead_letters import DeadLetter, add, digest, shown_headers
+from brimful.state.rabbitmq.reach import broker_errors
 from brimful.state.redis_retry import refused_for_now, reply_text
 from brimful_worker.broker.message_check import is_name
+from brimful_worker.broker.rabbitmq import is_redis
 from brimful_worker.broker.unacked import UnackedMessages, unacked
 from brimful_worker.metrics import catalogue as metrics
 
@@ -31,6 +35,7 @@ log = logging.getLogger(__name__)
 _RETRY_S = 1.0
 _LINKS = ("chord", "chain", "errbacks")
 """What a failure has to reach besides the task's own result."""
+_ACKNOWLEDGE_S = 0.2
 _WAITING = 1000
 """Letters that wait for Redis, at most. More make the worker wait before it takes further messages."""
 
@@ -53,6 +58,7 @@ class _Pending:
     store: bool
     """Whether the task has a result to store."""
     message: Any
+    written: bool = False
     acknowledged = False
     eta = time_start = None
 
@@ -73,6 +79,8 @@ class DeadLetters:
         self._worker = ""
         self._client: redis.Redis | None = None
         self._connection: Any = None
+        self._to_acknowledge: list[_Pending] = []
+        """On the main thread, once they are written."""
 
     def start(self, app: Celery, worker: str) -> None:
         """``worker`` is the node's name."""
@@ -127,10 +135,27 @@ class DeadLetters:
         failure = failure or BadRequest(f"the task's message cannot be run: {why}")
         pending = _Pending(letter, failure, context, not self._ignores_result(known), message)
         if message is not None:
-            self._messages.add(message.delivery_tag, pending)
-            message.channel.qos.leave_to_other_thread(message.delivery_tag)
+            self._hand_over(pending)
         self._waiting.put(pending)
         return task_id
+
+    def _hand_over(self, pending: _Pending) -> None:
+        message = pending.message
+        if (leave := getattr(getattr(message.channel, "qos", None), "leave_to_other_thread", None)) is not None:
+            self._messages.add(message.delivery_tag, pending)
+            leave(message.delivery_tag)
+        else:
+            self._to_acknowledge.append(pending)
+            if len(self._to_acknowledge) == 1:
+                self._acknowledge_written()
+
+    def _acknowledge_written(self) -> None:
+        """Those that RabbitMQ still waits for, now and a moment later, until there are none."""
+        for pending in [pending for pending in self._to_acknowledge if pending.written]:
+            self._to_acknowledge.remove(pending)
+            pending.message.ack_log_error(log, broker_errors())  # it redelivers what is not acknowledged
+        if self._to_acknowledge and (hub := get_event_loop()) is not None:
+            hub.call_later(_ACKNOWLEDGE_S, self._acknowledge_written)  # type: ignore[no-untyped-call]
 
     def _ignores_result(self, headers: Mapping[str, Any]) -> bool:
         task = self._app.tasks.get(headers.get("task")) if self._app and isinstance(headers.get("task"), str) else None
@@ -144,7 +169,8 @@ class DeadLetters:
                 continue  # the worker stops without Redis: the next one receives the message
             if pending.store and pending.letter.id is not None:
                 self._fail(pending)
-            if pending.message is not None:
+            pending.written = True
+            if pending.message is not None and pending not in self._to_acknowledge:
                 self._messages.remove(pending.message.delivery_tag)
                 self._messages.defer_ack(pending.message.delivery_tag)  # sent with the next renewal
         self._disconnect()
@@ -153,7 +179,8 @@ class DeadLetters:
         """False if Redis was away until the worker stopped. A letter that Redis refuses for good is only logged."""
         while True:
             try:
-                add(self._connect(), letter)
+                if (client := self._connect()) is not None:
+                    add(client, letter)
                 return True
             except Exception as error:
                 if isinstance(error, redis.ResponseError) and not refused_for_now(error):
@@ -171,9 +198,12 @@ class DeadLetters:
         except Exception as error:  # a linked task that is malformed too, or a backend that takes nothing
             log.error("the failure of the task %r is not stored in full: %s", pending.letter.id, type(error).__name__)
 
-    def _connect(self) -> redis.Redis:
+    def _connect(self) -> redis.Redis | None:
+        """A client of the Redis that is the broker, or else the result backend. None: letters are only logged."""
         if self._client is None:
             assert self._app is not None
+            if not is_redis(self._app):
+                return getattr(self._app.backend, "client", None)
             self._connection = self._app.connection_for_write()
             self._client = self._connection.channel().blocking_client()
         return self._client

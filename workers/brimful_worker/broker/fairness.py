@@ -38,11 +38,16 @@ class Fairness:
         self._clock = clock
         self._autoscale_maximum = autoscale_maximum
         self._concurrency = 0
+        self._apart = False
         self._paused_until = 0.0
 
     def set_concurrency(self, tasks: int) -> None:
         """The pool runs ``tasks`` at once. With fewer than two, no queue is limited."""
         self._concurrency = tasks
+
+    def give_each_queue_its_own(self) -> None:
+        """The broker itself limits each queue to the concurrency: there is a place for each of their messages."""
+        self._apart = True
 
     @property
     def limit(self) -> int:
@@ -52,7 +57,7 @@ class Fairness:
     @property
     def reserve(self) -> int:
         """Places beyond the pool's concurrency."""
-        return reserve(self._concurrency)
+        return (len(QUEUES) - 1) * self._concurrency if self._apart else reserve(self._concurrency)
 
     @property
     def prefetch_reserve(self) -> int:

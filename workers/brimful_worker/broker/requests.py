@@ -23,7 +23,7 @@ from brimful.runtime.redaction import describe
 from brimful.state.redis_retry import REDIS_ERRORS
 from brimful.state.revocations import TERMINATE, record_revoked
 from brimful_worker.broker.consumer import caused_by_message, set_aside
-from brimful_worker.broker.qos import lost_count
+from brimful_worker.broker.qos import QoS, lost_count
 from brimful_worker.broker.unacked import unacked
 
 log = logging.getLogger(__name__)
@@ -81,8 +81,9 @@ class WorkerRequest(Request):  # type: ignore[misc]  # celery ships no types
     def on_accepted(self, pid: int, time_accepted: float) -> None:
         if self.eta is not None:
             unacked.begun(self.message.delivery_tag, self.queue)
-        if self.type not in SAMPLING_TASKS and self.task.acks_late:
-            self.message.channel.qos.note_begun(self.message.delivery_tag)
+        qos = getattr(self.message.channel, "qos", None)
+        if self.type not in SAMPLING_TASKS and self.task.acks_late and isinstance(qos, QoS):  # else it is not Redis's
+            qos.note_begun(self.message.delivery_tag)
         super().on_accepted(pid, time_accepted)
 
     def cancel(self, pool: Any, signal: Any = None, emit_retry: bool = True) -> None:

@@ -142,6 +142,7 @@ class LocalFleet:
             self.redis_url,
             self.settings.visibility_timeout_s,
             self.settings.fleet,
+            self.settings.broker_url,
             timeout_s=timeout,
             limit=self._workers,
         )

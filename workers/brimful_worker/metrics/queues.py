@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from brimful.errors import RedisUnreachable
 from brimful.state.broker_queues import read_oldest, read_queues
 from brimful.state.fleets import Registration
 from brimful.state.keys import FLEETS
@@ -37,16 +38,17 @@ QUEUE_CATALOGUE = (MESSAGES, OLDEST, UNACKED)
 
 
 class QueueCollector:
-    """A collector of prometheus_client. Each scrape reads Redis; while Redis is away there are no series.
+    """A collector of prometheus_client. Each scrape reads the broker; while it is away there are no series. RabbitMQ
+    says only how many messages wait: there are no series of the other two metrics then.
 
     The label ``key`` is the tag of the key that is registered for the fleet, empty before its first worker. The age of
     a message without the header ``sent_at``, from a sender without brimful, counts from when this collector first saw
     it as the oldest: a lower bound.
     """
 
-    def __init__(self, client: redis.Redis, fleet: str = "") -> None:
-        """``client`` decodes no replies."""
-        self._client, self._fleet = client, fleet
+    def __init__(self, client: redis.Redis, fleet: str = "", rabbitmq_url: str | None = None) -> None:
+        """``client`` decodes no replies. ``rabbitmq_url``: the broker, where it is not Redis."""
+        self._client, self._fleet, self._rabbitmq_url = client, fleet, rabbitmq_url
         self._first_seen: dict[str, tuple[bytes, float]] = {}
         self._away = False
 
@@ -58,10 +60,10 @@ class QueueCollector:
         from prometheus_client.core import GaugeMetricFamily
 
         try:
-            queues = read_queues(self._client, self._fleet)
-            ages = self._ages(time.monotonic())
+            queues = read_queues(self._client, self._fleet, self._rabbitmq_url)
+            ages = self._ages(time.monotonic()) if self._rabbitmq_url is None else {}
             tag = self._tag()
-        except REDIS_ERRORS as error:
+        except (RedisUnreachable, *REDIS_ERRORS) as error:
             if not self._away:
                 log.warning("no metrics of the queues: %s; the next scrape tries again", reply_text(error))
             self._away = True
@@ -74,8 +76,10 @@ class QueueCollector:
         for queue, length in queues.lengths.items():
             messages.add_metric((tag, queue), length)
             oldest.add_metric((tag, queue), ages.get(queue, 0.0))
-        unacked.add_metric((tag,), queues.unacked)
-        yield from (messages, oldest, unacked)
+        yield messages
+        if queues.unacked is not None:
+            unacked.add_metric((tag,), queues.unacked)
+            yield from (oldest, unacked)
 
     def _ages(self, now: float) -> dict[str, float]:
         """Queue -> age of its oldest message, in seconds."""

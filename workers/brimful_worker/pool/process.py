@@ -17,7 +17,7 @@ from kombu.utils.imports import symbol_by_name
 from brimful.errors import BrimfulError
 from brimful.names import TASK_SAMPLE
 from brimful.runtime.port import Port, bind
-from brimful_worker.broker import consumer, requests, results, transport
+from brimful_worker.broker import consumer, rabbitmq, requests, results, transport
 from brimful_worker.broker.dead_letters import dead_letters
 from brimful_worker.broker.fairness import fairness
 from brimful_worker.broker.renewal import Renewal
@@ -65,7 +65,7 @@ class Process:
         self._app = app
         self._node = node
         self._port = port
-        self._renewal = Renewal(app)
+        self._renewal = Renewal(app) if rabbitmq.is_redis(app) else None
         self._results: ResultStore | None = None
 
     def start(self) -> None:
@@ -81,7 +81,8 @@ class Process:
             self._results = ResultStore(self._app, self.loop.loop, self._port.add)
             self._results.open()
         bind(self._port)
-        self._renewal.start()
+        if self._renewal is not None:
+            self._renewal.start()
         dead_letters.start(self._app, self._node)
         tune_gc()
 
@@ -110,7 +111,8 @@ class Process:
                 log.warning("closing the worker's connections: %s", error)
         bind(None)
         dead_letters.stop(_LETTERS_S)
-        self._renewal.stop()
+        if self._renewal is not None:
+            self._renewal.stop()
         self.loop.stop(tasks_s)
 
 
@@ -123,6 +125,8 @@ def prepare(app: Celery, node: str) -> Process:
     mingle.install()
     requests.install()
     events.install()
+    if not rabbitmq.is_redis(app):
+        rabbitmq.install(app)
     if TASK_SAMPLE not in app.tasks:
         return Process(app, node, None)
     assemble: Callable[[str], WorkerPort] = symbol_by_name(_ASSEMBLE)  # type: ignore[no-untyped-call]

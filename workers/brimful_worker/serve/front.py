@@ -61,6 +61,7 @@ class Front:
             lambda: self.process.key.settings.key_tag,
             self._state,
             ShownBatches(self.batches, settings.fleet),
+            settings.broker_url,
         )
 
     def _state(self) -> dict[str, Any]:

@@ -27,7 +27,7 @@ def install() -> None:
     client = sync_redis_client(
         settings.redis_url, decode_responses=False, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S
     )
-    prometheus_client.REGISTRY.register(QueueCollector(client, settings.fleet))
+    prometheus_client.REGISTRY.register(QueueCollector(client, settings.fleet, settings.broker_url))
 
     async def get(self: Any) -> None:
         self.application.purge_offline_worker_metrics()

@@ -39,6 +39,8 @@ def keyless_environment(settings: Settings, environ: Mapping[str, str] | None = 
     keys = {name for profile in profiles for name in (*profile.key_env, *header_variables(profile.headers))}
     names = keys | {f"{name}_FILE" for name in keys}
     names |= {name for name in environ if name.startswith("FLOWER_")} | {"BRIMFUL_FLOWER_PASSWORD"}
+    if settings.broker_url is None:
+        names.add("BRIMFUL_BROKER_URL")  # in a rehearsal, whose Valkey carries the messages
     secret = settings.api_key.get_secret_value()
     if len(secret) >= _MIN_KEY_CHARS:
         names |= {name for name, value in environ.items() if secret in value}

@@ -12,7 +12,7 @@ from typing import Any
 
 import redis
 
-from brimful.errors import FleetError
+from brimful.errors import FleetError, RedisUnreachable
 from brimful.runtime import json_bytes
 from brimful.state.redis_url import sync_redis_client
 from brimful_worker.serve.page.batches import ShownBatches
@@ -41,10 +41,12 @@ class Feed:
         tag: Callable[[], str],
         door: Callable[[], dict[str, Any]],
         batches: ShownBatches,
+        rabbitmq_url: str | None = None,
     ) -> None:
-        """``tag``: of the API key in use. ``door``: what the page shows of this front door itself."""
+        """``tag``: of the API key in use. ``door``: what the page shows of this front door itself.
+        ``rabbitmq_url``: the broker, where it is not Redis."""
         self._client = sync_redis_client(redis_url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S)
-        self._fleet = fleet
+        self._fleet, self._rabbitmq_url = fleet, rabbitmq_url
         self._tag = tag
         self._door = door
         self._batches = batches
@@ -89,8 +91,8 @@ class Feed:
     async def _look(self, recent: Recent) -> None:
         found: dict[str, Any] | None = None
         try:
-            found = await asyncio.to_thread(read_figures, self._client, self._tag(), self._fleet)
-        except (redis.RedisError, OSError) as error:
+            found = await asyncio.to_thread(read_figures, self._client, self._tag(), self._fleet, self._rabbitmq_url)
+        except (RedisUnreachable, redis.RedisError, OSError) as error:
             log.debug("no figures for the page: %s", type(error).__name__)
         now = time.time()
         point = None if found is None else _point(now, found, recent)

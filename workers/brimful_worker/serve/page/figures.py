@@ -21,13 +21,14 @@ _OF_STATUS = (
 _OF_WORKER = ("name", "held", "interactive", "batch", "heard_s", "version", "rtt_ms")
 
 
-def read_figures(client: redis.Redis, tag: str, fleet: str) -> dict[str, Any]:
+def read_figures(client: redis.Redis, tag: str, fleet: str, rabbitmq_url: str | None = None) -> dict[str, Any]:
     """JSON-ready, under the names that ``brimful status --json`` has. ``client`` answers with str.
 
-    Blocks. Raises redis.RedisError or OSError.
+    ``rabbitmq_url``: the broker, where it is not Redis. Blocks. Raises redis.RedisError or OSError; RedisUnreachable
+    where RabbitMQ is away.
     """
     status = read_status(client, tag)
-    queues = read_queues(client, fleet)
+    queues = read_queues(client, fleet, rabbitmq_url)
     return {**of_status(status), "queues": queues.lengths, "unacked": queues.unacked, "runs": _runs(client, fleet)}
 
 

@@ -118,8 +118,9 @@ function tables(fleet, door, now) {
   ], fleet.workers, "No process serves this key now.");
   batches = door.batches ?? batches;
   const ofBatches = new Set(batches.map((batch) => batch.run));
+  const atWorkers = fleet.unacked === null ? "" : `, ${whole(fleet.unacked)} at workers`;
   const queued = Object.values(fleet.queues).reduce((sum, each) => sum + each, 0);
-  table(find("runs"), "Runs under way", `${counted(queued, "task")} queued, ${whole(fleet.unacked)} at workers`, [
+  table(find("runs"), "Runs under way", `${counted(queued, "task")} queued${atWorkers}`, [
     ["Run", (row) => row.run],
     ["Weight", (row) => brief(row.weight), "number minor"],
     ["Shards left", (row) => whole(row.shards), "number"],
