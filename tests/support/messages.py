@@ -129,6 +129,12 @@ WITH_ID: dict[str, dict[str, Any]] = {
     "reply_to is a list": {"properties": {"reply_to": [1]}},
 }
 """Changes to a good message that keep its id. Each is set aside, and its task fails."""
+AMQP_FORMS = [
+    form
+    for form, changes in WITH_ID.items()
+    if changes.keys() <= {"raw_body", "headers", "task"} or form == "content-type is unknown"
+]
+"""Of these, the forms that a message of AMQP can have."""
 FAILED_BY_CELERY = ("eta is in the year 1", "eta is in the year 9999")
 """Of these, the forms that Celery fails by itself, without a dead letter."""
 WITHOUT_ID: dict[str, bytes] = {

@@ -17,9 +17,11 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--visibility", type=int, default=15, help="BRIMFUL_VISIBILITY_TIMEOUT_S of the fleet")
     parser.add_argument("--lines", type=int, default=200, help="of a run; a packed run has ten times as many")
+    parser.add_argument("--rabbitmq", action="store_true", help="let RabbitMQ be the broker")
     given = parser.parse_args()
     schedule = draw(given.seed, given.seconds or 60 * given.minutes)
-    findings = Storm(schedule, workers=given.workers, visibility_s=given.visibility, lines=given.lines).run()
+    options = {"workers": given.workers, "visibility_s": given.visibility, "lines": given.lines}
+    findings = Storm(schedule, **options, rabbitmq=given.rabbitmq).run()
     for finding in findings:
         say(f"FINDING (seed {given.seed}): {finding}")
     say(f"storm: seed {given.seed}: {len(findings)} findings")

@@ -9,6 +9,7 @@ import redis
 
 from brimful.state.dead_letters import MOST, read
 from brimful.state.keys import admission_keys
+from brimful.state.rabbitmq.queues import read_states
 from support.storm.machines import SLOTS, STARTS, WINDOW_S, Machines
 from support.storm.singles import QUEUES, Single
 
@@ -30,8 +31,13 @@ def limits(machines: Machines) -> Iterator[str]:
         yield f"{ledger['keys']} keys were used"
 
 
-def queues(client: redis.Redis) -> Iterator[str]:
+def queues(machines: Machines) -> Iterator[str]:
     """Nothing waits, and nothing is delivered without an acknowledgement."""
+    if machines.rabbitmq is not None:
+        for queue, state in read_states(machines.rabbitmq.url).items():
+            if state.waiting:
+                yield f"{state.waiting} messages wait in RabbitMQ's {queue!r}"
+    client = machines.admin
     for queue in QUEUES:
         for step in STEPS:
             if waiting := client.lrange(queue + step, 0, 2):

@@ -17,6 +17,8 @@ from typing import Any
 
 import redis
 
+from brimful.errors import RedisUnreachable
+from support.rabbitmq import RabbitMQ
 from support.storm import audits
 from support.storm.machines import SLOTS, STARTS, WINDOW_S, Machines, say
 from support.storm.runs import Runner, pick
@@ -31,12 +33,15 @@ _RUN_S = 180.0
 class Storm:
     """One storm. ``directory`` keeps its files: logs, inputs, outputs, Valkey's data."""
 
-    def __init__(self, schedule: Schedule, *, workers: int, visibility_s: int, lines: int) -> None:
+    def __init__(
+        self, schedule: Schedule, *, workers: int, visibility_s: int, lines: int, rabbitmq: bool = False
+    ) -> None:
         self._schedule = schedule
         self._visibility_s = visibility_s
         self._lines = lines
         self._directory = Path(tempfile.mkdtemp(prefix=f"storm-{schedule.seed}-"))
-        self._machines = Machines(self._directory, schedule.seed, workers)
+        broker = RabbitMQ(self._directory / "rabbitmq") if rabbitmq else None
+        self._machines = Machines(self._directory, schedule.seed, workers, rabbitmq=broker)
         self._done: Counter[str] = Counter()
         # Valkey ends with the thread that started it.
         self._server = ThreadPoolExecutor(1)
@@ -48,6 +53,8 @@ class Storm:
         with self._machines.running(self._visibility_s):
             os.environ["BRIMFUL_REDIS_URL"] = self._machines.valkey.url
             os.environ["BRIMFUL_VISIBILITY_TIMEOUT_S"] = str(self._visibility_s)
+            if self._machines.rabbitmq is not None:
+                os.environ["BRIMFUL_BROKER_URL"] = self._machines.rabbitmq.url
             runners = [
                 Runner(self._machines, "plain", self._lines, "--pack", "off"),
                 Runner(self._machines, "packed", 10 * self._lines, "--pack", "8"),
@@ -130,17 +137,20 @@ class Storm:
 
     def _left(self) -> list[str]:
         try:
-            return [*audits.queues(self._machines.admin), *audits.leases(self._machines.admin)]
-        except redis.RedisError as error:
+            return [*audits.queues(self._machines), *audits.leases(self._machines.admin)]
+        except (redis.RedisError, RedisUnreachable) as error:
             return [str(error)]
 
     def _audit(self, singles: Singles, calm_at: float) -> list[str]:
         machines = self._machines
         machines.look()
+        left = [*audits.limits(machines), *self._left()]
+        if machines.rabbitmq is not None:
+            machines.kill_all()
+            left += audits.queues(machines)
         return [
             *machines.findings,
-            *audits.limits(machines),
-            *self._left(),
+            *left,
             *audits.singles(singles.sent, machines, calm_at),
             *audits.dead_letters(machines.admin, singles.malformed, singles.tried),
         ]

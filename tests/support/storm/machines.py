@@ -21,6 +21,7 @@ from brimful.limits import default_guard_s
 from brimful_worker.local.server.valkey import Valkey
 from support.commands import command, environment
 from support.pool_worker import Background
+from support.rabbitmq import RabbitMQ
 from support.refusals import REFUSALS, Refusal
 from support.storm.schedule import Event
 from support.strict_gateway import StrictGatewayProcess
@@ -58,6 +59,8 @@ class Machines:
     deaths: int = 0
     poison_deaths: int = 0
     extra: int = 0
+    rabbitmq: RabbitMQ | None = None
+    """The broker, where it is not Redis. The faults of Redis are then also this one's, each in turn."""
 
     @contextlib.contextmanager
     def running(self, visibility_s: int) -> Iterator[None]:
@@ -67,6 +70,7 @@ class Machines:
             StrictGatewayProcess(
                 slots=SLOTS, starts=STARTS, window=WINDOW_S, latency=0.3, spread=0.15, seed=self.seed
             ) as self.gateway,
+            self.rabbitmq or contextlib.nullcontext(),
         ):
             self.env = environment(
                 ACS_API_BASE=self.gateway.url,
@@ -80,6 +84,7 @@ class Machines:
                 BRIMFUL_CONCURRENCY="16",
                 BRIMFUL_TIMEOUT_S="5",
                 BRIMFUL_VISIBILITY_TIMEOUT_S=str(visibility_s),
+                **({"BRIMFUL_BROKER_URL": self.rabbitmq.url} if self.rabbitmq else {}),
             )
             self.admin = redis.Redis(
                 port=self.valkey.port, decode_responses=True, socket_timeout=5, retry=Retry(NoBackoff(), 0)
@@ -126,6 +131,12 @@ class Machines:
             case "add a worker":
                 self.extra = 1
                 self.look()
+            case "kill redis" if self.rabbitmq is not None and event.number % 2:
+                self.rabbitmq.kill()
+                return self._lasting(kind, self.rabbitmq.start)
+            case "pause redis" if self.rabbitmq is not None and event.number % 2:
+                self.rabbitmq.pause()
+                return self._lasting(kind, self.rabbitmq.resume)
             case "kill redis":
                 self.valkey.kill()
                 return self._lasting(kind, self.valkey.start)
@@ -192,6 +203,12 @@ class Machines:
                 if ports & {connection.laddr.port for connection in connections}:
                     self.poison_deaths += 1
                     self.kill(worker)
+
+    def kill_all(self) -> None:
+        """What RabbitMQ has given to workers and they have not acknowledged waits then again."""
+        for worker in self.live():
+            self.kill(worker)
+            worker.started.process.wait()
 
     def look(self) -> None:
         """Notice workers that have ended, and start others in their places."""

@@ -151,7 +151,7 @@ class Runner:
         explained = {
             0: True,
             1: "output" in done and ".kept" in output,
-            2: away and "Redis" in output,  # it did not answer when the command was typed
+            2: away and ("Redis" in output or "RabbitMQ" in output),  # it did not answer when the command was typed
             3: self._errors().exists(),
             130: "stop" in done,
             -signal.SIGTERM: "stop" in done,  # before the command's first line of code

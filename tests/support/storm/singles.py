@@ -23,7 +23,8 @@ from celery import Celery
 
 from brimful import AsyncFleet, sample
 from brimful.errors import RedisUnreachable, SampleError, SampleTimeout
-from support.messages import FAILED_BY_CELERY, TAKEN_APART, WITH_ID, WITHOUT_ID, spoilt
+from brimful.state.rabbitmq.reach import reached
+from support.messages import AMQP_FORMS, FAILED_BY_CELERY, TAKEN_APART, WITH_ID, WITHOUT_ID, spoilt
 from support.storm.machines import Machines
 from support.storm.schedule import Event
 from support.strict_gateway import POISON
@@ -62,7 +63,12 @@ class Singles:
 
     def __post_init__(self) -> None:
         self._threads = ThreadPoolExecutor(16, thread_name_prefix="storm-singles")
-        self._stranger = Celery("stranger", broker=self.redis_url, backend=self.redis_url, set_as_current=False)
+        rabbitmq = self.machines.rabbitmq
+        self._rabbitmq_url = rabbitmq.url if rabbitmq is not None else None
+        broker = self._rabbitmq_url or self.redis_url
+        self._stranger = Celery("stranger", broker=broker, backend=self.redis_url, set_as_current=False)
+        if self._rabbitmq_url is not None:  # else what RabbitMQ had not written down when it was killed is lost
+            self._stranger.conf.broker_transport_options = {"confirm_publish": True}
         self._results = redis.Redis.from_url(self.redis_url, socket_timeout=5)
         self._loop = asyncio.new_event_loop()
         self._over = threading.Event()
@@ -152,6 +158,10 @@ class Singles:
         """Put malformed messages of a few forms into the queues."""
         dice = random.Random(event.number)
         items: list[tuple[str, bytes]] = []
+        if self._rabbitmq_url is not None:
+            for form in dice.sample(AMQP_FORMS, 4):
+                self._threads.submit(self._push_amqp, dice.choice(QUEUES), uuid.uuid4().hex, form)
+            return
         for form in dice.sample(list(WITH_ID), 4):
             id = uuid.uuid4().hex
             changes = {"task": "brimful.sample", "call": (("malformed",), {"max_tokens": 4}, {})} | WITH_ID[form]
@@ -176,6 +186,28 @@ class Singles:
                 self.malformed[id] += 1
             if form:
                 self.sent.append(Single("malformed", id, time.monotonic(), accepted=True))
+
+    def _push_amqp(self, queue: str, id: str, form: str) -> None:
+        self.tried.add(id)
+        changes = {"task": "brimful.sample", "call": (("malformed",), {"max_tokens": 4}, {})} | WITH_ID[form]
+        message = spoilt(id, changes)
+        assert self._rabbitmq_url is not None
+        with self._lock:
+            try:
+                with reached(self._rabbitmq_url) as connection, connection.Producer() as producer:
+                    producer.publish(
+                        base64.b64decode(message["body"]),
+                        content_type=message["content-type"],
+                        content_encoding="utf-8",
+                        headers=message["headers"],
+                        correlation_id=id,
+                        routing_key=queue,
+                    )
+            except RedisUnreachable:
+                return
+            if form not in FAILED_BY_CELERY:
+                self.malformed[id] += 1
+            self.sent.append(Single("malformed", id, time.monotonic(), accepted=True))
 
     @contextlib.contextmanager
     def flushing(self) -> Iterator[None]:
