@@ -15,8 +15,6 @@ from support.mutants.fault import Fault
 from support.mutants.table import ROOT, equivalents, faults_in, modules, sample, slow, tests_of
 from support.mutants.trial import Result, try_all
 
-WORK = ROOT / ".mutants"
-REPORT = WORK / "report.json"
 _UNCHANGED = ["breaker", "tokens.lua", "refusal"]
 """Tried where a change touches no module of modules.toml."""
 
@@ -34,13 +32,14 @@ def main() -> int:
     print(f"{base}: {len(tried)} faults in {len({fault.path for fault in tried})} modules", flush=True)
     if not tried:
         return 0
-    results = try_all(ROOT, WORK, [(fault, _tests(fault.path, options.without)) for fault in tried], _note)
-    REPORT.write_text(json.dumps([_record(result) for result in results], indent=1), "utf-8")
+    report = options.work / "report.json"
+    results = try_all(ROOT, options.work, [(fault, _tests(fault.path, options.without)) for fault in tried], _note)
+    report.write_text(json.dumps([_record(result) for result in results], indent=1), "utf-8")
     print()
     print(_table(results, same))
     survivors = [result for result in results if not result.caught]
     share = 100 * (len(results) - len(survivors)) / len(results)
-    print(f"{share:.0f} % of {len(results)} were caught. All runs: {REPORT.relative_to(ROOT)}")
+    print(f"{share:.0f} % of {len(results)} were caught. All runs: {report}")
     if share < options.least:
         print(f"fewer than {options.least} %: test the survivors, or enter them in equivalent.toml with the reason")
         return 1
@@ -56,13 +55,14 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--again", action="store_true", help="the survivors of the last run")
     parser.add_argument("--least", type=float, default=0, help="percent that must be caught")
     parser.add_argument("--without", default="", help="leave out test files with this in their name")
+    parser.add_argument("--work", type=Path, default=ROOT / ".mutants", help="folder of the copies and the report")
     parser.add_argument("--list", action="store_true", help="print the faults and try none")
     return parser.parse_args()
 
 
 def _chosen(options: argparse.Namespace) -> tuple[list[Fault], str]:
     if options.again:
-        report = json.loads(REPORT.read_text("utf-8"))
+        report = json.loads((options.work / "report.json").read_text("utf-8"))
         left = {(r["path"], r["before"], r["after"], r["occurrence"]) for r in report if not r["caught"]}
         every = [fault for path in sorted({key[0] for key in left}) for fault in faults_in(path)]
         return [f for f in every if (f.path, f.before, f.after, f.occurrence) in left], "survivors of the last run"
