@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 from collections.abc import Iterator
 
@@ -12,6 +13,7 @@ from brimful_worker.admission import lease as lease_module
 from brimful_worker.admission import waiters as waiters_module
 from brimful_worker.admission.errors import StaleGrant
 from brimful_worker.admission.lease import Lease, Refused
+from brimful_worker.admission.policy import PACE_BURST, PACE_S, Limits, Pace, Rules, gather_s
 from brimful_worker.admission.turns import NO_FLOW
 from brimful_worker.admission.waiters import Queue, Waiter, Waiters
 from brimful_worker.liveness.watchdog import Watchdog
@@ -43,6 +45,17 @@ def watchdog() -> Iterator[Watchdog]:
 def lease(clock: Clock, watchdog: Watchdog) -> Lease:
     """To be on the wire by 1000.4."""
     return Lease("aa.b.1.0", 0.25, 1000.4, 999.9, watchdog)
+
+
+def test_a_new_lease_has_nothing_to_say(lease: Lease) -> None:
+    assert not any((lease.lost, lease.ended, lease.given_back, lease.start_only, lease.deaths_forgotten))
+    assert (lease.starts_limit, lease.sent_at, lease.size, lease.granted_ms, lease.deaths) == (0, 0, 0, 0, 0)
+    assert (lease.ok, lease.tokens_used, lease.cooldown_s, lease.refused, lease.name) == (None,) * 5
+    assert (lease.waited_s, lease.renewed, lease.deadline) == (0.25, 999.9, math.inf)
+
+
+def test_refusals_are_numbered_as_the_script_reads_them() -> None:
+    assert [int(refused) for refused in Refused] == [1, 2, 3]
 
 
 class TestSent:
@@ -296,3 +309,61 @@ class TestWaiters:
         assert sorted(waiters.drain(), key=lambda waiter: waiter.since) == [first, last]
         assert len(waiters) == 0
         assert list(waiters.registered()) == []
+
+    async def test_one_that_gave_up_is_out_of_its_flow_s_turns(self, waiters: Waiters) -> None:
+        gone, there = add(waiters, 1.0), add(waiters, 2.0, tokens=7)
+        waiters.cancel(gone)
+        assert waiters.turns[Queue.BATCH].demands()[""].number == 1
+        waiters.drain()
+        assert waiters.turns[Queue.BATCH].demands() == {}
+        assert there.tokens == 7
+
+
+class TestRules:
+    def test_the_times_of_a_process_follow_from_its_lease(self) -> None:
+        rules = Rules(lease_s=12, cooldown_s=1)
+        assert (rules.heartbeat_s, rules.idle_s, rules.reply_timeout_s) == (4, 9, 3)
+        assert (rules.renew_after_s, rules.renew_least_s, rules.local_lease_s) == (3, 1, 10.75)
+
+    def test_no_limit_is_stored_as_0(self) -> None:
+        fields = Limits(starts=None, tokens=None, budget=None, reserve_slots=0, circuit_breaker=0).fields()
+        assert [fields[name] for name in ("starts", "tokens", "budget", "reserve_slots", "breaker")] == [0] * 5
+
+    def test_a_guard_that_is_given_stays(self) -> None:
+        assert Limits(window_s=10, guard_s=0.5).guard_s == 0.5
+        assert Limits(window_s=10).guard_s == pytest.approx(0.3)
+
+    def test_a_process_with_many_leases_gathers_what_it_sends(self) -> None:
+        assert gather_s(99) == 0
+        assert gather_s(100) == pytest.approx(0.001)
+        assert gather_s(1000) == pytest.approx(0.01)
+        assert gather_s(5000) == 0.02
+
+    @pytest.mark.parametrize(
+        ("held", "waiting", "paced"), [(8, 0, True), (0, 8, True), (4, 4, True), (3, 4, False), (0, 7, False)]
+    )
+    def test_commands_are_paced_where_there_is_something_to_send_together(
+        self, held: int, waiting: int, paced: bool
+    ) -> None:
+        pace = Pace()
+        for _ in range(PACE_BURST + 1):
+            pace.sent(10.0)
+        assert pace.wait_s(10.0, held, waiting) == pytest.approx(PACE_S if paced else 0)
+        assert pace.wait_s(10.0 + PACE_S, held, waiting) == pytest.approx(0)
+
+    def test_a_burst_may_go_at_once(self) -> None:
+        pace = Pace()
+        for _ in range(PACE_BURST):
+            assert pace.wait_s(10.0) == 0
+            pace.sent(10.0)
+        assert pace.wait_s(10.0) == pytest.approx(0)
+        pace.sent(10.0)
+        assert pace.wait_s(10.0) > 0
+        pace.sent(20.0)
+        assert pace.wait_s(20.0) == 0, "time that has passed gives a new burst"
+
+    def test_the_wait_of_many_leases_counts_from_the_last_command(self) -> None:
+        pace = Pace()
+        pace.sent(10.0)
+        assert pace.wait_s(10.002, held=1000) == pytest.approx(0.008)
+        assert pace.wait_s(10.02, held=1000) == 0

@@ -9,7 +9,7 @@ import pytest
 
 from brimful.outcome import Cause
 from brimful_worker.provider.answers.answer import Answer, Classification, Kind
-from brimful_worker.provider.answers.choices import has_text
+from brimful_worker.provider.answers.choices import NIgnored, check_choices, has_text
 from brimful_worker.provider.answers.classify import classify_answer, deeper_than, parse_json
 from brimful_worker.provider.answers.limits import Limit, stated_starts
 from brimful_worker.provider.answers.refusal import one_line, visible_text
@@ -83,6 +83,10 @@ class TestErrorAtTheTop:
     def test_an_error_that_is_only_a_flag(self) -> None:
         assert classified(200, {"error": True, "message": "boom"}).message == "HTTP 200: boom"
         assert classified(200, {"error": [{"loc": "n"}]}).message == "HTTP 200: [{'loc': 'n'}]"
+
+    def test_values_in_place_of_a_text_are_quoted_whole(self) -> None:
+        long = "the number of choices must be at most eight for this model"
+        assert long in classified(200, {"error": [{"msg": long}]}).message
 
     def test_one_that_is_no_error(self) -> None:
         assert classified(400, {"hello": "world"}).message.startswith("HTTP 400: {")
@@ -268,3 +272,21 @@ def test_the_provider_s_own_number_of_starts() -> None:
     assert stated("100", "1d") == 0
     assert stated("100", "1d", window_s=86_400) == 100
     assert stated("100", "soon") == 100
+
+
+def test_choices_without_indexes_count_by_their_place() -> None:
+    found = check_choices({"choices": [None, {"text": "b"}, {"text": "c"}]}, 4)
+    assert ([choice["index"] for choice in found.choices], found.missing) == ([1, 2], (0, 3))
+    found = check_choices({"choices": [{"text": "a"}, {"text": "b"}]}, 2, prompts=2)
+    assert [choice["index"] for choice in found.choices] == [0, 1]
+
+
+def test_one_choice_for_each_of_several_prompts_is_n_ignored() -> None:
+    two = {"choices": [{"index": 0, "text": "a"}, {"index": 1, "text": "b"}]}
+    with pytest.raises(NIgnored, match="2 choices for 2 prompts, 4 requested"):
+        check_choices(two, 4, prompts=2)
+    assert check_choices(two, 4, prompts=1).missing == (2, 3)
+    body = json.dumps(two).encode()
+    found = classify_answer(Answer(200, {}, body), expected=4, prompts=2, now=NOW)
+    assert (found.kind, found.cause) == (Kind.PERMANENT, Cause.BAD_ANSWER)
+    assert classify_answer(Answer(200, {}, body), expected=4, now=NOW).kind is Kind.SHORT

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from brimful.errors import InputError
+from brimful.errors import FleetError, InputError, UsageError
 from brimful.outcome import Cause, Failure, Outcome, Rollout
 from brimful.packing.units import Delivered, Failed, Unit
 from brimful.request import Request
 from brimful.run.input.columns import Keep
 from brimful.run.input.reader import BadLine
+from brimful.run.input.sweep.sweep import Sweep
 from brimful.run.output.done_index import DoneIndex
 from brimful.run.output.errors_file import ErrorsFile
+from brimful.run.output.jsonl import RecordFile, StandardOutput, mend
 from brimful.run.output.records import dump_line, load_line, rollout_records
 from support.fake_driver import FakeDriver
 from support.runs import PROFILE, options, records, run, write_lines
@@ -34,7 +39,7 @@ class TestRollouts:
     def test_every_field(self) -> None:
         outcome = Outcome(
             "r1", attempts=3, retries={"rate_limited": 1, "queue_full": 1}, waited_s=1.00004, provider_s=2.00006,
-            retrying_s=0.5, started_at=10.12345678, ended_at=12.5,
+            retrying_s=0.5, started_at=10.12345678, ended_at=12.5, provider_request_ids=["p1"],
         )  # fmt: skip
         usage = {"prompt_tokens": 4, "completion_tokens": 2, "total_tokens": 6}
         made = delivered(Rollout(1, 0, "x", "stop"), usage=usage, outcome=outcome, packed=7, asked_model="other")
@@ -43,14 +48,14 @@ class TestRollouts:
             "id": "1", "line": 1, "prompt_index": 1, "choice_index": 0, "of": 6, "text": "x", "finish_reason": "stop",
             "usage": usage, "model": "m", "attempts": 3, "request_id": "r1", "packed": 7, "started_at": 10.1235,
             "ended_at": 12.5, "waited_s": 1.0, "provider_s": 2.0001, "retrying_s": 0.5, "asked_model": "other",
-            "rate_limited": 2,
+            "rate_limited": 2, "provider_request_ids": ["p1"],
         }  # fmt: skip
 
     def test_what_is_not_known_is_null_or_left_out(self) -> None:
         (record,) = rollout_records(delivered(Rollout(0, 0, "x", None)), None)
         for name in ("of", "usage", "started_at", "ended_at", "finish_reason"):
             assert record[name] is None
-        for name in ("asked_model", "rate_limited", "logprobs", "message", "input"):
+        for name in ("asked_model", "rate_limited", "provider_request_ids", "logprobs", "message", "input"):
             assert name not in record
 
     def test_the_model_that_was_asked_for_is_there_where_it_is_another(self) -> None:
@@ -117,13 +122,14 @@ def failed(line: int, why: Failure | None = None, wanted: tuple[tuple[int, int],
 class TestErrors:
     def test_every_field(self, errors: ErrorsFile) -> None:
         line = Unit(3, "3", unit().request, columns={"answer": 4}, given_id=3)
-        errors.write_failed(failed(3, wanted=((0, 1),), details={"checks": 1}), line)
+        outcome = Outcome("r", attempts=2, retries={"timeout": 2}, ended_at=5.00049, provider_request_ids=["p1", "p2"])
+        errors.write_failed(failed(3, wanted=((0, 1),), details={"checks": 1}, outcome=outcome), line)
         (record,) = records(errors.path)
         assert record == {
             "id": 3, "line": 3, "cause": "timeout", "message": "late", "attempts": 2,
             "request": {"prompt": "a", "max_tokens": 8, "n": 2, **_defaults(record)}, "status": 504,
             "permanent": False, "wanted": [[0, 1]], "of": 2, "retries": {"timeout": 2}, "request_id": "r",
-            "at": 5.0, "input": {"answer": 4}, "checks": 1,
+            "at": 5.0, "input": {"answer": 4}, "checks": 1, "provider_request_ids": ["p1", "p2"],
         }  # fmt: skip
 
     def test_all_of_a_line_is_wanted_where_nothing_else_is_said(self, errors: ErrorsFile) -> None:
@@ -236,10 +242,29 @@ class TestErrors:
     def test_what_an_earlier_try_kept_is_added(self, errors: ErrorsFile) -> None:
         write_lines(errors.path, [{"id": "1", "line": 1, "cause": "timeout"}])
         kept = write_lines(errors.path.with_name("errors.jsonl.kept"), [{"id": "2", "line": 2, "cause": "budget"}])
+        with kept.open("ab") as file:
+            file.write(b'{"id": "3", "li')
         errors.load(DoneIndex())
         assert not kept.exists()
         assert [record["line"] for record in records(errors.path)] == [1, 2]
         assert errors.causes == {"timeout": 1, "budget": 1}
+
+    def test_the_requests_of_a_sweep_are_counted_by_combination(self, tmp_path: Path) -> None:
+        sweep = Sweep([{"model": "a"}, {"model": "b"}])
+        errors = ErrorsFile(tmp_path / "errors.jsonl", sweep)
+        for place in (1, 2, 4):  # line 1 with both, line 2 with the second
+            errors.write_failed(failed(place))
+        errors.write_bad(BadLine(5, "x", "in.jsonl:3", "is wrong", b"{}"))
+        errors.write_bad(BadLine(8, "y", "in.jsonl:4", "is wrong", b"{}", combination=True))
+        assert errors.by_combination == {0: 1, 1: 3}
+        assert [record.get("sweep") for record in records(errors.path)] == [
+            {"model": "a"}, {"model": "b"}, {"model": "b"}, None, {"model": "b"}
+        ]  # fmt: skip
+        assert [record["line"] for record in records(errors.path)] == [1, 1, 2, 3, 4]
+        errors.close()
+        again = ErrorsFile(errors.path, sweep)
+        again.load(DoneIndex())
+        assert (again.by_combination, again.failed) == ({0: 1, 1: 3}, 5)
 
     def test_a_torn_line_is_removed(self, errors: ErrorsFile) -> None:
         errors.path.write_bytes(b'{"id":"1","line":1,"cause":"timeout"}\n{"id":"2","li')
@@ -277,3 +302,53 @@ def test_a_bad_line_is_recorded_once_however_often_the_run_is_resumed(tmp_path: 
         assert summary is not None
         assert (summary.succeeded, summary.failed) == (2, 1)
         assert len(records(tmp_path / "out.errors.jsonl")) == 1
+
+
+class TestFile:
+    def test_how_much_of_a_torn_end_was_removed(self, tmp_path: Path) -> None:
+        path = tmp_path / "out.jsonl"
+        for data, left in ((b'{"id":1}\n{"i', 9), (b"\0" * 500 + b'{"id":3}\n', 0), (b'{"id":1}', 9), (b"", 0)):
+            path.write_bytes(data)
+            assert mend(path) == max(0, len(data) - left)
+            assert path.stat().st_size == left
+        assert mend(tmp_path / "none") == 0
+
+    def test_a_file_that_was_removed_is_let_go(self, tmp_path: Path) -> None:
+        file = RecordFile(tmp_path / "out.jsonl")
+        file.write([{"id": 1}])
+        assert file.check() is None
+        file.path.unlink()
+        assert file.check() == f"{file.path} was removed"
+        file.write([{"id": 2}])
+        assert [record["id"] for record in records(file.kept)] == [1, 2]
+        opened = [os.readlink(entry) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
+        assert not [name for name in opened if name.startswith(f"{file.path} ")]
+        file.close()
+
+    def test_another_process_s_file_is_not_written(self, tmp_path: Path) -> None:
+        first, second = RecordFile(tmp_path / "out.jsonl"), RecordFile(tmp_path / "out.jsonl")
+        second.lock()  # there is none yet
+        first.write([{"id": 1}])
+        with pytest.raises(UsageError, match="another run is writing"):
+            second.lock()
+        with pytest.raises(FleetError, match="another run is writing"):
+            second.write([{"id": 2}])
+        first.close()
+        second.lock()
+        second.write([{"id": 2}])
+        second.close()
+        assert [record["id"] for record in records(first.path)] == [1, 2]
+
+    def test_standard_output(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        written = io.BytesIO()
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written))
+        output = StandardOutput()
+        output.write([{"id": 1}, {"id": 2}])
+        assert written.getvalue() == b'{"id":1}\n{"id":2}\n'
+
+    def test_many_large_records_are_written_whole(self, tmp_path: Path) -> None:
+        file = RecordFile(tmp_path / "out.jsonl")
+        file.write([{"id": place, "text": "x" * (1 << 20)} for place in range(9)])
+        assert file.check() is None, "its size is known"
+        file.close()
+        assert [record["id"] for record in records(file.path)] == list(range(9))
