@@ -3,7 +3,8 @@
 Nothing is counted until :func:`serve` is called (``BRIMFUL_METRICS_PORT``); until then every call below is one ``if``.
 Every series has the label ``key``, the API key's fingerprint, so that fleets of several keys do not add up.
 
-Labels come from fixed sets (workloads, causes, modes, task names), never from prompts, ids or models.
+Labels come from fixed sets (workloads, causes, modes, task names), never from prompts or ids. Of models and callers, so
+many have series of their own, and the others share one.
 Fleet-wide gauges (``brimful_slots_used`` …) are the same in every worker that reports them: take ``max by (key)``,
 not a sum.
 """
@@ -69,6 +70,15 @@ TOKENS = Counter(
     values=(("prompt", "completion"),),
 )
 COST = Counter("brimful_cost_total", "Cost of completions by the profile's prices, in their currency.", "money")
+MODEL_TOKENS = Counter(
+    "brimful_model_tokens_total",
+    "Tokens of brimful_tokens_total by the model that was asked for.",
+    "tokens",
+    ("model", "kind"),
+)
+MODEL_COST = Counter(
+    "brimful_model_cost_total", "Cost of brimful_cost_total by the model that was asked for.", "money", ("model",)
+)
 ATTEMPT_SECONDS = Histogram(
     "brimful_attempt_seconds", "One attempt, from the wire to the last byte.", "seconds", ("mode",), buckets=_WIRE_S
 )
@@ -106,6 +116,10 @@ PROVIDER_STATE = Gauge(
 )
 BREAKER_OPEN = Gauge("brimful_breaker_open", "1 while the circuit breaker holds back new starts.", "boolean")
 REBUILDING = Gauge("brimful_rebuilding", "1 while admission is rebuilt after Redis restarted or forgot.", "boolean")
+BUDGET = Gauge(
+    "brimful_budget_tokens", "Tokens that the fleet may spend (limits set --budget); 0 = no such limit.", "tokens"
+)
+BUDGET_LEFT = Gauge("brimful_budget_left_tokens", "Tokens of that budget that are not spent.", "tokens")
 REBUILDS = Counter("brimful_rebuilds_total", "Rebuilds of admission after Redis restarted or forgot.", "rebuilds")
 
 # the pool
@@ -153,6 +167,21 @@ CALLER_REQUESTS = Counter(
 CALLER_TOKENS = Counter(
     "brimful_caller_tokens_total", "Tokens used by a caller of the front door.", "tokens", ("caller",)
 )
+CALLER_COST = Counter(
+    "brimful_caller_cost_total",
+    "Cost of a caller's requests by the profile's prices, without its batches.",
+    "money",
+    ("caller",),
+)
+CALLER_BUDGET = Gauge(
+    "brimful_caller_budget_tokens", "Tokens that a caller may use; no series without a budget.", "tokens", ("caller",)
+)
+CALLER_BUDGET_LEFT = Gauge(
+    "brimful_caller_budget_left_tokens",
+    "Tokens of a caller's budget that are neither used nor held by its requests and batches.",
+    "tokens",
+    ("caller",),
+)
 CALLER_WAITED_SECONDS = Counter(
     "brimful_caller_waited_seconds_total",
     "Time that a caller's requests have waited for slots and starts.",
@@ -180,6 +209,8 @@ def fleet_status(status: Status, name: str = "") -> None:
     for workload, waiting in status.waiting.items():
         WAITING.set(waiting, workload)
     PAUSED.set(status.pause_s)
+    BUDGET.set(status.budget or 0)
+    BUDGET_LEFT.set(max(0, (status.budget or 0) - status.budget_spent))
     for state in ProviderState:
         PROVIDER_STATE.set(float(status.provider is not None and status.provider.state == state), state)
     BREAKER_OPEN.set(float(status.circuit_breaker != "closed"))

@@ -10,6 +10,22 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
 
+OTHERS = "(others)"
+
+
+class BoundedLabel:
+    """Values of a label that come from outside: the first ``most`` have series of their own, the others share one."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._known: set[str] = set()
+
+    def __call__(self, value: str) -> str:
+        if len(self._known) < self._most:
+            self._known.add(value)
+        return value if value in self._known else OTHERS
+
+
 @dataclass(slots=True)
 class Metric:
     """One entry of the catalogue."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,10 +13,12 @@ from brimful.outcome import Cause, Failure, Outcome
 from brimful.profile import Profile, Tokens
 from brimful.request import Request
 from brimful_worker.metrics import catalogue as metrics
+from brimful_worker.metrics.kinds import BoundedLabel
 from brimful_worker.provider.answers.answer import Classification
 
 log = logging.getLogger(__name__)
 
+_MODELS = BoundedLabel(50)
 _MANY_STALE_GRANTS = 5
 """Of one request; reported once in the log."""
 
@@ -130,12 +133,28 @@ class RequestStats:
         usage = completion.get("usage")
         if not isinstance(usage, dict):
             return
+        label = _MODELS(model_of(self.request, self.profile))
         for kind in ("prompt", "completion"):
             tokens = usage.get(f"{kind}_tokens")
             if isinstance(tokens, int) and tokens > 0:
                 metrics.TOKENS.inc(kind, by=tokens)
-        asked = self.request.fields.get("model") or self.profile.model
-        if (price := self.profile.price(str(asked), str(completion.get("model")))) is not None:
-            counted = Tokens()
-            counted.add(usage)
-            metrics.COST.inc(by=price.cost(counted, batch=self.request.workload is Workload.BATCH))
+                metrics.MODEL_TOKENS.inc(label, kind, by=tokens)
+        cost = cost_of(self.request, self.profile, completion) or 0.0
+        metrics.COST.inc(by=cost)
+        metrics.MODEL_COST.inc(label, by=cost)
+
+
+def model_of(request: Request, profile: Profile) -> str:
+    """The model that a request asks for."""
+    return str(request.fields.get("model") or profile.model)
+
+
+def cost_of(request: Request, profile: Profile, completion: Mapping[str, Any]) -> float | None:
+    """In the currency of the profile's prices; None without usage or a price."""
+    usage = completion.get("usage")
+    price = profile.price(model_of(request, profile), str(completion.get("model")))
+    if price is None or not isinstance(usage, dict):
+        return None
+    counted = Tokens()
+    counted.add(usage)
+    return price.cost(counted, batch=request.workload is Workload.BATCH)

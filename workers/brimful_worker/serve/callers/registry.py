@@ -57,6 +57,7 @@ class Registry:
         if any(caller.limited for caller in callers):
             await self._clock.read(pipeline)
         await self._usage.exchange(pipeline, [each.name for each in callers if each.budget_tokens], self._clock.now_s)
+        self._usage.show_budgets(callers)
 
     def named(self, name: str) -> CallerRecord | None:
         return next((caller for caller in self._callers.values() if caller.name == name), None)

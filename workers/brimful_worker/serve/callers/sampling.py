@@ -10,7 +10,9 @@ from brimful.outcome import Outcome
 from brimful.runtime import json_bytes
 from brimful.state.redis_retry import REDIS_ERRORS
 from brimful_worker.admission.turns import NO_FLOW, Flow
+from brimful_worker.metrics import catalogue as metrics
 from brimful_worker.sampling.exchange import Exchange
+from brimful_worker.sampling.stats import cost_of
 from brimful_worker.serve.caller import CALLER, PROVIDER_IDS, TOKENS_USED
 from brimful_worker.serve.callers.usage import Account
 from brimful_worker.serve.completions.reading import REQUEST_ID, Asked
@@ -50,6 +52,9 @@ async def _sample(http: web.Request, asked: Asked, turn: Turn, exchange: Exchang
         async with front.slots.hold(front.once.pipeline, record):
             with front.shares.request():
                 account.outcome = await sample(flow=Flow(f"caller {record.name}", record.weight))
+        completion = account.outcome.completion
+        if metrics.serving() and completion is not None:
+            account.cost = cost_of(asked.request, front.settings.profile, completion) or 0.0
 
 
 async def show_usage(http: web.Request) -> web.Response:

@@ -14,6 +14,7 @@ from brimful.outcome import Outcome
 from brimful.state.callers.tokens import KINDS, REQUESTS, TOKENS, WAITED_MS, CallerRecord, usage_field
 from brimful.state.keys import caller_batches_key, callers_usage_key
 from brimful_worker.metrics import catalogue as metrics
+from brimful_worker.metrics.kinds import OTHERS, BoundedLabel
 from brimful_worker.serve.refusals import NO_RETRY, Refusal
 from brimful_worker.singles.pipeline import SharedPipeline
 
@@ -29,6 +30,8 @@ class Account:
     """Stays None if its caller goes away, or it is refused."""
     sent: bool = False
     tokens: int = 0
+    cost: float = 0.0
+    """For the metrics."""
 
 
 class Usage:
@@ -47,7 +50,7 @@ class Usage:
         """Tokens in Redis, of all front doors, by caller with a budget."""
         self._batches: Counter[str] = Counter()
         """Tokens that batches hold back, of all front doors, by caller."""
-        self._labels: set[str] = set()
+        self._label = BoundedLabel(_MOST_LABELS)
 
     @contextmanager
     def request(self, caller: CallerRecord | None, hold: int, account: Account) -> Iterator[None]:
@@ -68,7 +71,7 @@ class Usage:
             waited_ms = round(outcome.waited_s * 1000) if outcome is not None else 0
             for kind, amount in ((REQUESTS, 1), (TOKENS, account.tokens), (WAITED_MS, waited_ms)):
                 self._unwritten[caller.name, kind] += amount
-            self._measure(caller.name, account.tokens, waited_ms)
+            self._measure(caller.name, account.tokens, waited_ms, cost=account.cost)
 
     async def exchange(self, pipeline: SharedPipeline, budgeted: list[str], now_s: float) -> None:
         """Add what is new to Redis, and read the tokens of the callers that have a budget.
@@ -116,9 +119,7 @@ class Usage:
         budget = caller.budget_tokens
         if not budget:
             return
-        entry = (caller.name, TOKENS)
-        spent = self._written.get(caller.name, 0) + self._writing[entry] + self._unwritten[entry]
-        held = self._held.get(caller.name, 0) + self._batches[caller.name]
+        spent, held = self._spent(caller.name), self._held_back(caller.name)
         if spent + held + hold <= budget:
             return
         message = (
@@ -129,18 +130,32 @@ class Usage:
         waits = spent + hold <= budget  # those under way may use less than they hold
         raise Refusal(429, message, "insufficient_quota", headers={"Retry-After": "1"} if waits else NO_RETRY)
 
+    def show_budgets(self, callers: Iterable[CallerRecord]) -> None:
+        """Set the gauges of those that have a budget."""
+        for caller in callers if metrics.serving() else ():
+            if caller.budget_tokens and (label := self._label(caller.name)) != OTHERS:
+                left = caller.budget_tokens - self._spent(caller.name) - self._held_back(caller.name)
+                metrics.CALLER_BUDGET.set(caller.budget_tokens, label)
+                metrics.CALLER_BUDGET_LEFT.set(max(0, left), label)
+
+    def _spent(self, caller: str) -> int:
+        entry = (caller, TOKENS)
+        return self._written.get(caller, 0) + self._writing[entry] + self._unwritten[entry]
+
+    def _held_back(self, caller: str) -> int:
+        return self._held.get(caller, 0) + self._batches[caller]
+
     def begin(self, callers: Iterable[str]) -> None:
         """Expose these callers' series, at 0: Prometheus sees no increase in one that first appears above."""
         for caller in callers:
             self._measure(caller, 0, 0, requests=0)
 
-    def _measure(self, caller: str, tokens: int, waited_ms: int, *, requests: int = 1) -> None:
+    def _measure(self, caller: str, tokens: int, waited_ms: int, *, requests: int = 1, cost: float = 0.0) -> None:
         if not metrics.serving():
             return
-        if len(self._labels) < _MOST_LABELS:
-            self._labels.add(caller)
-        label = caller if caller in self._labels else "(others)"
+        label = self._label(caller)
         metrics.CALLER_REQUESTS.inc(label, by=requests)
+        metrics.CALLER_COST.inc(label, by=cost)
         metrics.CALLER_TOKENS.inc(label, by=tokens)
         metrics.CALLER_WAITED_SECONDS.inc(label, by=waited_ms / 1000)
 
