@@ -37,7 +37,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No test sees the developer's own keys, settings or .env, nor leaves state in the home."""
     for name in list(os.environ):
-        if name.startswith(("BRIMFUL_", "CELERY_", "FLOWER_", *_OF_PROVIDERS)):
+        if name.startswith(("BRIMFUL_", "CELERY_", "FLOWER_", "OTEL_", *_OF_PROVIDERS)):
             monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.chdir(tmp_path)

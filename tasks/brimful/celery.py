@@ -14,12 +14,12 @@ from typing import Any, NoReturn
 
 from celery import Celery
 from celery.app.utils import Settings as CelerySettings
-from celery.signals import celeryd_init, worker_init
+from celery.signals import before_task_publish, celeryd_init, worker_init
 from kombu import Queue, pools  # type: ignore[attr-defined]
 
 from brimful.errors import ExitCode, RedisUnreachable, RedisUnusable
 from brimful.names import APP, FLEET_SETTING, QUEUES, TASK_SAMPLE, TASK_SHARD, Workload, of_fleet
-from brimful.runtime import fork
+from brimful.runtime import fork, tracing
 from brimful.runtime.extras import missing, needs
 from brimful.state.probes import check_servers
 from brimful.state.redis_url import CONFIRM_S, NOT_SET, broker_options, broker_url, celery_settings, required
@@ -107,13 +107,27 @@ class App(Celery):  # type: ignore[misc]  # celery ships no types
             queue = of_fleet(self.conf[FLEET_SETTING], queue)
         if self.conf.broker_transport_options.get("confirm_publish"):
             options.setdefault("confirm_timeout", CONFIRM_S)  # RabbitMQ takes nothing while it lacks memory or disk
-        return super().send_task(*arguments, queue=queue, **options)
+        where = {"messaging.destination.name": queue, "celery.task_name": arguments[0] if arguments else None}
+        with tracing.sending("brimful enqueue", where) as span:
+            if span is None:
+                return super().send_task(*arguments, queue=queue, **options)
+            before_task_publish.connect(_keep_trace, weak=False, dispatch_uid="brimful")
+            sent = super().send_task(*arguments, queue=queue, **options)
+            span.set_attribute("messaging.message.id", sent.id)
+            return sent
 
     def connection_for_read(self, url: str | None = None, **options: Any) -> Any:
         return super().connection_for_read(required(url or self.conf.broker_read_url), **options)
 
     def connection_for_write(self, url: str | None = None, **options: Any) -> Any:
         return super().connection_for_write(required(url or self.conf.broker_write_url), **options)
+
+
+def _keep_trace(headers: Any = None, **_: Any) -> None:
+    """Connected last: Celery's instrumentation names a span of its own, which it never ends if the task is another
+    app's."""
+    if isinstance(headers, dict):
+        headers.update(tracing.sent_headers())
 
 
 app = App(APP, set_as_current=False, include=["brimful.tasks"], amqp="brimful.runtime.redaction:DiscreetAMQP")

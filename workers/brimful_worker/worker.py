@@ -19,6 +19,7 @@ from brimful.dispatch.ledger import CLAIM_TTL_S
 from brimful.names import Workload, plain_queue
 from brimful.outcome import Outcome
 from brimful.request import Request, SampleArguments
+from brimful.runtime import span_export, tracing
 from brimful.state.redis_url import required
 from brimful_worker.fleet_process import FleetProcess, open_metrics
 from brimful_worker.logs.fields import describe
@@ -89,7 +90,8 @@ class WorkerPort:
         request, key = SampleArguments.parse(raw, fields, self._settings.profile)
         task = current_task
         describe(request_id=task.request.id, task_id=task.request.id)
-        return await self._once.sample(task, key, lambda: self._sample(request, task.request.id))
+        with tracing.continued(task.request.get):
+            return await self._once.sample(task, key, lambda: self._sample(request, task.request.id))
 
     async def _sample(self, request: Request, scope: str) -> Outcome:
         """Raises Reject (requeue) if the worker stops before the request is sent."""
@@ -118,7 +120,8 @@ class WorkerPort:
             stopping.cancel()
 
     async def shard(self, run: str, shard: str, requests: list[dict[str, Any]]) -> dict[str, Any]:
-        return await self._shards.run(run, shard, requests)
+        with tracing.continued(current_task.request.get):
+            return await self._shards.run(run, shard, requests)
 
     def look_at_key(self) -> None:
         """Read the API key's file at once. Callable from any thread and from a signal's handler."""
@@ -132,6 +135,7 @@ def assemble(node: str) -> WorkerPort:
     """
     settings = Settings.load()
     use_log_format(settings, node)
+    span_export.set_up("brimful-worker", node)
     port = WorkerPort(settings, node)
     open_metrics(settings)
     _take_hangups(port, settings)

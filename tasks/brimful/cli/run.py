@@ -145,6 +145,7 @@ def run(
     from brimful.run.input.columns import Keep
     from brimful.run.launch import DisplayOptions, run_to_end
     from brimful.run.options import RunOptions
+    from brimful.runtime.span_export import set_up
 
     options = RunOptions(
         read=shared.read_options(given, workload),
@@ -169,5 +170,6 @@ def run(
     settings = Settings.load(typed=True, provider=provider, workers=workers, weight=weight)
     if rehearse:
         settings = settings.without_guess()
+    set_up("brimful-run")
     display = DisplayOptions(json=json, progress=not no_progress, command=("brimful", *sys.argv[1:]))
     raise typer.Exit(int(run_to_end(options, settings, display)))

@@ -11,6 +11,7 @@ import contextlib
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import Any
 
 from celery import Celery
@@ -39,6 +40,7 @@ class Enqueuer:
         self._in_flight = in_flight
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="brimful-publish")
         self._closing = threading.Event()
+        self._context = copy_context()  # its span is the parent of the shards'
         self._connection: Any = None
         self._producer: Any = None
 
@@ -72,7 +74,7 @@ class Enqueuer:
         if cancelled := {shard: ids for shard, ids in cancelled.items() if ids}:
             await retry_until_available(lambda: self._ledger.cancel(cancelled))
         messages = [self._message(shard) for shard in shards if shard.requests]
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._publish, messages)
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._context.run, self._publish, messages)
         for shard in shards:
             shard.enqueued_at = time.monotonic()
 

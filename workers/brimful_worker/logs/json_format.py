@@ -14,7 +14,7 @@ from celery import current_task
 
 from brimful.config import Settings
 from brimful.names import LogFormat
-from brimful.runtime import json_bytes
+from brimful.runtime import json_bytes, tracing
 from brimful_worker.logs.fields import EXTRA, described
 
 _LOGGERS = ("", "celery", "celery.task", "celery.redirected")
@@ -39,6 +39,7 @@ class RecordFormatter(logging.Formatter):
             **self._process,
             **_task(getattr(record, "data", None)),
             **described(),
+            **tracing.ids(),
         }
         fields |= {name: value for name, value in record.__dict__.items() if name in EXTRA and value is not None}
         if record.exc_info:

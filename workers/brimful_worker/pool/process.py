@@ -16,6 +16,7 @@ from kombu.utils.imports import symbol_by_name
 
 from brimful.errors import BrimfulError
 from brimful.names import TASK_SAMPLE
+from brimful.runtime import span_export
 from brimful.runtime.port import Port, bind
 from brimful_worker.broker import consumer, rabbitmq, requests, results, transport
 from brimful_worker.broker.dead_letters import dead_letters
@@ -114,6 +115,7 @@ class Process:
         if self._renewal is not None:
             self._renewal.stop()
         self.loop.stop(tasks_s)
+        span_export.close()
 
 
 def prepare(app: Celery, node: str) -> Process:

@@ -4,31 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
-from typing import Any
 
-from brimful.config import Settings
 from brimful_worker.provider.answers.answer import Classification
 from brimful_worker.provider.jobs import Hooks
 from brimful_worker.sampling import retry
+from brimful_worker.sampling.shared import Shared
 
 _THROTTLED_POLLS = 3
 """After a 429 to a poll, the next waits as the poll after this many."""
 
 
 def job_hooks(
-    settings: Settings,
+    shared: Shared,
     *,
-    uniform: Callable[[], float],
-    start: Callable[[], AbstractAsyncContextManager[Any]],
-    giving_back: Callable[[], bool],
     note: Callable[[Classification], None],
     pause_fleet: Callable[[Classification], Awaitable[None]],
 ) -> Hooks:
     """``note`` gets each 429 to a poll; ``pause_fleet`` those that name a time, which the Job waits out as well."""
+    settings = shared.settings
 
     async def pause(polls: int) -> None:
-        await asyncio.sleep(retry.poll_pause(polls, first_s=settings.job_poll_s, uniform=uniform))
+        await asyncio.sleep(retry.poll_pause(polls, first_s=settings.job_poll_s, uniform=shared.uniform))
 
     async def throttled(answer: Classification) -> None:
         note(answer)
@@ -39,7 +35,7 @@ def job_hooks(
 
     return Hooks(
         pause=pause,
-        start=start if settings.profile.job_polls_count else None,
+        start=shared.admission.start_only if settings.profile.job_polls_count else None,
         throttled=throttled,
-        giving_back=giving_back,
+        giving_back=shared.stopping,
     )

@@ -21,11 +21,12 @@ from brimful_worker.metrics import catalogue as metrics
 from brimful_worker.provider.answers.answer import Classification, Kind
 from brimful_worker.provider.assembly import Assembly, Part
 from brimful_worker.provider.jobs import JobKey
-from brimful_worker.provider.session import Provider
+from brimful_worker.provider.session import OnSent, Provider
 from brimful_worker.sampling import retry
 from brimful_worker.sampling.exchange import Exchange
 from brimful_worker.sampling.job_hooks import job_hooks
 from brimful_worker.sampling.shared import Shared
+from brimful_worker.sampling.spans import traced_attempt, traced_request
 from brimful_worker.sampling.stats import RequestStats, log_attempt
 from brimful_worker.sampling.suspects import Suspicion
 
@@ -37,6 +38,7 @@ OnWire = Callable[[bool], None]
 class Sampler(Shared):
     """One process's. It holds no request beyond the calls of :meth:`sample` that are running."""
 
+    @traced_request
     async def sample(
         self,
         request: Request,
@@ -203,23 +205,7 @@ class _Sampling:
             self.stats.sent(hold)
             self._on_wire(True)
 
-        if part.request.mode is Mode.JOB:
-            if self.job_key is None or self.job_key.body != body:
-                named = self.scope or self.request.id
-                self.job_key = JobKey(f"{self.scope}\0{self.request.id}" if named else uuid.uuid4().hex, body)
-            hooks = job_hooks(
-                sampler.settings,
-                uniform=sampler.uniform,
-                start=sampler.admission.start_only,
-                giving_back=sampler.stopping,
-                note=self._note,
-                pause_fleet=self._pause_fleet,
-            )
-            answer = await provider.job(part, body, lease, on_sent, self.job_key, hooks)
-        elif self.exchange is not None:
-            answer = await self.exchange.send(provider, part, body, lease, on_sent)
-        else:
-            answer = await provider.complete(part, body, lease, on_sent)
+        answer = await self._exchange(part, lease, body, on_sent, provider)
         if lease.lost and answer.completion is None:
             answer = retry.LEASE_LOST
         beyond = sampler.usage.check(answer.completion, part.request) if answer.completion is not None else 0
@@ -243,6 +229,20 @@ class _Sampling:
         if answer.retry_after_s:
             await self._pause_fleet(answer)
         return answer
+
+    @traced_attempt
+    async def _exchange(
+        self, part: Part, lease: Lease, body: bytes, on_sent: OnSent, provider: Provider
+    ) -> Classification:
+        if self.exchange is not None:
+            return await self.exchange.send(provider, part, body, lease, on_sent)
+        if part.request.mode is not Mode.JOB:
+            return await provider.complete(part, body, lease, on_sent)
+        if self.job_key is None or self.job_key.body != body:
+            named = self.scope or self.request.id
+            self.job_key = JobKey(f"{self.scope}\0{self.request.id}" if named else uuid.uuid4().hex, body)
+        hooks = job_hooks(self.sampler, note=self._note, pause_fleet=self._pause_fleet)
+        return await provider.job(part, body, lease, on_sent, self.job_key, hooks)
 
     async def _follow_up(self, part: Part, answer: Classification) -> Failure | None:
         """The failure that the request ends with; None, after a wait, if it is worth another attempt."""

@@ -11,6 +11,7 @@ import uuid
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from brimful.runtime import tracing
 from brimful.words.counted import counted
 from brimful_worker.logs.fields import describe
 from brimful_worker.metrics import catalogue as metrics
@@ -88,7 +89,8 @@ async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
     began, status = time.monotonic(), _DISCONNECTED
     metrics.SERVING.inc()
     try:
-        response = await _answer(request, handler)
+        with tracing.continued(request.headers.get):
+            response = await _answer(request, handler)
         status = response.status
     except ConnectionError:  # the caller went away while it was written to
         response = web.Response()

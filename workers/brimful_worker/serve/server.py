@@ -17,6 +17,7 @@ from aiohttp import web
 
 from brimful.config import Settings
 from brimful.errors import SettingError
+from brimful.runtime import span_export
 from brimful.runtime.aio import cancel_and_wait
 from brimful.state.callers.tokens import list_callers
 from brimful.state.redis_retry import REDIS_ERRORS
@@ -49,7 +50,8 @@ def serve(settings: Settings, *, host: str, port: int, ready: Callable[[str], No
     check_address(host, lambda: _tokens_exist(settings))
     _ = settings.api_base, settings.key_tag  # raise SettingError if they are not set
     logging.basicConfig(level=settings.log_level.upper(), format=_FORMAT)
-    use_log_format(settings, f"serve@{socket.gethostname()}")
+    use_log_format(settings, name := f"serve@{socket.gethostname()}")
+    span_export.set_up("brimful-serve", name)
     with listen(host, port) as listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         open_metrics(settings)
         runner.run(_serve(settings, host, listener, ready))

@@ -60,13 +60,13 @@ class Route:
         self.target.headers.pop("Content-Length", None)
         self._start = self._write()
 
-    def head(self, body: bytes | None) -> bytes:
-        """The request line and headers of a request with this body."""
+    def head(self, body: bytes | None, more: bytes = b"") -> bytes:
+        """The request line and headers of a request with this body; ``more``: header lines of this request alone."""
         # The connector adds an HTTP proxy's password when it opens the first connection.
         start = self._start if self.target.proxy is None else self._write()
         if body is None and not self._length_without_body:
-            return b"%b\r\n" % start
-        return b"%bContent-Length: %d\r\n\r\n" % (start, len(body or b""))
+            return b"%b%b\r\n" % (start, more)
+        return b"%b%bContent-Length: %d\r\n\r\n" % (start, more, len(body or b""))
 
     def _write(self) -> bytes:
         target = self.target

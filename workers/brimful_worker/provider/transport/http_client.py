@@ -19,6 +19,7 @@ import aiohttp
 from aiohttp import StreamReader
 
 from brimful.outcome import Cause
+from brimful.runtime.tracing import traceparent
 from brimful_worker.provider.answers.answer import Answer, TransportError
 from brimful_worker.provider.transport.bodies import Bodies, BodyRefused
 from brimful_worker.provider.transport.connections import (
@@ -230,7 +231,8 @@ def _send(connection: Connection, route: Route, body: bytes | None, exchange: Ht
     exchange.start(transport)
     protocol.used = True
     protocol.received, protocol.most = 0, _MAX_HEAD_BYTES
-    transport.write(route.head(body) + (body or b""))
+    span = traceparent()
+    transport.write(route.head(body, b"" if span is None else b"traceparent: %b\r\n" % span) + (body or b""))
 
 
 def _timed_out(exchange: HttpExchange) -> TransportError:
