@@ -35,7 +35,7 @@ import tasks
 import thousands
 import tools
 from contenders import ENTRIES
-from peers import installed, peers_python
+from peers import REQUIREMENTS, installed, python_with
 from processes import FULL, QUICK, Bench
 from report import chart, columns, document, growth_table, panels, tables
 from scenarios import GROWTH, growths, measure, recoveries
@@ -109,7 +109,7 @@ def _machine(quick: bool) -> str:
 def limiters(options: argparse.Namespace) -> None:
     sizes = QUICK if options.quick else FULL
     since = time.monotonic()
-    peers = peers_python(ROOT / ".bench" / "venv")
+    peers = str(python_with(REQUIREMENTS, ROOT / ".bench" / "venv"))
     entries = [entry for entry in ENTRIES if options.only is None or entry.name in options.only]
     notes: list[str] = []
     with tempfile.TemporaryDirectory(prefix="brimful-bench-") as folder, ExitStack() as servers:

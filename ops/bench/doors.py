@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 import psutil
 import redis
+from peers import python_with
 from pydantic import SecretStr
 
 from brimful.config import Settings
@@ -151,20 +152,10 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def litellm_commands() -> Path:
     """The folder of litellm's programs, installed once a version. Raises OSError if it cannot be."""
-    wanted = REQUIREMENTS.read_text("utf-8")
-    folder = ROOT / ".bench" / "litellm"
-    stamp = folder / "requirements.txt"
-    if not (stamp.exists() and stamp.read_text("utf-8") == wanted):
-        python = str(folder / "bin" / "python")
-        for arguments in (
-            ["venv", "--quiet", "--clear", "--python", sys.executable, str(folder)],
-            ["pip", "install", "--quiet", "--system-certs", "--python", python, "-r", str(REQUIREMENTS)],
-        ):
-            done = subprocess.run([sys.executable, "-m", "uv", *arguments], capture_output=True, text=True)
-            if done.returncode:
-                raise OSError(" ".join(done.stderr.split())[:300])
-        stamp.write_text(wanted, "utf-8")
-    return folder / "bin"
+    try:
+        return python_with(REQUIREMENTS, ROOT / ".bench" / "litellm", sys.executable).parent
+    except subprocess.CalledProcessError as error:
+        raise OSError(f"{error.cmd} exited with {error.returncode}") from error
 
 
 def litellm_version(commands: Path) -> str:

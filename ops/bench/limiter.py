@@ -17,7 +17,7 @@ from typing import Any
 import redis
 from arithmetic import in_use, most_in_window, peak
 from contenders import AIOLIMITER, BOTTLENECK, BY_NAME, LIMITER, Entry
-from peers import installed, node_packages, peers_python
+from peers import REQUIREMENTS, installed, node_packages, python_with
 from processes import Client, together
 from rtt import far
 
@@ -45,7 +45,7 @@ class Place:
             self.command = ["node", str(Path(__file__).with_name("bottleneck_client.js"))]
             self.environment = {"NODE_PATH": str(packages)}
         else:
-            python = sys.executable if entry.ours else peers_python(ROOT / ".bench" / "venv")
+            python = sys.executable if entry.ours else str(python_with(REQUIREMENTS, ROOT / ".bench" / "venv"))
             self.command = [python, str(Path(__file__).with_name("client.py"))]
             self.environment = {}
 
@@ -178,7 +178,7 @@ def document(found: dict[str, dict[str, Any]], versions: Sequence[str]) -> str:
 
 def main(quick: bool) -> dict[str, Any]:
     found = measure(quick)
-    packages = installed(peers_python(ROOT / ".bench" / "venv"))
+    packages = installed(str(python_with(REQUIREMENTS, ROOT / ".bench" / "venv")))
     names = ("pyrate-limiter", "async-redis-rate-limiters", "aiolimiter")
     versions = [f"{name} {packages[name]}" for name in names]
     if BOTTLENECK.name in found:

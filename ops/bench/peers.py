@@ -24,18 +24,24 @@ def newest_python() -> str:
     return sys.executable
 
 
-def peers_python(directory: Path) -> str:
-    """The environment's Python. The environment is made again when the requirements have changed."""
+def python_with(requirements: Path, directory: Path, base: str | None = None) -> Path:
+    """The Python of an environment with these requirements, made from ``base`` (default: ``newest_python()``).
+
+    It is made again when the requirements have changed.
+
+    Raises:
+        subprocess.CalledProcessError: They cannot be installed.
+    """
     python = directory / "bin" / "python"
     stamp = directory / "requirements.sha256"
-    digest = hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()
+    digest = hashlib.sha256(requirements.read_bytes()).hexdigest()
     if not (python.exists() and stamp.exists() and stamp.read_text() == digest):
         shutil.rmtree(directory, ignore_errors=True)
-        subprocess.run([newest_python(), "-m", "venv", str(directory)], check=True)
+        subprocess.run([base or newest_python(), "-m", "venv", str(directory)], check=True)
         install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*install, "-r", str(REQUIREMENTS)], check=True)
+        subprocess.run([*install, "-r", str(requirements)], check=True)
         stamp.write_text(digest)
-    return str(python)
+    return python
 
 
 def pinned_packages(directory: Path, name: str) -> Path:

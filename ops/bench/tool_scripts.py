@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
 import logging
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -78,7 +80,28 @@ def saturate(prompts: list[str], url: str) -> int:
     return len(answered)
 
 
-PROGRAMS = {"script": script, "aiometer": aiometer, "saturate": saturate}
+def curator(prompts: list[str], url: str) -> int:
+    """curator's ``LLM`` online, with both limits; its default of tokens a minute would bind first."""
+    os.environ |= {"TELEMETRY_ENABLED": "0", "LITELLM_LOCAL_MODEL_COST_MAP": "True", "HF_HUB_OFFLINE": "1"}
+    # curator wants tables that tiktoken downloads. litellm, which it needs, brings them.
+    found = importlib.util.find_spec("litellm")
+    tables = Path(str(found and found.origin)).parent / "litellm_core_utils" / "tokenizers"
+    os.environ["TIKTOKEN_CACHE_DIR"] = str(tables)
+    from bespokelabs import curator
+
+    limits = {
+        "max_concurrent_requests": SLOTS,
+        "max_requests_per_minute": STARTS_A_SECOND * 60,
+        "max_tokens_per_minute": 10**9,
+    }
+    llm = curator.LLM(
+        model_name=MODEL, backend="openai", backend_params={"base_url": url, "api_key": "any", **limits},
+        generation_params={"max_tokens": 400},  # a text that ends at max_tokens is a failure to curator
+    )  # fmt: skip
+    return len(llm(prompts).dataset)
+
+
+PROGRAMS = {"script": script, "aiometer": aiometer, "saturate": saturate, "curator": curator}
 
 if __name__ == "__main__":
     name, file, address = sys.argv[1:]

@@ -1,34 +1,34 @@
 """Whole programs beside `brimful run`: one file, one key, the same mock gateway, one after another.
 
-``python ops/bench --parts tools`` takes about six minutes, with ``--quick`` about three. The programs are installed
-into an environment of their own (tools-requirements.txt).
+``python ops/bench --parts tools`` takes about eight minutes, with ``--quick`` about four. The programs are installed
+into environments of their own (tools-requirements.txt, and curator-requirements.txt, since curator needs an older
+OpenAI client).
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import shutil
 import subprocess
+import sys
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from peers import newest_python
+from peers import python_with
 from runs import gateway, ledger, run
 
 SLOTS, STARTS, WINDOW_S, LATENCY_S = 16, 100, 10.0, 0.5
 """The starts are 600 a minute, as a window of ten seconds: a short run would never use up a minute's."""
 HERE = Path(__file__).parent
-REQUIREMENTS = HERE / "tools-requirements.txt"
 CONTENDERS = (
     ("brimful run, 4 workers", "brimful", 4),
     ("the ACS page's script", "script", 1),
     ("the same in 4 processes", "script", 4),
     ("saturate", "saturate", 1),
     ("aiometer", "aiometer", 1),
+    ("curator", "curator", 1),
 )
 """What the table calls it, the program, its processes."""
 
@@ -45,17 +45,10 @@ class Figures:
     """In any window, refused ones too: what the provider sees."""
 
 
-def environment() -> Path:
-    """The programs' Python; installed again when the requirements have changed."""
-    folder = HERE.parents[1] / ".bench" / "tools"
-    stamp, digest = folder / "requirements.sha256", hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()
-    if not (stamp.exists() and stamp.read_text() == digest):
-        shutil.rmtree(folder, ignore_errors=True)
-        subprocess.run([newest_python(), "-m", "venv", str(folder)], check=True)
-        pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
-        subprocess.run([*pip, "-r", str(REQUIREMENTS)], check=True)
-        stamp.write_text(digest)
-    return folder / "bin" / "python"
+def environment(program: str) -> Path:
+    """The Python of this program, with what it needs."""
+    name = "curator" if program == "curator" else "tools"
+    return python_with(HERE / f"{name}-requirements.txt", HERE.parents[1] / ".bench" / name, sys.executable)
 
 
 def measure(program: str, processes: int, prompts: int, python: Path, folder: Path) -> Figures:
@@ -85,7 +78,10 @@ def _run_script(program: str, processes: int, lines: list[str], url: str, python
         share = folder / f"share-{place}.jsonl"
         share.write_text("".join(lines[place::processes]))
         command = [str(python), str(HERE / "tool_scripts.py"), program, str(share), url]
-        running.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True))
+        home = {**os.environ, "HOME": str(folder)}  # curator caches answers there
+        running.append(
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=home)
+        )
     answered = 0
     for process in running:
         said = process.communicate(timeout=600)[0].split()
@@ -102,7 +98,8 @@ For those who have a script already, or look at other programs for the same work
 {prompts} prompts, one a request of {latency} s, at a gateway with {slots} slots, 64 places to wait, and {starts} starts
 in any {window:.0f} s (600 a minute). Fewer than {ideal:.0f} s are not possible within these limits. *The ACS page's
 script* is the recipe of that page: OpenAI's client with its two retries, one gather, a semaphore of {slots}. The other
-programs are used as their own pages show; saturate has no limit on starts. *Answered* counts prompts with an answer.
+programs are used as their own pages show; saturate has no limit on starts, curator is given both limits. *Answered*
+counts prompts with an answer.
 
 | | answered | first to last start, s | 429s | most active | most requests in any {window:.0f} s |
 | --- | ---: | ---: | ---: | ---: | ---: |
@@ -115,9 +112,10 @@ guard, here 0.3 s. The load was {busy:.1f} when it began.
 
 def main(quick: bool = False) -> dict[str, Any]:
     """Returns ``{"markdown": …, "figures": …}``."""
-    prompts, busy, python = 300 if quick else 500, os.getloadavg()[0], environment()
+    prompts, busy = 300 if quick else 500, os.getloadavg()[0]
     found: dict[str, Figures] = {}
     for label, program, processes in CONTENDERS:
+        python = environment(program)
         with tempfile.TemporaryDirectory(prefix="brimful-tools-") as name:
             found[label] = measure(program, processes, prompts, python, Path(name))
     rows = "\n".join(
