@@ -222,8 +222,9 @@ async def test_with_a_token_it_listens_for_others(valkey: Valkey) -> None:
 
 
 async def ask(here: Door, token: str, **more: Any) -> tuple[int, dict[str, str], Any]:
+    """Always with the same id, which is the caller's to choose."""
     body = {"model": "llama-8b", "prompt": "The sky is", "max_tokens": 4, **more}
-    return await here.post("completions", body, Authorization=f"Bearer {token}")
+    return await here.post("completions", body, Authorization=f"Bearer {token}", X_Request_Id="mine")
 
 
 async def usage(here: Door, token: str) -> dict[str, Any]:

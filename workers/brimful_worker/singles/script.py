@@ -1,5 +1,4 @@
-"""A Lua script, which Redis gets as a whole once and is then called by its SHA-1; of the pipeline, and apart for its
-text alone."""
+"""Lua scripts that are called by their SHA-1; apart, as the rooms that load scripts need no pipeline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Holds a run's lines back until they may be asked for, as another process says; apart for its own clock."""
+"""Holds a run's lines back until another process allows them; apart from the feed, as only batches use it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _LOOK_S = 0.2
 
 
 class Pace:
-    """Reads the number of the last line that may be asked for from a file, which is replaced when the number grows."""
+    """Reads the number of the last line that is allowed from a file, which is replaced as the number grows."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._last = 0
 
     async def wait(self, line: int, stopped: Callable[[], bool]) -> None:
-        """Returns when the line may be asked for, or the run has been stopped. Raises InputError for a damaged file."""
+        """Returns when the line is allowed, or the run has been stopped. Raises InputError for a damaged file."""
         while line > self._last and not stopped():
             try:
                 self._last = int(self._path.read_bytes())

@@ -48,8 +48,8 @@ class _Wrong(Exception):
 def check(
     upload: Path, run_input: Path, endpoint: str, profile: Profile, most_lines: int, most_tokens: int = 0
 ) -> Checked:
-    """Write ``run_input``, with a line for each request. ``most_lines``: requests in a file. ``most_tokens``: that
-    a line may use; 0: no limit.
+    """Write ``run_input``, with a line for each request. ``most_lines``: requests in a file. ``most_tokens``: the
+    tokens that a line may use; 0: no limit.
 
     Raises OSError and FleetError.
     """

@@ -89,7 +89,7 @@ class Drive:
         if batch.status == "finalizing":
             assert batch.ending is not None
             ending = batch.ending
-            await self._charge()  # before the batch has ended: whoever takes over one that has not does so again
+            await self._charge()  # before it has ended, since nobody takes over a batch that has
             await _in_thread(lambda: self._end(ending))
         figures = f"{batch.completed} of {batch.total} completed, {batch.failed} failed"
         log.info("%s: %s, %s", batch.id, batch.status, figures)
@@ -120,7 +120,7 @@ class Drive:
                 await self._accounts.hold(batch.owner, batch.id, batch.hold, again=True)
 
     async def _charge(self) -> None:
-        """Waits for Redis."""
+        """Charge the caller, as soon as Redis answers."""
         batch = self._batch
         while True:
             try:

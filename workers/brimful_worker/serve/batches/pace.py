@@ -27,17 +27,17 @@ _AT_ONCE = 256
 
 
 class Pace:
-    """Of one batch. :meth:`run` while its run is under way."""
+    """Counts the lines of one batch, and writes which of them the run may ask for."""
 
     def __init__(self, batch: Batch, run: RunFiles, accounts: BatchAccounts) -> None:
         self._batch = batch
         self._run = run
         self._accounts = accounts
         self._caller: CallerRecord | None = None
-        """As known last: the limits of one whose token is revoked still hold."""
+        """As last known, since the limits of a caller whose token is revoked still hold."""
 
     async def begin(self) -> bool:
-        """Whether the caller has such limits. If not, nothing holds the run back."""
+        """Prepare the file. Returns False for a caller without such limits, whose run needs none."""
         self._caller = await self._accounts.caller(self._batch.owner)
         if self._caller is None or not self._caller.minute_limited:
             return False

@@ -19,7 +19,7 @@ from brimful_worker.singles.script import Script, load_script
 
 _LATE = "LATE "
 _SENDINGS = 3
-"""Of one script that comes late: the last one holds the clock back, as if it had been stepped."""
+"""How often a script that reaches Redis late is sent. The last sending holds the clock back, as after a step."""
 
 
 def timed_script(*names: str) -> Script:
@@ -31,16 +31,16 @@ _READ = timed_script("now.lua")
 
 
 class CallersClock:
-    """One front door's view of it."""
+    """One front door's readings of the clock, and the calls of scripts that use it."""
 
     def __init__(self, fleet: str) -> None:
         self._key = callers_clock_key(fleet)
         self._readings = RedisClock()
         self.now_s = 0.0
-        """As read last; 0 before that."""
+        """Seconds that the clock showed when it was last read; 0 before that."""
 
     async def read(self, pipeline: SharedPipeline) -> None:
-        """Raises redis.RedisError."""
+        """Read the clock. Raises redis.RedisError."""
         sent = boot_time()
         now_ms = await self.call(pipeline, _READ, ())
         self._readings.note(sent, boot_time(), now_ms)

@@ -22,20 +22,21 @@ _REQUEST = timed_script("window.lua", "minute.lua")
 _LINES = timed_script("window.lua", "lines.lua")
 _SETTLE = load_script("brimful_worker.serve.callers", "settle.lua")
 _LEFT = 10
-"""Batches leave one in so many of a caller's requests and tokens to its single requests."""
+"""Batches leave one of so many requests and tokens a minute to their caller's single requests."""
 _AT_ONCE = 2000
 """Arguments of one settle.lua."""
 
 
 class Minutes:
-    """One front door's view of its callers' minutes."""
+    """Counts requests and tokens against their callers' limits of a minute, for one front door."""
 
     def __init__(self, fleet: str, clock: CallersClock) -> None:
         self._fleet = fleet
         self._clock = clock
 
     async def count(self, pipeline: SharedPipeline, caller: CallerRecord | None, request: str, tokens: int) -> None:
-        """Count a request when it comes. ``request``: its id. ``tokens``: the most that it may use.
+        """Count a request when it comes. ``request``: an id that its caller has not chosen. ``tokens``: the most that
+        it may use.
 
         Raises Refusal: 429 with Retry-After above a limit, 503 without Redis.
         """
