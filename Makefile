@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 SOURCES := tasks workers tests examples ops
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check docs compat bench chaos mutants release clean hashes sbom
+.PHONY: help demo test check docs compat bench chaos mutants release clean hashes sbom audit
 
 help:
 	@echo "make demo    a whole fleet against the mock gateway, about two minutes"
@@ -20,6 +20,7 @@ help:
 	@echo "make release builds wheel and sdist into dist/ and checks each in a bare environment; it publishes nothing"
 	@echo "make hashes  writes constraints-hashed.txt: constraints.txt for the worker, with hashes"
 	@echo "make sbom    writes dist/sbom.json (CycloneDX) from constraints-hashed.txt"
+	@echo "make audit   looks constraints-hashed.txt up among the known vulnerabilities; error 3 where the database is not reachable"
 	@echo "make clean   removes .venv and what the above made"
 
 $(BIN)/python:
@@ -82,7 +83,7 @@ release: $(VENV)/.dev
 # Tools of their own, so that they are in no environment that they describe.
 $(VENV)/tools/.installed: $(BIN)/python Makefile
 	$(BIN)/python -m venv $(VENV)/tools
-	$(VENV)/tools/bin/python -m pip --disable-pip-version-check -q install uv==0.13.9 cyclonedx-bom==7.5.0
+	$(VENV)/tools/bin/python -m pip --disable-pip-version-check -q install uv==0.13.9 cyclonedx-bom==7.5.0 pip-audit==2.10.1
 	@touch $@
 
 hashes: $(VENV)/tools/.installed
@@ -92,6 +93,9 @@ hashes: $(VENV)/tools/.installed
 sbom: $(VENV)/tools/.installed
 	mkdir -p dist
 	$(VENV)/tools/bin/cyclonedx-py requirements constraints-hashed.txt --of JSON -o dist/sbom.json
+
+audit: $(VENV)/tools/.installed
+	$(BIN)/python ops/audit.py $(VENV)/tools/bin/pip-audit
 
 clean:
 	rm -rf $(VENV) site .demo .bench .mutants .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build

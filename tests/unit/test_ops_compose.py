@@ -51,6 +51,16 @@ def test_the_dockerfile_is_clean() -> None:
     check(tool("hadolint"), str(DOCKERFILE))
 
 
+def test_every_image_is_a_setting_that_takes_a_digest(services: dict[str, dict[str, Any]]) -> None:
+    images = {service["image"] for service in services.values()}
+    assert {re.fullmatch(r"\$\{([A-Z]+)_IMAGE:-[\w./-]+:[\w.-]+\}", image)[1] for image in images} == {  # type: ignore[index]
+        *("BRIMFUL", "VALKEY", "PROMETHEUS", "GRAFANA")
+    }
+    [base] = {service["build"]["args"]["BASE"] for service in services.values() if "build" in service}
+    stages = set(re.findall(r"(?m)^FROM (\S+)", DOCKERFILE.read_text("utf-8")))
+    assert (base.partition(":-")[0], stages) == ("${PYTHON_IMAGE", {"${BASE}"})
+
+
 def test_workers_scale_by_a_number(services: dict[str, dict[str, Any]]) -> None:
     worker = services["worker"]
     assert "container_name" not in worker

@@ -53,6 +53,20 @@ def test_every_resource_that_a_kustomization_names_exists() -> None:
             assert (path.parent / resource).exists(), resource
 
 
+def test_prod_names_every_image_so_that_it_may_have_a_digest() -> None:
+    pods = [
+        each for path in (K8S / "base").glob("*.yaml") for each in objects(path) if "template" in each.get("spec", {})
+    ]
+    used = {container["image"].partition(":")[0] for pod in pods for container in _containers(pod)}
+    [prod] = objects(K8S / "overlays" / "prod" / "kustomization.yaml")
+    assert {image["name"] for image in prod["images"]} == used == {"brimful", "valkey/valkey"}
+
+
+def _containers(pod: dict[str, Any]) -> list[dict[str, Any]]:
+    spec = pod["spec"]["template"]["spec"]
+    return [*spec["containers"], *spec.get("initContainers", ())]
+
+
 def test_dev_is_small_and_samples_from_the_mock_gateway() -> None:
     found = built("overlays/dev")
     assert not kinds(found) & {"HorizontalPodAutoscaler", "PodDisruptionBudget", *OPERATORS}
