@@ -37,6 +37,9 @@ SENT_AT = "sent_at"
 MOST_WEIGHT = 100.0
 """The largest weight of a run; its inverse is the smallest."""
 
+BATCH_VARIABLE, BATCH_CALLER_VARIABLE = "BRIMFUL_BATCH", "BRIMFUL_BATCH_CALLER"
+"""Environment variables by which the front door names a batch, and its caller, to the run that samples it."""
+
 FLEET_SETTING = "brimful_fleet"
 """The fleet's name among the settings of our Celery apps."""
 
@@ -45,6 +48,11 @@ def of_fleet(fleet: str, name: str) -> str:
     """A fleet's own name of a queue, an exchange, a run or a key: ``evals.batch``. ``""`` is the unnamed fleet, whose
     names are the plain ones."""
     return f"{fleet}.{name}" if fleet else name
+
+
+def fleet_in(name: str) -> str:
+    """The fleet's name in what :func:`of_fleet` returned."""
+    return name.rpartition(".")[0]
 
 
 def plain_queue(queue: str) -> str:

@@ -12,6 +12,7 @@ import pytest
 import redis
 
 from brimful.celery import app_for
+from brimful.state.keys import entry_key
 from support.commands import Running, brimful, write_prompts
 from support.fleets import fleet
 from support.gateways import gateway_process
@@ -49,13 +50,17 @@ def test_nothing_of_an_abandoned_run_is_left(monkeypatch: pytest.MonkeyPatch, tm
         env = {"ACS_API_BASE": gateway.url, "ACS_API_KEY": "sk-fleet", "BRIMFUL_REDIS_URL": url, "BRIMFUL_FLEET": name}
         app_for(url, name).send_task("brimful.sample", ("a single prompt",), {"max_tokens": 2}, queue="none")
         with Running("run", source, "-o", out, "--pack", "off", "--max-tokens", "4", **env) as run:
-            wait_until(lambda: gateway.ledger()["active"] == 1, "one request that hangs")
-            run.process.kill()
-            run.process.wait()
+            wait_until(lambda: gateway.ledger()["active"] == 1, "one request that hangs", 60)
             listed = brimful("runs", "list", "--json", **env)
             [stored] = [json.loads(line) for line in listed.stdout.splitlines()]
             assert stored["shards"] >= 1
+            refused = brimful("runs", "purge", stored["run"], **env)
+            assert refused.returncode == 2
+            assert f"`brimful runs cancel {stored['run']}` ends it" in refused.stderr
+            run.process.kill()
+            run.process.wait()
             assert b"prompt " in _all_of(client)
+            client.hset(entry_key(stored["run"]), "said", 0)  # as if it had been silent for a while
             purged = brimful("runs", "purge", stored["run"], **env)
             assert purged.returncode == 0, purged.stderr
             wait_until(lambda: gateway.ledger()["active"] == 0, "the worker to stop what it had of it")

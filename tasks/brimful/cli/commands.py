@@ -24,7 +24,7 @@ COMMANDS = {
     "up": "Run a whole fleet on this machine.",
     "worker": "Run one worker process.",
     "limits": "Show or change the limits in force.",
-    "runs": "List or delete what runs have left in Redis.",
+    "runs": "See, hold, resume, cancel and delete runs.",
     "serve": "Serve OpenAI's API within the key's limits.",
     "gateway": "Run the mock gateway.",
     "doctor": "Find what is wrong, and what to do about it.",

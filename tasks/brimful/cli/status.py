@@ -5,22 +5,24 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Container
-from typing import Annotated, Any
+from collections.abc import Container, Sequence
+from typing import Annotated, Any, NamedTuple
 
 import redis
 import typer
 
-from brimful.cli.style import coloured, paint, say
+from brimful.cli.style import ago, coloured, paint, say
 from brimful.config import Settings
 from brimful.errors import RedisUnreachable
 from brimful.limits import learnt_lines
-from brimful.names import QUEUES
+from brimful.names import QUEUES, fleet_in
 from brimful.runtime.interrupt import unwinding
 from brimful.state.broker_queues import Queues, read_queues
 from brimful.state.fleets import fleet_of, registered_tags
 from brimful.state.probes import connect, unreachable
 from brimful.state.provider_health import ProviderHealth, ProviderState
+from brimful.state.runs.entry import RunEntry, RunState
+from brimful.state.runs.registry import read_entries
 from brimful.state.status import Status, known_tags, read_status
 from brimful.state.target import RedisTarget, find_redis, find_tag
 from brimful.words.counted import counted
@@ -56,7 +58,7 @@ def status(
         while True:
             try:
                 looks = [
-                    (read_status(client, one), read_queues(client, fleet_of(client, one, settings.fleet), broker))
+                    _Look.take(client, one, fleet_of(client, one, settings.fleet), broker)
                     for one in _tags(target, client, settings, tag)
                 ]
             except (RedisUnreachable, redis.RedisError, OSError) as error:
@@ -83,11 +85,26 @@ def _tags(target: RedisTarget, client: redis.Redis, settings: Settings, wanted: 
     return [find_tag(target, client, settings, wanted)]
 
 
-def _texts(looks: list[tuple[Status, Queues]], registered: Container[str]) -> str:
+class _Look(NamedTuple):
+    """One key's."""
+
+    status: Status
+    queues: Queues
+    held: list[RunEntry]
+    """Runs of its fleet that are held."""
+
+    @classmethod
+    def take(cls, client: redis.Redis, tag: str, fleet: str, broker: str | None) -> _Look:
+        mine = [entry for entry in read_entries(client, live=True) if fleet_in(entry.run) == fleet]
+        held = [entry for entry in mine if entry.state == RunState.HELD]
+        return cls(read_status(client, tag), read_queues(client, fleet, broker), held)
+
+
+def _texts(looks: list[_Look], registered: Container[str]) -> str:
     """Each key's status. Of several keys, one that nothing uses and no fleet has is only named."""
-    used = [look for look in looks if _in_use(look[0]) or look[0].tag in registered] or looks
-    text = "\n\n".join(render(status, queues) for status, queues in used)
-    if idle := [status.tag for status, _ in looks if status.tag not in {status.tag for status, _ in used}]:
+    used = [look for look in looks if _in_use(look.status) or look.status.tag in registered] or looks
+    text = "\n\n".join(render(*look) for look in used)
+    if idle := [look.status.tag for look in looks if look not in used]:
         text += f"\n\nnot in use now: {', '.join(idle)} (--tag shows one)"
     return text
 
@@ -97,15 +114,16 @@ def _in_use(status: Status) -> bool:
     return heard or bool(status.slots_used) or any(status.waiting.values())
 
 
-def _as_dict(target: RedisTarget, looks: list[tuple[Status, Queues]]) -> dict[str, Any]:
+def _as_dict(target: RedisTarget, looks: list[_Look]) -> dict[str, Any]:
     """The first key's status at the top level, and with several keys all of them under ``keys``."""
-    keys = [status.to_dict() for status, _ in looks]
-    queues = looks[0][1]
-    more = {"keys": keys} if len(keys) > 1 else {}
+    keys = [look.status.to_dict() for look in looks]
+    queues = looks[0].queues
+    more: dict[str, Any] = {"keys": keys} if len(keys) > 1 else {}
+    more["held"] = list({entry.run: None for look in looks for entry in look.held})
     return {**keys[0], "redis": target.shown, "queues": queues.lengths, "unacked": queues.unacked, **more}
 
 
-def render(status: Status, queues: Queues) -> str:
+def render(status: Status, queues: Queues, held: Sequence[RunEntry] = ()) -> str:
     """One key's status as about ten lines of text."""
     lines = [_headline(status)]
     if status.slots is None:
@@ -125,6 +143,9 @@ def render(status: Status, queues: Queues) -> str:
     lines.append("waiting    " + ", ".join(f"{name} {count}" for name, count in status.waiting.items()))
     lengths = ", ".join(f"{name} {queues.lengths[name]}" for name in QUEUES)
     lines.append(f"queues     {lengths}{queues.delivered()}")
+    for entry in held:
+        by = f" by {entry.asked_by}" if entry.asked_by else ""
+        lines.append(f"{'held':10} {paint(f'run {entry.run}{by}', 'yellow')} (`brimful runs resume`)")
     if status.overridden:
         changed = ", ".join(f"{name}={status.limits[name]:g}" for name in status.overridden)
         lines.append(f"limits     set by hand: {changed}")
@@ -145,21 +166,12 @@ def _provider(health: ProviderHealth) -> str:
     """Its state, since when, and what it said last, if that was no success."""
     now = time.time()
     if health.state == ProviderState.OK:
-        return f"ok, {_ago(now - health.at)}"
+        return f"ok, {ago(now - health.at)}"
     colour = "red" if health.state in (ProviderState.KEY_REFUSED, ProviderState.QUOTA) else "yellow"
     ok = health.last.get(ProviderState.OK)
-    before = f"; last success {_ago(now - ok)}" if ok is not None else ""
+    before = f"; last success {ago(now - ok)}" if ok is not None else ""
     state = paint(health.state.replace("_", " "), colour)
-    return f"{state} since {_ago(now - health.since)}, last {_ago(now - health.at)}: {health.message}{before}"
-
-
-def _ago(seconds: float) -> str:
-    if seconds < 1:
-        return "now"
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit} ago"
-    return f"{seconds:.0f} s ago"
+    return f"{state} since {ago(now - health.since)}, last {ago(now - health.at)}: {health.message}{before}"
 
 
 def _headline(status: Status) -> str:

@@ -27,7 +27,8 @@ from brimful.dispatch.outcomes import Outcomes
 from brimful.dispatch.reconcile import Reconciler
 from brimful.dispatch.results import ResultsReader
 from brimful.dispatch.resume import collect
-from brimful.dispatch.stop import Stop
+from brimful.dispatch.stops.hold import Hold
+from brimful.dispatch.stops.stop import Stop
 from brimful.names import Workload, of_fleet
 from brimful.outcome import Failure
 from brimful.packing.batcher import Batcher
@@ -39,6 +40,7 @@ from brimful.runtime.aio import cancel_and_wait
 from brimful.state.fleets import fleet_places
 from brimful.state.redis_retry import REDIS_ERRORS, reraise_cancellation, retry_until_available
 from brimful.state.redis_url import close_redis_client, redis_client
+from brimful.state.runs.heartbeat import Heartbeat
 from brimful.state.status import live_limits
 
 _LIMITS_S = 5.0
@@ -68,6 +70,7 @@ class Driver:
         sync: Sync | None = None,
         stop_if_refused: bool = False,
         starting_places: int | None = None,
+        heartbeat: Heartbeat | None = None,
     ) -> None:
         """``fleet``: the name of the one that samples it. ``rabbitmq_url``: its broker, where Redis is not.
         ``timeout_s``: of one request, which bounds how large packs grow. ``workload`` None: each request's own.
@@ -85,6 +88,8 @@ class Driver:
         ``stop_if_refused``: send nothing more once the provider has refused all requests in the same words.
 
         ``starting_places``: tasks that the workers will run at once which are starting now, until they say so.
+
+        ``heartbeat``: writes the run's entry, and hears what operators ask. None: the run has no entry.
         """
         run = of_fleet(fleet, run)
         limits = Limits(profile.slots, profile.starts, profile.window_s)
@@ -103,6 +108,7 @@ class Driver:
         self._enqueuer = Enqueuer(run, self._ledger, app_for(redis_url, fleet, rabbitmq_url), in_flight, weight)
         self._intake = intake = Intake(self._batcher, self._sizer, in_flight, self._deliveries, auto=auto)
         self._stop = Stop(self._ledger, in_flight, intake, self._deliveries)
+        self._hold = Hold(self._ledger, in_flight, intake)
         self._outcomes = Outcomes(self._batcher, self._sizer, in_flight.status)
         self._results = ResultsReader(
             self._ledger, self._outcomes, in_flight, intake, self._deliveries, self._stop, stop_if_refused
@@ -111,6 +117,7 @@ class Driver:
             self._ledger, in_flight, intake, self._enqueuer, self._results, self._stop, sweep_s, rabbitmq_url
         )
         self._weight = weight
+        self._heartbeat = heartbeat
         self._starting_places = starting_places
         self._tasks: list[asyncio.Task[None]] = []
         self._fault: BaseException | None = None
@@ -145,6 +152,7 @@ class Driver:
             self._results.run(),
             self._reconciler.run(),
             self._stop.run(),
+            self._hold.run(),
             self._acknowledger.run(),
             self._follow_limits(),
             self._follow_weights(),
@@ -168,6 +176,11 @@ class Driver:
         """
         if not self._closed:
             await (self._stop.drain() if drain else self._stop.now())
+
+    def hold(self, held: bool) -> None:
+        """Send nothing new, or go on. What is on the wire ends and is delivered; what waits is taken back from the
+        queues and the workers within about a second."""
+        self._hold.set(held)
 
     @property
     def refused(self) -> Failure | None:
@@ -232,12 +245,17 @@ class Driver:
             self._in_flight.slot_model.places = places or self._starting_places
 
     async def _follow_weights(self) -> None:
-        """Keep enough enqueued for this run's share beside the others that are under way."""
+        """Keep enough enqueued for this run's share beside the others that are under way, and write its entry."""
+        status = self._in_flight.status
         while True:
+            changed = False
             with contextlib.suppress(*REDIS_ERRORS):
-                weights = await reraise_cancellation(lambda: self._ledger.weigh(self._weight))
+                weights, changed = await reraise_cancellation(
+                    lambda: self._ledger.weigh(self._weight, self._heartbeat, held=status.held)
+                )
                 self._in_flight.slot_model.weights = weights
-            await asyncio.sleep(_WEIGHTS_S)
+            if not changed:  # else the entry says so at once
+                await asyncio.sleep(_WEIGHTS_S)
 
     async def _guarded(self, part: Awaitable[None]) -> None:
         """A fault in any part ends the deliveries and is raised there."""

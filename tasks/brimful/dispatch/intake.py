@@ -57,7 +57,7 @@ class Intake:
     @property
     def starved(self) -> bool:
         """There is room in flight that only further input can fill."""
-        return not self._fed and self._free() > 0
+        return not self._fed and not self._status.held and self._free() > 0
 
     async def feed(self, units: Units, total: int | None) -> None:
         """Read all units, or until a stop. ``total``: how many there are; None = unknown. A unit that fits no request,
@@ -90,9 +90,11 @@ class Intake:
         self.plan()
 
     def plan(self) -> None:
-        """Make as many requests as there is room for; none once a stop has begun."""
+        """Make as many requests as there is room for; none while the run is held, and once a stop has begun."""
         if self._status.stopping is not None:
             self._room.set()  # let a waiting feed see it
+            return
+        if self._status.held:
             return
         now = time.monotonic()
         slot_model = self._in_flight.slot_model

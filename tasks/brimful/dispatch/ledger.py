@@ -8,6 +8,7 @@
 ``tries:<S>``              STRING  how often the shard was begun without being given back
 ``schema``                 STRING  version of these formats (:mod:`brimful.schema`); absent = 1
 ``drain``                  STRING  exists while the submitter wants nothing new on the wire
+``entry``                  HASH    who submits the run, and how far it is (:mod:`brimful.state.runs`)
 =========================  ======  ==============================================================================
 
 A request is either in its shard's HASH or its outcome is in the stream: the worker changes both in one step. Every key
@@ -29,6 +30,7 @@ from brimful.packing.units import Manifest, manifest_from, manifest_message
 from brimful.runtime.json_bytes import decode, encode
 from brimful.schema import LEDGER, check_schema
 from brimful.state.keys import revoked_key, run_key, weights_key
+from brimful.state.runs.heartbeat import Heartbeat
 
 TTL_S = 7 * 24 * 3600
 CLAIM_TTL_S = 10.0
@@ -37,8 +39,8 @@ CLOSED_TTL_S = 60
 """A worker that has not renewed its claim for this long counts as dead."""
 SUSPECT = "suspect"
 """Optional field of a request in a shard's message: true if it is a part of a pack with which workers died."""
-_WEIGHT_S = 10.0
-"""A run that has not stated its weight for this long is over."""
+STATED_S = 10.0
+"""A run that has not stated its weight for this long is over, or held."""
 _CHUNK = 500
 
 
@@ -93,18 +95,30 @@ class RunLedger:
         self._run = run
         self._weight: str | None = None
 
-    async def weigh(self, weight: float) -> Weights:
-        """State this run's weight, every few seconds while it is under way. Returns the weights of all such runs."""
+    async def weigh(
+        self, weight: float, heartbeat: Heartbeat | None = None, *, held: bool = False
+    ) -> tuple[Weights, bool]:
+        """State this run's weight, every few seconds while it is under way, and write its entry.
+
+        ``held``: state none, since it takes nothing from the others. Returns the weights of all such runs, and whether
+        something else is asked of the run than before.
+        """
         key, now = weights_key(self.fleet), (await self.client.time())[0]
         self._weight = f"{weight:g} {self._run}"
         async with self.client.pipeline(transaction=True) as pipe:
-            pipe.zadd(key, {self._weight: now})
-            pipe.zremrangebyscore(key, "-inf", now - _WEIGHT_S)
+            if held:
+                pipe.zrem(key, self._weight)
+            else:
+                pipe.zadd(key, {self._weight: now})
+            pipe.zremrangebyscore(key, "-inf", now - STATED_S)
             pipe.expire(key, 60)
             pipe.zrange(key, 0, -1)
-            *_, stated = await pipe.execute()
-        weights = [float(each.partition(" ")[0]) for each in stated]
-        return Weights(weight, min(weights), sum(weights))
+            if heartbeat is not None:
+                heartbeat.add(pipe, self._run, now)
+            _, _, _, stated, *answers = await pipe.execute()
+        weights = [float(each.partition(" ")[0]) for each in stated] + [weight] * held
+        changed = heartbeat is not None and heartbeat.take(answers)
+        return Weights(weight, min(weights), sum(weights)), changed
 
     async def record(self, shards: Mapping[str, Mapping[str, Manifest]]) -> None:
         """Record shards, each with its requests' manifests by request id, before their messages are sent."""
@@ -181,18 +195,7 @@ class RunLedger:
     async def results(self, after: str, count: int, block_ms: int | None) -> list[Result]:
         """Outcomes after the entry ``after`` ("0" = from the first). If there are none, waits up to ``block_ms``."""
         answer: Any = await self.client.xread({self.keys.results: after}, count=count, block=block_ms)
-        rows = dict(answer or ()).get(self.keys.results, [])
-        if rows and not isinstance(rows[0][0], str):
-            rows = rows[0]  # with RESP3 (``?protocol=3``), redis-py nests the rows once more
-        return [
-            Result(
-                entry,
-                row["id"],
-                manifest_from(decode(row["units"])),
-                Outcome.from_message(decode(row["outcome"])),
-            )
-            for entry, row in rows
-        ]
+        return parse_results(answer, self.keys.results)
 
     async def forget(self, entry: str) -> None:
         """Trim the stream: everything up to ``entry`` is written down."""
@@ -232,6 +235,17 @@ class RunLedger:
 def result_fields(id: str, units: Any, outcome: Outcome) -> dict[str, str | bytes]:
     """The fields that a worker adds to the results stream. ``units`` is the manifest's message."""
     return {"id": id, "units": encode(units), "outcome": encode(outcome.as_message())}
+
+
+def parse_results(answer: Any, key: str) -> list[Result]:
+    """The results in the answer to XREAD of ``key``."""
+    rows = dict(answer or ()).get(key, [])
+    if rows and not isinstance(rows[0][0], str):
+        rows = rows[0]  # with RESP3 (``?protocol=3``), redis-py nests the rows once more
+    return [
+        Result(entry, row["id"], manifest_from(decode(row["units"])), Outcome.from_message(decode(row["outcome"])))
+        for entry, row in rows
+    ]
 
 
 def _chunks(items: Sequence[str]) -> Iterable[Sequence[str]]:

@@ -10,10 +10,10 @@ from typing import Any
 
 import redis
 
-from brimful.dispatch.ledger import CLAIM_TTL_S, Keys
-from brimful.names import QUEUES, of_fleet
+from brimful.dispatch.ledger import CLAIM_TTL_S, STATED_S, Keys
+from brimful.names import QUEUES, fleet_in, of_fleet
 from brimful.state.broker_queues import UNACKED, list_names, parse_message
-from brimful.state.keys import run_key, weights_key
+from brimful.state.keys import RUNS, run_key, weights_key
 
 _PAGE = 50
 _END_S = CLAIM_TTL_S + 5.0
@@ -32,23 +32,33 @@ class StoredRun:
 
 
 def stored_runs(client: redis.Redis) -> list[StoredRun]:
-    """The runs of all fleets in this database. Raises redis.RedisError."""
+    """The runs and maps of all fleets in this database: all that have a key. Raises redis.RedisError."""
     pattern = re.compile(re.escape(run_key("*", "")).replace(r"\*", "(.*?)").encode())
     stored = (key for key in client.scan_iter(run_key("*", "*"), 1000) if not key.endswith(b":closed"))
     names = {match[1].decode() for key in stored if (match := pattern.match(key))}
-    found = []
-    for run in sorted(names):
-        keys = Keys(run)
-        found.append(StoredRun(run, int(client.zcard(keys.shards)), int(client.xlen(keys.results))))
-    return found
+    return [stored_run(client, run) for run in sorted(names)]
 
 
-def purge_run(client: redis.Redis, run: str, fleet: str = "") -> int:
+def stored_run(client: redis.Redis, run: str) -> StoredRun:
+    """Raises redis.RedisError."""
+    keys = Keys(run)
+    return StoredRun(run, int(client.zcard(keys.shards)), int(client.xlen(keys.results)))
+
+
+def states_weight(client: redis.Redis, run: str) -> bool:
+    """Whether a submitter is at work on the run, be it of a release that writes no entry. Raises redis.RedisError."""
+    now: Any = client.time()
+    since = now[0] - STATED_S
+    stated: Any = client.zrangebyscore(weights_key(fleet_in(run)), since, "+inf")
+    return any(_run_of(each) == run for each in stated)
+
+
+def purge_run(client: redis.Redis, run: str) -> int:
     """Delete everything of a run; workers stop what they have of it. Returns the number of deleted messages.
 
     ``client`` answers with bytes. ``run``: as in :class:`StoredRun`. Raises redis.RedisError.
     """
-    keys = Keys(run)
+    keys, fleet = Keys(run), fleet_in(run)
     recorded: Any = client.zrange(keys.shards, 0, -1)
     shards = [shard.decode() for shard in recorded]
     with client.pipeline(transaction=True) as pipe:
@@ -62,11 +72,16 @@ def purge_run(client: redis.Redis, run: str, fleet: str = "") -> int:
         time.sleep(_LOOK_S)
     deleted += _delete_delivered(client, run, fleet)
     stated: Any = client.zrange(weights_key(fleet), 0, -1)
-    if weights := [each for each in stated if each.split()[-1].decode() == run]:
+    if weights := [each for each in stated if _run_of(each) == run]:
         client.zrem(weights_key(fleet), *weights)
+    client.zrem(RUNS, run)
     if left := list(client.scan_iter(run_key(run, "*"), 1000)):
         client.delete(*left)
     return deleted
+
+
+def _run_of(stated: bytes) -> str:
+    return stated.partition(b" ")[2].decode()
 
 
 def _delete_queued(client: redis.Redis, run: str, fleet: str) -> int:

@@ -19,7 +19,7 @@ from brimful.dispatch.inflight import InFlight, Shard
 from brimful.dispatch.intake import Intake
 from brimful.dispatch.ledger import RunLedger
 from brimful.dispatch.results import ResultsReader
-from brimful.dispatch.stop import Stop
+from brimful.dispatch.stops.stop import Stop
 from brimful.errors import RedisUnreachable
 from brimful.state.broker_queues import find_shards
 from brimful.state.rabbitmq.queues import read_states

@@ -13,7 +13,7 @@ from brimful.dispatch.inflight import InFlight, Shard
 from brimful.dispatch.intake import Intake
 from brimful.dispatch.ledger import Result, RunLedger
 from brimful.dispatch.outcomes import REFUSED, STOPS, Outcomes
-from brimful.dispatch.stop import Stop
+from brimful.dispatch.stops.stop import Stop
 from brimful.packing.units import Delivered, Failed
 from brimful.state.redis_retry import retry_until_available
 

@@ -193,6 +193,8 @@ class DriveStatus:
     """The key's limits, as the driver saw them last; None where it has not looked."""
     redelivered: int = 0
     """Shards enqueued again because no queue or worker had them."""
+    held: bool = False
+    """Nothing is enqueued until the run is resumed."""
     stopping: str | None = None
     """Why nothing more is enqueued: a cause of :class:`brimful.outcome.Cause`, ``"refused"``, ``"drain"`` or
     ``"stop"``."""

@@ -23,6 +23,7 @@ from brimful.run.display.gauges import GaugeReader
 from brimful.run.display.summary import Summary
 from brimful.run.options import RunOptions
 from brimful.run.prepare import Prepared, prepare
+from brimful.run.remote import Remote
 from brimful.run.session import Session
 from brimful.run.signals import Signals
 from brimful.runtime.extras import LocalFleet, local_fleet
@@ -155,11 +156,13 @@ class _Launch:
             self._display.say("interrupted before any API call was made")
             return ExitCode.INTERRUPTED
         self._session = session = Session(self._prepared, self._display, check_fleet=self._check_fleet)
-        driver = None
+        driver = remote = None
         if settings is not None:
             assert settings.redis_url is not None
             self._gauges.connect(settings)
-            driver = self._make_driver(settings.redis_url, self._prepared)
+            remote = Remote(self._prepared, settings, session, self._display.say)
+            self._prepared.heartbeat = remote.heartbeat
+            driver = remote.driver = self._make_driver(settings.redis_url, self._prepared)
         try:
             return ExitCode((await session.run(driver)).exit_code)
         finally:
@@ -167,6 +170,8 @@ class _Launch:
                 self._print(session.summary)
             if driver is not None:
                 await driver.aclose()
+            if remote is not None:
+                await remote.end()
             await self._gauges.aclose()
 
     def _print(self, summary: Summary) -> None:
@@ -257,4 +262,5 @@ def _driver(settings: Settings, local: bool, redis_url: str, prepared: Prepared)
         sync=prepared.sync if prepared.files is not None else None,
         stop_if_refused=not prepared.options.keep_going,
         starting_places=workers * settings.concurrency if local else None,
+        heartbeat=prepared.heartbeat,
     )

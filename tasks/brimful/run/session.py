@@ -11,6 +11,7 @@ from brimful.errors import BrimfulError, FleetError
 from brimful.packing.units import DriveStatus
 from brimful.run.checks.judge import Judge
 from brimful.run.display.display import Display
+from brimful.run.display.progress import Progress
 from brimful.run.display.summary import Summary
 from brimful.run.output.collect import Collector
 from brimful.run.prepare import Prepared
@@ -60,6 +61,10 @@ class Session:
         self._lost: str | None = None
         """What became of an output that was removed or replaced under the run."""
         self.interrupts = 0
+        self.progress: Progress | None = None
+        """The newest figures."""
+        self.held_by = self.cancelled_by = ""
+        """``user@host`` of whoever holds or has cancelled the run from elsewhere."""
         self.summary: Summary | None = None
         """Set when :meth:`run` ends, whether it raises or not."""
 
@@ -225,7 +230,9 @@ class Session:
         while not work.done():
             await asyncio.wait({work}, timeout=_TICK_S)
             self._count_unmetered()
-            await self._display.show(self._totals.progress(self._snapshot(), stopping=self.interrupts > 0))
+            stopping, held_by = self.interrupts > 0, self.held_by
+            self.progress = self._totals.progress(self._snapshot(), stopping=stopping, held_by=held_by)
+            await self._display.show(self.progress)
             try:
                 self._check_output()
                 self._check_fleet()
@@ -285,6 +292,7 @@ class Session:
         if files is not None:
             files.convert(self._prepared.options.order, self._display.say)
         self.summary = self._totals.summary(self._snapshot(), self._ended, error)
+        self.summary.cancelled_by = (self.summary.ended == "interrupted" and self.cancelled_by) or None
         self.summary.checks = self._judge.figures() if self._judge is not None else None
         if files is not None:
             files.end(self.summary, failed=error is not None)

@@ -75,7 +75,7 @@ class Totals:
         causes = {**collected, **drive.retries}
         return {str(cause): max(collected.get(cause, 0), drive.retries.get(cause, 0)) for cause in causes}
 
-    def progress(self, drive: DriveStatus, *, stopping: bool) -> Progress:
+    def progress(self, drive: DriveStatus, *, stopping: bool, held_by: str = "") -> Progress:
         prepared, counts = self._prepared, self._prepared.counts
         return Progress(
             seconds=self._clock() - self._began,
@@ -94,6 +94,7 @@ class Totals:
             pending=self._pending,
             drive=drive,
             stopping=stopping,
+            held_by=held_by,
         )
 
     def summary(self, drive: DriveStatus, ended: str, error: BrimfulError | None) -> Summary:

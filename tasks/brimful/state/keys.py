@@ -14,6 +14,9 @@ FLEETS = "brimful:fleets"
 """HASH: a fleet's name, "" for the unnamed one → the tag of its key; behind it, after spaces, ``rehearsal`` for a
 generated key, and ``replaced=<tag>`` after a change of the key's file."""
 
+RUNS = "brimful:runs"
+"""ZSET: run, with its fleet's name → when its submitter last wrote its entry (seconds, Unix)."""
+
 DEAD_LETTERS = "brimful:dead_letters"
 """LIST: JSON of messages that no worker could run, the newest first; bounded. They belong to a queue, not to a key."""
 
@@ -73,6 +76,11 @@ def process_channel(tag: str, process: str) -> str:
 def run_key(run: str, name: str) -> str:
     """``shards``, ``results``, ``shard:<id>``, ``claim:<id>``, …"""
     return f"brimful:{{run:{run}}}:{name}"
+
+
+def entry_key(run: str) -> str:
+    """HASH: who submits the run, how far it is, and what ``brimful runs`` asks of it (:mod:`brimful.state.runs`)."""
+    return run_key(run, "entry")
 
 
 def revoked_key(task_id: str, fleet: str = "") -> str:

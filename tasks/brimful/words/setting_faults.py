@@ -18,6 +18,7 @@ FORMER_NAMES = {
 """Former name of a setting → its present name. Variables with a former name are still read, with a note."""
 OTHER_VARIABLES = {
     *("BRIMFUL_DEBUG", "BRIMFUL_GATEWAY_KEYS", "BRIMFUL_GATEWAY_PORT", "BRIMFUL_CHAOS"),
+    *("BRIMFUL_BATCH", "BRIMFUL_BATCH_CALLER"),  # the front door names a batch to the run that samples it
     *("BRIMFUL_IMAGE", "BRIMFUL_UID", "BRIMFUL_GID", "BRIMFUL_REDIS_PASSWORD"),  # of the Compose file
 }
 """Variables that are read, but are no settings."""

@@ -67,7 +67,7 @@ class Forecast:
             _budget_s(progress.money, spent, cost),
         ]
         estimate = min((seconds for seconds in ends if seconds is not None), default=None)
-        return rollouts * 60, self._eased(now, None if left == 0 else estimate)
+        return rollouts * 60, self._eased(now, None if left == 0 or progress.held_by else estimate)
 
     def _eased(self, now: float, estimate: float | None) -> float | None:
         """Move from the seconds shown last, less the time passed since, towards the newest estimate."""

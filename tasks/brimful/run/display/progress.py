@@ -51,6 +51,8 @@ class Progress:
     """Prompts among ``failed`` that this try asks for again, and that have not ended."""
     drive: DriveStatus = field(default_factory=DriveStatus)
     stopping: bool = False
+    held_by: str = ""
+    """``user@host`` of whoever holds the run (``brimful runs hold``); empty: it is not held."""
 
     @property
     def done(self) -> int:
@@ -79,7 +81,8 @@ def to_go(seconds_left: float) -> str:
 
 def figures(progress: Progress, fleet: Status | None, per_minute: float) -> list[tuple[str, str]]:
     """Label and value of each figure; the label is empty where the value says what it is. Most zeros are left out."""
-    idle = waiting_for_window(progress, fleet)
+    held = progress.held_by and not progress.stopping
+    idle = f"held by {progress.held_by}" if held else waiting_for_window(progress, fleet)
     pairs = [("", counted(progress.rollouts, "rollout")), ("", idle or f"{per_minute:,.0f}/min")]
     pairs += _fleet_figures(progress.drive, fleet)
     pairs.append(("rate-limited", f"{progress.rate_limited:,}"))

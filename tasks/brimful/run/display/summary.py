@@ -91,6 +91,8 @@ class Summary:
     exit_code: int = 0
     ended: str = "done"
     """done, interrupted, budget, key_refused, error."""
+    cancelled_by: str | None = None
+    """``user@host`` of whoever ended the run by ``brimful runs cancel``."""
     next: str | None = None
     """A command that resumes the run."""
 

@@ -81,6 +81,9 @@ def lines(
         running = counted(fleet.slots_used, "API call") if fleet is not None else "API calls"
         note = [f"stopping: waiting for {running} on the wire", "Ctrl-C again stops at once"]
         found += fold([Text(text, style="yellow") for text in note], width)
+    elif progress.held_by:
+        note = ["held: `brimful runs resume` goes on", "Ctrl-C ends it"]
+        found += fold([Text(text, style="yellow") for text in note], width)
     return found
 
 

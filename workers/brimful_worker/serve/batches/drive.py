@@ -154,6 +154,8 @@ class Drive:
                 code, reason = await self._try()
             if code in (ExitCode.OK, ExitCode.FAILURES):
                 return "completed"
+            if code == ExitCode.INTERRUPTED and await asyncio.to_thread(lambda: self._run.cancelled):
+                await asyncio.to_thread(self._batches.cancel, self._batch.id)
             if self._asked_to_end() is not None:
                 continue
             log.warning("%s: its run ended with status %d, and will be tried again", self._batch.id, code)
@@ -173,8 +175,8 @@ class Drive:
         progress, asked = Progress(self._run), nothing_new
         pace = Pace(self._batch, self._run, self._accounts)
         paced = not nothing_new and await pace.begin()
-        weight, locks = self._batch.weight, self._descriptors
-        run = RunProcess(self._run, self._settings, weight, **locks, paced=paced, nothing_new=nothing_new)
+        batch, locks = self._batch, self._descriptors
+        run = RunProcess(self._run, self._settings, batch, **locks, paced=paced, nothing_new=nothing_new)
         pacing = [asyncio.create_task(pace.run())] if paced else []
         try:
             while run.returncode is None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from brimful.config import Settings
-from brimful.names import MOST_WEIGHT
+from brimful.names import BATCH_CALLER_VARIABLE, BATCH_VARIABLE, MOST_WEIGHT
 from brimful_worker.local.processes.child_process import Child
 from brimful_worker.local.processes.environment import keyless_environment
+from brimful_worker.serve.batches.record import Batch
 from brimful_worker.serve.batches.run_files import RunFiles
 
 _DRAIN_S = 5.0
@@ -19,7 +20,7 @@ class RunProcess:
         self,
         files: RunFiles,
         settings: Settings,
-        weight: float,
+        batch: Batch,
         *,
         lock: int,
         owner: int,
@@ -35,7 +36,8 @@ class RunProcess:
         options += ["--keep-going", "--no-progress", *(("--budget-tokens", "1") if nothing_new else ())]
         options += ["--pace", str(files.pace)] if paced else []
         environment = keyless_environment(settings) | {"BRIMFUL_PROVIDER": settings.profile.name}
-        environment["BRIMFUL_WEIGHT"] = str(min(MOST_WEIGHT, max(1 / MOST_WEIGHT, weight)))
+        environment["BRIMFUL_WEIGHT"] = str(min(MOST_WEIGHT, max(1 / MOST_WEIGHT, batch.weight)))
+        environment |= {BATCH_VARIABLE: batch.id, BATCH_CALLER_VARIABLE: batch.caller or ""}
         self._child = Child(
             "batch",
             "run",

@@ -27,11 +27,24 @@ class RunFiles:
 
     def run_id(self) -> str | None:
         """By which Redis knows the run, without its fleet's name; None before the run has begun. Raises OSError."""
-        try:
-            run = json_bytes.decode(self._sidecar.read_bytes())["run"]
-        except (FileNotFoundError, ValueError, TypeError, KeyError):
-            return None
+        run = self._state().get("run")
         return run if isinstance(run, str) else None
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether an operator has ended the last try (``brimful runs cancel``). Raises OSError."""
+        tries = self._state().get("tries")
+        try:
+            return bool(tries[-1]["summary"]["cancelled_by"])  # type: ignore[index]
+        except (LookupError, TypeError):  # the try has not ended, or no try has begun
+            return False
+
+    def _state(self) -> dict[str, Any]:
+        try:
+            found = json_bytes.decode(self._sidecar.read_bytes())
+        except (FileNotFoundError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
 
     @property
     def outdated(self) -> bool:

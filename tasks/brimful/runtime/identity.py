@@ -1,0 +1,23 @@
+"""Who runs this process, for messages to others. Alone, since ``run`` and ``cli`` both say it."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+
+
+def user_name() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name, as in a container
+        return str(os.getuid())
+
+
+def host_name() -> str:
+    return socket.gethostname()
+
+
+def who() -> str:
+    """``user@host``"""
+    return f"{user_name()}@{host_name()}"

@@ -1,0 +1,115 @@
+"""Finds runs by their entries, and asks something of them. Plain commands; ``client`` blocks and answers with str.
+
+Everything here raises redis.RedisError where Redis fails.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from typing import Any
+
+import redis
+
+from brimful.errors import UsageError
+from brimful.state.keys import RUNS, entry_key
+from brimful.state.runs.entry import LOST_S, Asked, RunEntry, RunState, parse_entry
+from brimful.words.phrases import enumerated
+
+_SHOWN = 4
+
+
+def read_entries(client: redis.Redis, *, live: bool = False) -> list[RunEntry]:
+    """All entries that are kept, or only those of runs under way: these first, each kind the newest first."""
+    now = _now(client)
+    runs: Any = client.zrangebyscore(RUNS, now - LOST_S if live else "-inf", "+inf")
+    found = [entry for entry in _read(client, runs, now) if entry.live or not live]
+    return sorted(found, key=lambda entry: (not entry.live, -entry.started))
+
+
+def read_entry(client: redis.Redis, run: str) -> RunEntry | None:
+    """None if there is none: of a map, of a run of an earlier release, or its time is over."""
+    return next(iter(_read(client, [run], _now(client))), None)
+
+
+def find_run(given: str, entries: Sequence[RunEntry], others: Sequence[str], where: str) -> str:
+    """The run whose id, or batch's id, is or begins as ``given``; the name of its fleet may be left out.
+
+    ``others``: ids of runs without an entry. Raises UsageError, with runs that may be meant, unless it is one run.
+    """
+    names = {entry.run: (entry.run, entry.batch) for entry in entries} | {run: (run, "") for run in others}
+    exact = [run for run, each in names.items() if given in each]
+    begins = [run for run, each in names.items() if any(_begins(name, given) for name in each if name)]
+    found = exact or begins
+    if len(found) == 1:
+        return found[0]
+    if found:
+        shown = enumerated([*found[:_SHOWN], *(["more"] if len(found) > _SHOWN else [])])
+        raise UsageError(f"{given!r} begins the ids of several runs in {where}: {shown}; type more of the one you mean")
+    known = {name: run for run, each in names.items() for name in (*each, _plain(run)) if name}
+    near = list(dict.fromkeys(known[name] for name in difflib.get_close_matches(given, known, 3, 0.6)))
+    meant = f"did you mean {' or '.join(near)}? " if near else ""
+    raise UsageError(f"no run {given} in {where}: {meant}`brimful runs list` shows all")
+
+
+def ask(client: redis.Redis, run: str, asked: Asked, by: str) -> RunEntry:
+    """Ask a run under way; it obeys within seconds. ``by``: ``user@host``. Returns the entry as it was.
+
+    Raises UsageError if it is not under way, or is stopping already.
+    """
+    key, found = entry_key(run), []
+
+    def write(pipe: Any) -> None:
+        now = _seconds(pipe.time())
+        raw = pipe.hgetall(key)
+        found.append(parse_entry(run, raw, now))
+        _check(found[-1], asked, there=bool(raw))
+        pipe.multi()
+        pipe.hset(key, mapping={"ask": asked.value, "asked_by": by})
+
+    client.transaction(write, key)
+    return found[-1]
+
+
+def _check(entry: RunEntry, asked: Asked, *, there: bool) -> None:
+    run = entry.run
+    if not there:
+        raise UsageError(
+            f"run {run} has no entry in Redis, as maps and runs of earlier releases have none: stop it where it runs"
+        )
+    over = entry.state in (RunState.FINISHED, RunState.CANCELLED) if entry.batch else entry.ended is not None
+    if over:
+        raise UsageError(f"run {run} has ended ({entry.state}): only a run that is under way can be asked")
+    if entry.lost and not entry.batch:
+        raise UsageError(
+            f"run {run} is lost: nothing was heard of it for {entry.silent_s:.0f} s. The same command, typed again at "
+            f"{entry.host or 'its machine'}, continues it"
+        )
+    stopping = entry.state == RunState.STOPPING or entry.ask in (Asked.CANCEL, Asked.CANCEL_NOW)
+    if asked in (Asked.HOLD, Asked.NOTHING) and stopping:
+        raise UsageError(f"run {run} is stopping: the same command, typed again, continues it")
+    if asked is Asked.NOTHING and entry.ask != Asked.HOLD:
+        raise UsageError(f"run {run} is not held")
+
+
+def _read(client: redis.Redis, runs: Sequence[str], now: float) -> list[RunEntry]:
+    with client.pipeline(transaction=False) as pipe:
+        for run in runs:
+            pipe.hgetall(entry_key(run))
+        return [parse_entry(run, raw, now) for run, raw in zip(runs, pipe.execute(), strict=True) if raw]
+
+
+def _now(client: redis.Redis) -> float:
+    return _seconds(client.time())
+
+
+def _seconds(time: Any) -> float:
+    return int(time[0]) + int(time[1]) / 1e6
+
+
+def _plain(run: str) -> str:
+    return run.rpartition(".")[2]
+
+
+def _begins(name: str, given: str) -> bool:
+    return name.startswith(given) or _plain(name).startswith(given)
