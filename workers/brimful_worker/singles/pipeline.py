@@ -97,12 +97,16 @@ class SharedPipeline:
                     answered.set_result(reply)
 
     async def _call(self, commands: list[tuple[Any, ...]]) -> list[Any]:
-        """The replies. Scripts that Redis does not have, as after a restart, are sent as a whole, in their order."""
+        """The replies. Scripts that Redis does not have, as after a restart, are called again, first with the text."""
         replies = await self._connection.call_many(commands)
-        missing = [place for place, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+        missing = {place: commands[place] for place, reply in enumerate(replies) if isinstance(reply, NoScriptError)}
         if missing:
-            whole = [("EVAL", self._texts[commands[place][1]], *commands[place][2:]) for place in missing]
-            for place, reply in zip(missing, await self._connection.call_many(whole), strict=True):
+            sent: set[str] = set()
+            for place, (_, sha, *arguments) in missing.items():
+                if sha not in sent:
+                    missing[place] = ("EVAL", self._texts[sha], *arguments)
+                    sent.add(sha)
+            for place, reply in zip(missing, await self._connection.call_many([*missing.values()]), strict=True):
                 replies[place] = reply
         return replies
 
