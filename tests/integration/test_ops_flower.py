@@ -45,6 +45,7 @@ def test_the_login_is_asked_for_and_the_history_is_kept(valkey: Valkey, tmp_path
         BRIMFUL_FLOWER_PASSWORD="hush",
         BRIMFUL_FLOWER_DB=str(tmp_path / "history"),
         BRIMFUL_METRICS_TOKEN=TOKEN,
+        BRIMFUL_LOG_FORMAT="json",
     )
 
     def known(id: str) -> bool:
@@ -76,6 +77,8 @@ def test_the_login_is_asked_for_and_the_history_is_kept(valkey: Valkey, tmp_path
             with Background(arguments, env) as flower:
                 wait_until(lambda: known(asked.id), "the task in the next Flower", 60)
                 assert flower.stop() == 0
+                logged = [json.loads(line) for line in flower.output.splitlines()]
+    assert {one["process"].partition("@")[0] for one in logged} == {"flower"}
     stored = b"".join(path.read_bytes() for path in tmp_path.glob("history*"))
     assert stored
     assert b"a prompt" not in stored

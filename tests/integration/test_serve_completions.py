@@ -17,6 +17,7 @@ from brimful_worker.local.server.valkey import Valkey
 from support.doors import KEY, Door, door, until_active
 from support.gateways import running_gateway
 from support.provider_server import serving
+from support.spans import in_memory
 from support.waiting import wait_until_async
 
 
@@ -399,3 +400,29 @@ async def test_a_caller_s_own_request_id_is_taken_if_it_is_harmless(
 
 def _of_the_app(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     return [record for record in caplog.records if record.name == "brimful_worker.serve.app"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_caller_s_trace_and_id_are_continued(
+    monkeypatch: pytest.MonkeyPatch, valkey: Valkey, stream: bool
+) -> None:
+    trace, span = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+    with in_memory() as exported:
+        async with running_gateway() as gateway, door(monkeypatch, valkey.url, gateway.url) as here:
+            body = {"model": "llama-8b", "prompt": "Hi", "max_tokens": 4, "stream": stream}
+            headers = {"X-Request-Id": "order-17", "traceparent": f"00-{trace}-{span}-01"}
+            async with here.http.post(f"{here.url}/completions", json=body, headers=headers) as answer:
+                await answer.read()
+            async with here.http.post(f"{here.url}/completions", json=body) as answer:
+                await answer.read()
+        spans = {name: [one for one in exported.get_finished_spans() if one.name == name] for name in _SPANS}
+    [first, second], [attempt, _] = spans["brimful request"], spans["brimful attempt"]
+    assert (f"{first.context.trace_id:032x}", f"{first.parent.span_id:016x}") == (trace, span)
+    assert (first.kind.name, first.attributes["brimful.request_id"]) == ("SERVER", "order-17")
+    assert attempt.parent.span_id == first.context.span_id
+    assert attempt.attributes["brimful.provider_request_id"]
+    assert attempt.attributes["http.response.status_code"] == 200
+    assert second.parent is None, "the same connection, another request"
+
+
+_SPANS = ("brimful request", "brimful attempt")

@@ -58,7 +58,7 @@ def test_a_fleet_of_another_key_s_is_refused(valkey: Valkey) -> None:
 async def test_sigterm_answers_what_is_on_the_wire_and_sends_the_rest_elsewhere(valkey: Valkey) -> None:
     with (
         gateway_process("--latency", "3", "--per-token", "0") as gateway,
-        door_process(valkey.url, gateway.url, BRIMFUL_SLOTS="2") as (url, running),
+        door_process(valkey.url, gateway.url, BRIMFUL_SLOTS="2", BRIMFUL_LOG_FORMAT="json") as (url, running),
     ):
         await asyncio.to_thread(until_ready, url)
         body = {"model": "llama-8b", "prompt": PROMPT, "max_tokens": 3}
@@ -88,6 +88,13 @@ async def test_sigterm_answers_what_is_on_the_wire_and_sends_the_rest_elsewhere(
         assert running.process.wait(60) == 0
         assert "POST /v1/completions 200" in log
         assert "POST /v1/completions 503" in log
+        logged = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+        ended = [one for one in logged if one.get("path") == "/v1/completions"]
+        assert sorted((one["status"], len(one["provider_request_ids"])) for one in ended) == [
+            (200, 1),
+            (200, 1),
+            (503, 0),
+        ]
         assert not [secret for secret in (PROMPT, KEY, "sk-of-the-caller", "Traceback") if secret in log]
 
 

@@ -146,15 +146,19 @@ def test_what_is_missing_is_said_and_the_process_goes_on(
     assert tracing.tracer() is None
 
 
-def test_a_process_that_ends_sends_its_last_spans() -> None:
+def test_a_process_that_ends_sends_its_last_spans_whatever_is_in_them() -> None:
     pytest.importorskip("opentelemetry.sdk.trace")
     code = (
         "from brimful.runtime import span_export, tracing\n"
         "span_export.set_up('brimful-test', 'node-1')\n"
-        "with tracing.span('last', 'CLIENT', {'n': 1}): pass\n"
+        "with tracing.span('last', 'CLIENT', {'n': 1, 'huge': 1 << 70, 'id': 'x\\ud800'}) as span:\n"
+        "    tracing.note(span, {'ids': ['\\udfff'], 'none': None, 'long': 'y' * 9999})\n"
+        "    tracing.fail(span, 'timeout', 'half: \\ud800')\n"
     )
     with Collector() as collector:
         env = {**os.environ, **collector.environment, "OTEL_BSP_SCHEDULE_DELAY": "600000", "OTEL_SERVICE_NAME": "mine"}
         subprocess.run([sys.executable, "-c", code], env=env, check=True)
     [span] = collector.spans
-    assert (span.name, span.service, span.attributes) == ("last", "mine", {"n": 1})
+    assert (span.name, span.service, span.failed) == ("last", "mine", True)
+    wanted = {"n": 1, "huge": str(1 << 70), "id": "x?", "ids": ["?"], "long": "y" * 1000, "error.type": "timeout"}
+    assert span.attributes == wanted

@@ -17,6 +17,9 @@ from contextvars import ContextVar
 from typing import Any
 
 _NAME = "brimful"
+_LONGEST = 1000
+"""Characters of an attribute."""
+_INT64 = range(-(1 << 63), 1 << 63)
 _NAMED = "OTEL_PYTHON_TRACER_PROVIDER" in os.environ
 """The API makes the provider that this variable names when it is first asked for one."""
 _tracer: tuple[Any, Any] = (None, None)
@@ -45,15 +48,14 @@ def tracer() -> Any | None:
 def span(name: str, kind: str, attributes: Mapping[str, Any]) -> Iterator[Any | None]:
     """A new span, which is the current one in the block; None without a tracer.
 
-    ``kind`` is the name of a ``SpanKind``. Attributes that are None are left out. An exception marks it as failed.
+    ``kind`` is the name of a ``SpanKind``, ``attributes`` are as in :func:`note`. An exception marks it as failed.
     """
     maker = tracer()
     if maker is None:
         yield None
         return
     trace = sys.modules["opentelemetry.trace"]
-    known = {name: value for name, value in attributes.items() if value is not None}
-    begun = maker.start_span(name, kind=trace.SpanKind[kind], attributes=known)
+    begun = maker.start_span(name, kind=trace.SpanKind[kind], attributes=_exportable(attributes))
     with trace.use_span(begun, end_on_exit=True, record_exception=False, set_status_on_exception=False):
         try:
             yield begun
@@ -62,11 +64,29 @@ def span(name: str, kind: str, attributes: Mapping[str, Any]) -> Iterator[Any | 
             raise
 
 
-def fail(begun: Any, kind: str, message: str | None = None) -> None:
+def note(begun: Any, attributes: Mapping[str, Any]) -> None:
+    """Add attributes to a span: those that are not None, in a form that can be exported."""
+    begun.set_attributes(_exportable(attributes))
+
+
+def _exportable(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _value(value) for name, value in attributes.items() if value is not None}
+
+
+def _value(value: Any) -> Any:
+    """A value that protobuf refuses, such as half a surrogate pair in an id, would cost the spans of a whole batch."""
+    if isinstance(value, str):
+        return value[:_LONGEST].encode("utf-8", "replace").decode()
+    if isinstance(value, list | tuple):
+        return [_value(one) for one in value]
+    return value if not isinstance(value, int) or value in _INT64 else str(value)
+
+
+def fail(begun: Any, kind: str, message: str = "") -> None:
     """Mark a span as failed. ``kind``: a low number of words, such as a cause; ``message`` may be shown to anybody."""
     trace = sys.modules["opentelemetry.trace"]
     begun.set_attribute("error.type", kind)
-    begun.set_status(trace.Status(trace.StatusCode.ERROR, message))
+    begun.set_status(trace.Status(trace.StatusCode.ERROR, _value(message) or None))
 
 
 @contextmanager

@@ -40,8 +40,8 @@ def traced_request(sample: _Sample) -> _Sample:
         with tracing.span("brimful request", kind, attributes) as span:
             outcome = await sample(self, request, **more)
             if span is not None:
-                span.set_attribute("brimful.attempts", outcome.attempts)
-                span.set_attribute("brimful.waited_ms", round(outcome.waited_s * 1000))
+                waited_ms = round(outcome.waited_s * 1000)
+                tracing.note(span, {"brimful.attempts": outcome.attempts, "brimful.waited_ms": waited_ms})
                 if outcome.failure is not None:
                     tracing.fail(span, outcome.failure.cause.value, outcome.failure.message)
             return outcome
@@ -65,7 +65,7 @@ def traced_attempt(send: _Send) -> _Send:
         with tracing.span("brimful attempt", "CLIENT", attributes) as span:
             answer = await send(self, part, lease, *more)
             if span is not None:
-                span.set_attributes({name: value for name, value in _answered(answer).items() if value is not None})
+                tracing.note(span, _answered(answer))
                 if answer.cause is not None:
                     tracing.fail(span, answer.cause.value, answer.message)
             return answer
