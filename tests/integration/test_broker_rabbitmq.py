@@ -174,6 +174,13 @@ def test_a_wrong_password_is_refused_with_the_way_out(place: Place) -> None:
         assert "hush" not in refused.stderr
 
 
+def test_who_does_not_name_rabbitmq_is_refused(place: Place) -> None:
+    env = {name: value for name, value in place.env.items() if name != "BRIMFUL_BROKER_URL"}
+    refused = brimful("run", os.devnull, "-o", "-", **env)
+    assert refused.returncode == 2
+    assert "BRIMFUL_BROKER_URL is not set, but the fleet's workers take their tasks from RabbitMQ" in refused.stderr
+
+
 def test_another_key_may_not_take_a_fleet_whose_tasks_wait_in_rabbitmq(place: Place) -> None:
     with (
         app_for(place.valkey.url, "taken", place.rabbitmq.url) as app,

@@ -20,7 +20,15 @@ from brimful.config import Settings
 from brimful.errors import ExitCode, FleetTaken, SettingError
 from brimful.names import QUEUES
 from brimful.state.broker_queues import read_queues
-from brimful.state.fleets import Unsettled, check_registered, check_submitter, read_fleet, register, register_replaced
+from brimful.state.fleets import (
+    Unsettled,
+    check_registered,
+    check_submitter,
+    note_broker,
+    read_fleet,
+    register,
+    register_replaced,
+)
 from brimful.state.keys import FLEETS, TAGS, admission_keys
 from brimful.state.probes import worker_queues
 from brimful.state.redis_url import redis_client, sync_redis_client
@@ -256,3 +264,22 @@ def test_a_plain_queue_is_the_fleets_own(valkey: Valkey, client: redis.Redis) ->
 def test_a_fleets_name_is_checked(name: str) -> None:
     with pytest.raises(SettingError, match=r"BRIMFUL_FLEET: a fleet's name has letters, digits, - and _ only"):
         Settings.load(fleet=name)
+
+
+def test_who_would_enqueue_where_no_worker_looks_is_refused(
+    valkey: Valkey, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BRIMFUL_REDIS_URL", valkey.url)
+    rabbitmq = "amqp://u:hush@rabbit.example/v"
+    check_submitter(Settings.load(broker_url=rabbitmq))  # no worker yet
+    note_broker(client, "", None)
+    check_submitter(Settings.load())
+    with pytest.raises(
+        SettingError, match="BRIMFUL_BROKER_URL is set, but the fleet's workers take their tasks from R"
+    ):
+        check_submitter(Settings.load(broker_url=rabbitmq))
+    note_broker(client, "", rabbitmq)
+    check_submitter(Settings.load(broker_url=rabbitmq))
+    check_submitter(Settings.load(fleet="other"))
+    with pytest.raises(SettingError, match="BRIMFUL_BROKER_URL is not set, but the fleet's workers take their tasks"):
+        check_submitter(Settings.load())

@@ -38,7 +38,7 @@ class FleetProcess:
         self._name = name
         self.key = KeyInUse(settings, name, places)
         self.sampler = Sampler(settings, self.key.admission, self.key.provider, stopping=stopping)
-        self._membership = Membership(settings)
+        self._membership = Membership(settings, takes_tasks=places > 0)
         self._republish = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stack = AsyncExitStack()

@@ -13,7 +13,7 @@ import redis
 
 from brimful.config import REHEARSAL_KEY, Settings
 from brimful.errors import RedisUnreachable
-from brimful.state.fleets import Unsettled, check_registered, register, register_replaced
+from brimful.state.fleets import Unsettled, check_registered, note_broker, register, register_replaced
 from brimful.state.redis_retry import retry_until_available
 from brimful.state.redis_url import required, sync_redis_client
 
@@ -28,10 +28,11 @@ _RETRY_S = 0.5
 class Membership:
     """:meth:`join` before the first task is taken, then :meth:`watch` as a task. On the event loop."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, takes_tasks: bool) -> None:
         self._url = required(settings.redis_url)
         self._fleet = settings.fleet
         self._rabbitmq_url = settings.broker_url
+        self._takes_tasks = takes_tasks
         self._tag = settings.key_tag
         self._replaced: str | None = None
         """The tag of the key before, if that is still registered."""
@@ -74,6 +75,8 @@ class Membership:
                 register(client, self._url, self._fleet, self._tag, **more, rabbitmq_url=self._rabbitmq_url)
             except RedisUnreachable as error:  # RabbitMQ, whose queues tell whether the fleet may be taken over
                 raise Unsettled(str(error)) from None
+            if self._takes_tasks:
+                note_broker(client, self._fleet, self._rabbitmq_url)
 
     def _check(self, client: redis.Redis) -> bool:
         tag, replaced = self._tag, self._replaced

@@ -101,12 +101,15 @@ def _redis_checks(target: RedisTarget, profile: Profile | None, settings: Settin
             parts.insert(1, broker_checks(settings.broker_url))
         if profile is not None:
             parts.insert(1, limit_checks(target, client, settings))
+        away = ""
         for checks in parts:
             try:
                 yield from checks
             except RedisUnreachable as error:
-                found, _, remedy = str(error).rpartition("; ")
-                yield Check("broker", Level.FAIL, found, remedy)
+                if away != str(error):  # several checks ask it
+                    away = str(error)
+                    found, _, remedy = away.rpartition("; ")
+                    yield Check("broker", Level.FAIL, found, remedy)
             except (redis.RedisError, OperationalError, OSError) as error:
                 todo = "check its log, and its user's rights (docs/redis.md)"
                 yield Check("Redis", Level.FAIL, f"{target.shown}: {error}", todo)

@@ -14,10 +14,10 @@ import redis
 import redis.asyncio as redis_async
 
 from brimful.config import Settings
-from brimful.errors import FleetTaken, RedisUnreachable
+from brimful.errors import FleetTaken, RedisUnreachable, SettingError
 from brimful.runtime.port import in_process
 from brimful.state.broker_queues import read_queues
-from brimful.state.keys import FLEETS
+from brimful.state.keys import BROKERS, FLEETS
 from brimful.state.probes import connect
 from brimful.state.redis_url import required, sync_redis_client, without_password
 from brimful.state.status import IN_USE_S, UNREGISTERED, known_tags, read_status, read_status_async, tag_in_use
@@ -197,20 +197,33 @@ def check_registered(client: redis.Redis, name: str, tag: str, *, rehearsal: boo
 
 
 def check_submitter(settings: Settings) -> None:
-    """Raises FleetTaken if the fleet's workers have another key than this process.
+    """Raises FleetTaken if the fleet's workers have another key than this process; SettingError if they have another
+    broker.
 
     A process without a key may submit. Does nothing where Redis does not answer: the submission itself reports that.
     """
     tag, url = submitter_tag(settings), settings.redis_url
-    if tag is None or url is None or in_process() is not None:
+    if url is None or in_process() is not None:
         return
     try:
         with connect(url) as client:
-            why = why_refused(client, url, settings.fleet, tag)
+            why = why_refused(client, url, settings.fleet, tag) if tag is not None else ""
+            broker = client.hget(BROKERS, settings.fleet)
     except (RedisUnreachable, redis.RedisError, OSError):
         return
     if why:
         raise FleetTaken(why)
+    if broker == "rabbitmq" and settings.broker_url is None:
+        raise SettingError(
+            "BRIMFUL_BROKER_URL is not set, but the fleet's workers take their tasks from RabbitMQ: set it"
+        )
+    if broker == "redis" and settings.broker_url is not None:
+        raise SettingError("BRIMFUL_BROKER_URL is set, but the fleet's workers take their tasks from Redis: unset it")
+
+
+def note_broker(client: redis.Redis, name: str, rabbitmq_url: str | None) -> None:
+    """A worker of the fleet says which broker it has. Raises redis.RedisError."""
+    client.hset(BROKERS, name, "redis" if rabbitmq_url is None else "rabbitmq")
 
 
 def why_refused(client: redis.Redis, url: str, name: str, tag: str) -> str:

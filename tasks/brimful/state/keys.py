@@ -16,6 +16,8 @@ generated key, and ``replaced=<tag>`` after a change of the key's file."""
 
 RUNS = "brimful:runs"
 """ZSET: run, with its fleet's name → when its submitter last wrote its entry (seconds, Unix)."""
+BROKERS = "brimful:brokers"
+"""HASH: a fleet's name → ``rabbitmq`` or ``redis``, the broker of the worker that came last."""
 
 DEAD_LETTERS = "brimful:dead_letters"
 """LIST: JSON of messages that no worker could run, the newest first; bounded. They belong to a queue, not to a key."""
