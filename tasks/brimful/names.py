@@ -38,7 +38,8 @@ MOST_WEIGHT = 100.0
 """The largest weight of a run; its inverse is the smallest."""
 
 BATCH_VARIABLE, BATCH_CALLER_VARIABLE = "BRIMFUL_BATCH", "BRIMFUL_BATCH_CALLER"
-"""Environment variables by which the front door names a batch, and its caller, to the run that samples it."""
+"""Environment variables by which the front door names a batch, and its caller, to the run that samples it. The first is
+empty where the run only writes the batch's output."""
 
 FLEET_SETTING = "brimful_fleet"
 """The fleet's name among the settings of our Celery apps."""

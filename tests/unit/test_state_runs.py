@@ -32,6 +32,7 @@ def test_an_entry_of_any_release_is_read() -> None:
     assert "dreaming" in table([later], [])
     assert "dreaming" in details(later, LEFT)
     assert parse_entry("r", {}, 1e9).lost
+    assert parse_entry("r", {"output": "a\x1b[2Jb\nc é"}, 0).output == "a?[2Jb?c é"
     counted = replace(ENTRY, causes='{"timeout": 2, "bad_request": 9}')
     assert counted.as_json()["causes"] == {"bad_request": 9, "timeout": 2}
     assert json.loads(json.dumps(counted.as_json()))["state"] == "running"
@@ -85,9 +86,16 @@ def test_the_table_and_the_details() -> None:
     cancelled = replace(ENTRY, state="cancelled", ended=ENTRY.started, exit_code=130)
     assert "exit code 130; the same command, typed again, continues it" in details(cancelled, LEFT)
     assert "its front door goes on with it" in details(lost, LEFT)
+    assert "goes on" not in details(replace(cancelled, batch="batch_1"), LEFT)
     assert [ago(seconds) for seconds in (0.5, 42, 300, 9000, 300000)] == [
         *("now", "42 s ago", "5 min ago", "2 h ago", "3 d ago")
     ]
+
+
+@pytest.mark.parametrize("state", [*RunState, "dreaming"])
+def test_every_state_is_shown_on_a_coloured_terminal(monkeypatch: pytest.MonkeyPatch, state: str) -> None:
+    monkeypatch.setattr("brimful.cli.style.coloured", lambda: True)
+    assert state in table([replace(ENTRY, state=state)], [])
 
 
 def test_what_is_asked_holds_until_something_else_is_asked() -> None:

@@ -23,7 +23,7 @@ from brimful.run.display.gauges import GaugeReader
 from brimful.run.display.summary import Summary
 from brimful.run.options import RunOptions
 from brimful.run.prepare import Prepared, prepare
-from brimful.run.remote import Remote
+from brimful.run.remote import Remote, has_entry
 from brimful.run.session import Session
 from brimful.run.signals import Signals
 from brimful.runtime.extras import LocalFleet, local_fleet
@@ -160,9 +160,12 @@ class _Launch:
         if settings is not None:
             assert settings.redis_url is not None
             self._gauges.connect(settings)
-            remote = Remote(self._prepared, settings, session, self._display.say)
-            self._prepared.heartbeat = remote.heartbeat
-            driver = remote.driver = self._make_driver(settings.redis_url, self._prepared)
+            if has_entry():
+                remote = Remote(self._prepared, settings, session, self._display.say)
+                self._prepared.heartbeat = remote.heartbeat
+            driver = self._make_driver(settings.redis_url, self._prepared)
+            if remote is not None:
+                remote.driver = driver
         try:
             return ExitCode((await session.run(driver)).exit_code)
         finally:

@@ -35,6 +35,11 @@ _ENDS = {"done": RunState.FINISHED, "interrupted": RunState.INTERRUPTED}
 Fields = dict[str, str | int | float]
 
 
+def has_entry() -> bool:
+    """Not if the run only writes a batch's output: the entry of the run that sampled it stays."""
+    return os.environ.get(BATCH_VARIABLE) != ""
+
+
 class Remote:
     """One try's entry. Give it the driver; call :meth:`end` when the session has ended."""
 
@@ -49,10 +54,8 @@ class Remote:
         self._say = say
         self._rates = Rates()
         self._fixed = _fixed(prepared, settings)
-        batch = bool(
-            os.environ.get(BATCH_VARIABLE)
-        )  # its front door types the command again, which says nothing of its caller
-        self.heartbeat = Heartbeat(self._figures, self._obey, keep_ask=batch)
+        # A batch's front door tries it again by itself: that is nobody's wish to have it resumed.
+        self.heartbeat = Heartbeat(self._figures, self._obey, keep_ask=bool(os.environ.get(BATCH_VARIABLE)))
 
     async def end(self) -> None:
         """Write how it ended. Does without, if Redis does not answer at once."""

@@ -1,4 +1,4 @@
-"""Parts of messages: texts cut to a length, and enumerations. A module of its own, since many rooms use them."""
+"""Parts of messages: texts cut, texts of others, enumerations. A module of its own, since many rooms use them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ from collections.abc import Sequence
 def cut(text: str, most: int) -> str:
     """The text, or its first characters and an ellipsis: ``most`` characters in all."""
     return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def printable(text: str) -> str:
+    """The text with ``?`` for each control character: of others' words, none may steer a terminal."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
 
 def enumerated(words: Sequence[str]) -> str:

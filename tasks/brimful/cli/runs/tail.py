@@ -11,6 +11,7 @@ from brimful.dispatch.ledger import Keys, Result, parse_results
 from brimful.packing.packing import unpack
 from brimful.packing.units import Delivered
 from brimful.words.counted import counted
+from brimful.words.phrases import printable
 
 _AT_ONCE = 256
 BLOCK_S = 1.0
@@ -38,8 +39,8 @@ def lines(result: Result, *, text: bool) -> list[str]:
     took = f"{outcome.provider_s:.1f} s, {counted(outcome.attempts, 'attempt')}"
     if outcome.failure is not None:
         status = f" {outcome.failure.status}" if outcome.failure.status else ""
-        said = f": {outcome.failure.message}" if text else ""
-        ids = dict.fromkeys(entry.id for entry in result.manifest)
+        said = f": {printable(outcome.failure.message)}" if text else ""
+        ids = dict.fromkeys(printable(entry.id) for entry in result.manifest)
         return [f"{id}  {outcome.failure.cause}{status}, {took}{said}" for id in ids]
     try:
         parts = unpack(result.manifest, outcome)
@@ -55,7 +56,7 @@ def _sampled(part: Delivered, took: str, *, text: bool) -> list[str]:
         words.append(counted(tokens, "token"))
     reasons = ", ".join(dict.fromkeys(str(rollout.finish_reason) for rollout in part.rollouts))
     packed = f", packed with {counted(part.packed - 1, 'other')}" if part.packed > 1 else ""
-    found = [f"{part.id}  {', '.join(words)} ({reasons}), {took}{packed}"]
+    found = [f"{printable(part.id)}  {', '.join(words)} ({reasons}), {took}{packed}"]
     if text:
         found += [f"  {rollout.prompt_index}.{rollout.choice_index} {rollout.text!r}" for rollout in part.rollouts]
     return found

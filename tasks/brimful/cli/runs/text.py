@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from brimful.cli.style import ago, paint
 from brimful.dispatch.purge import StoredRun
 from brimful.state.runs.entry import Asked, RunEntry, RunState
 from brimful.words.counted import counted
 
-_COLOURS = {
+_COLOURS: Mapping[str, str] = {
     RunState.RUNNING: "green",
     RunState.HELD: "yellow",
     RunState.STOPPING: "yellow",
@@ -27,8 +27,8 @@ def table(entries: Sequence[RunEntry], others: Sequence[StoredRun]) -> str:
     lines = []
     for row, entry in zip(rows, [None, *entries], strict=True):
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-        if entry is not None:
-            cells[1] = paint(cells[1], _COLOURS.get(RunState(entry.state_now), "")) if _known(entry) else cells[1]
+        if entry is not None and (colour := _COLOURS.get(entry.state_now)):
+            cells[1] = paint(cells[1], colour)
         lines.append("  ".join([*cells, row[-1]]).rstrip())
     if not entries:
         lines = []
@@ -91,9 +91,6 @@ def _state(entry: RunEntry) -> str:
         return entry.state + (by if entry.state == RunState.HELD else "")
     code = f", exit code {entry.exit_code}" if entry.exit_code is not None else ""
     why = f" ({entry.ended_by})" if entry.ended_by and entry.state == RunState.FAILED else ""
-    way_out = "" if entry.state == RunState.FINISHED else f"; {again}"
+    over = entry.state == RunState.FINISHED or (entry.batch and entry.state == RunState.CANCELLED)
+    way_out = "" if over else f"; {again}"
     return f"{entry.state}{why} {ago(time.time() - (entry.ended or 0.0))}{code}{way_out}"
-
-
-def _known(entry: RunEntry) -> bool:
-    return entry.state_now in set(RunState)

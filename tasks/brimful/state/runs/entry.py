@@ -12,6 +12,8 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any
 
+from brimful.words.phrases import printable
+
 LOST_S = 15.0
 """A submitter that has not written for this long has died, or does not reach Redis."""
 LEFT_TTL_S = 7 * 24 * 3600
@@ -141,7 +143,7 @@ def parse_entry(run: str, raw: Mapping[str, str], now: float) -> RunEntry:
     for name, kind in _READ.items():
         if name in raw:
             try:
-                values[name] = kind(raw[name])
+                values[name] = kind(printable(raw[name]))
             except ValueError:
                 continue
     return RunEntry(run, max(0.0, now - values.get("said", 0.0)), **values)

@@ -37,7 +37,7 @@ class RunProcess:
         options += ["--pace", str(files.pace)] if paced else []
         environment = keyless_environment(settings) | {"BRIMFUL_PROVIDER": settings.profile.name}
         environment["BRIMFUL_WEIGHT"] = str(min(MOST_WEIGHT, max(1 / MOST_WEIGHT, batch.weight)))
-        environment |= {BATCH_VARIABLE: batch.id, BATCH_CALLER_VARIABLE: batch.caller or ""}
+        environment |= {BATCH_VARIABLE: "" if nothing_new else batch.id, BATCH_CALLER_VARIABLE: batch.caller}
         self._child = Child(
             "batch",
             "run",
