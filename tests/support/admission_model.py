@@ -41,6 +41,9 @@ class Model:
     probes: int = 0
     refused: list[str] = field(default_factory=list)
     """In the last turn, by the budget."""
+    reached: set[str] = field(default_factory=set)
+    """What has held a grant up, or decided who got it: pause, probe, slow start, tokens, budget waits, budget refuses,
+    starved, reserve."""
     unconfirmed: dict[str, int] = field(default_factory=dict)
     """Process → grants pushed since it last spoke, and those of its last turn."""
     asked: dict[str, int] = field(default_factory=dict)
@@ -140,10 +143,13 @@ class Model:
             if not self._budget_allows(ticket):
                 running = any(not holder.startswith("~") for holder in self.slots)
                 if running or ticket.split(".")[0] != sender:
+                    self.reached.add("budget waits")
                     break  # others may end, or only its own process can be given the refusal
+                self.reached.add("budget refuses")
                 self.refused.append(ticket)
                 continue
             if not self._tokens_fit(ticket, now):
+                self.reached.add("tokens")
                 break
             workload = ticket.split(".")[1]
             aged_waits = workload == "i" and self._aged(sender, now)
@@ -157,6 +163,7 @@ class Model:
                 self.tokens[ticket] = now, tokens_of(ticket)
             if self.tripped:
                 self.probe = ticket
+                self.reached.add("probe")
             if self.ramp:
                 self.ramp = (self.ramp[0], self.ramp[1] + 1)
             granted.append(ticket)
@@ -196,13 +203,22 @@ class Model:
 
     def _next(self, sender: str, now: int) -> str | None:
         heads = self._heads(sender, now)
-        if not heads or now < self.pause_until or not self._breaker_allows(now):
+        if not heads:
+            return None
+        if now < self.pause_until:
+            self.reached.add("pause")
+            return None
+        if not self._breaker_allows(now):
             return None
         if len(self.slots) >= self.limits["slots"] or self.used(now) >= self.limits["starts"]:
             return None
         batch = "b" in heads and self._batch_has_room(now)
         if "i" in heads and not (batch and self._aged(sender, now) and self.turn >= TURNS - 1):
             return heads["i"]
+        if "i" in heads:
+            self.reached.add("starved")
+        elif "b" in heads and not batch:
+            self.reached.add("reserve")
         return heads["b"] if batch else None
 
     def _budget_allows(self, ticket: str) -> bool:
@@ -231,4 +247,5 @@ class Model:
         if now - began >= self.limits["ramp_ms"]:
             self.ramp = None
             return True
+        self.reached.add("slow start")
         return count < 1 + (now - began) * self.limits["slots"] // self.limits["ramp_ms"]

@@ -310,6 +310,12 @@ class TestWaiters:
         assert len(waiters) == 0
         assert list(waiters.registered()) == []
 
+    async def test_one_that_got_its_grant_is_out_of_its_flow_s_turns(self, waiters: Waiters) -> None:
+        first, _ = add(waiters, 1.0), add(waiters, 2.0)
+        waiters.register(9)
+        assert waiters.pop(first.id) is first
+        assert waiters.turns[Queue.BATCH].demands()[""].number == 1
+
     async def test_one_that_gave_up_is_out_of_its_flow_s_turns(self, waiters: Waiters) -> None:
         gone, there = add(waiters, 1.0), add(waiters, 2.0, tokens=7)
         waiters.cancel(gone)

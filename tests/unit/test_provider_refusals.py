@@ -78,6 +78,8 @@ class TestErrorAtTheTop:
 
     def test_a_text_is_quoted(self) -> None:
         assert classified(500, "overloaded").message == "HTTP 500: overloaded"
+        assert classified(500, {"error": "boom"}).message == "HTTP 500: boom"
+        assert classified(200, {"error": "boom", "choices": []}).message == "HTTP 200: boom"
         assert classified(500, {"error": " "}).message != "HTTP 500: "
 
     def test_an_error_that_is_only_a_flag(self) -> None:
