@@ -282,12 +282,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[redis.Redis]:
 
 SCENARIOS = {
     "pauses": ({"ramp_ms": 3000}, {"pause", "slow start"}),
-    "queues": ({}, {"starved", "reserve"}),
-    "tokens": ({"tokens": 60}, {"tokens"}),
-    "budget": ({"budget": 150, "tokens": 100}, {"budget waits", "budget refuses"}),
+    "queues": ({"slots": 3, "reserve_slots": 1, "starts": 40}, {"starved", "reserve"}),
+    "tokens": ({"tokens": 60, "slots": 5, "starts": 40}, {"tokens"}),
+    "budget": ({"budget": 150, "slots": 5, "starts": 40}, {"budget waits", "budget refuses"}),
     "breaker": ({"breaker": 2, "ramp_ms": 1000}, {"probe"}),
 }
-"""Limits, and what they must lead to: else the examples show nothing."""
+"""Limits, and what examples must reach with them: else they show nothing."""
 
 
 @pytest.mark.chaos
@@ -302,14 +302,18 @@ def test_the_script_agrees_with_the_model(server: redis.Redis, scenario: str) ->
         reached: ClassVar[set[str]] = set()
         run_id = server.info("server")["run_id"]
 
-    run_state_machine_as_test(
-        seed(int(os.environ.get("SEED", "0")))(Bound),
-        settings=settings(
-            max_examples=rounds(12, 600),
-            stateful_step_count=40,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-            database=None,
-        ),
-    )
+    first = int(os.environ.get("SEED", "0"))
+    for number in range(first, first + 9):
+        run_state_machine_as_test(
+            seed(number)(Bound),
+            settings=settings(
+                max_examples=rounds(12, 600),
+                stateful_step_count=40,
+                deadline=None,
+                suppress_health_check=list(HealthCheck),
+                database=None,
+            ),
+        )
+        if expected <= Bound.reached:
+            return  # what a seed leads to depends on the versions of Hypothesis and of the code, too
     assert expected <= Bound.reached
