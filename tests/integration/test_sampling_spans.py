@@ -142,12 +142,12 @@ async def test_a_job_is_one_attempt_with_the_id_of_its_submission(
 
 
 async def test_a_cancelled_request_ends_its_spans(monkeypatch: pytest.MonkeyPatch, exported: Any) -> None:
-    arrived = asyncio.Event()
+    arrived, over = asyncio.Event(), asyncio.Event()
 
     async def hang(request: web.BaseRequest) -> web.StreamResponse:
         arrived.set()
-        await asyncio.get_running_loop().create_future()
-        raise AssertionError
+        await over.wait()
+        return web.Response()
 
     async with serving(hang) as url, bench(monkeypatch, f"{url}/v1") as it:
         sampling = asyncio.create_task(it.sample(SECRET))
@@ -155,6 +155,7 @@ async def test_a_cancelled_request_ends_its_spans(monkeypatch: pytest.MonkeyPatc
         sampling.cancel()
         with pytest.raises(asyncio.CancelledError):
             await sampling
+        over.set()  # else the server waits for its handler
     spans = exported.get_finished_spans()
     assert [span.name for span in spans] == ["brimful attempt", "brimful request"]
     assert {span.attributes["error.type"] for span in spans} == {"CancelledError"}
