@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from brimful.dispatch.outcomes import Outcomes, SameRefusals, attempts_since
+from brimful.dispatch.results import pause_s
 from brimful.outcome import Cause, Failure, Outcome
 from brimful.packing.batcher import Batcher
 from brimful.packing.pack_size import PackSizer
@@ -10,6 +13,7 @@ from brimful.packing.packing import PackedRequest, slices_of
 from brimful.packing.slot_model import Limits, SlotModel
 from brimful.packing.units import DriveStatus, Unit
 from brimful.request import Request
+from brimful_worker.shards.store import between_steps_s
 from support.runs import PROFILE
 
 
@@ -116,3 +120,15 @@ def test_attempts_before_this_submitter_are_not_counted() -> None:
     ):
         outcome = Outcome("r", attempts=attempts, started_at=started, ended_at=ended)
         assert attempts_since(outcome, began) == counted
+
+
+@pytest.mark.parametrize(
+    ("in_flight", "missing", "seconds"), [(200, 250, 0.0), (1000, 250, 0.02), (9000, 1, 0.1), (9000, 0, 0.0)]
+)
+def test_outcomes_of_many_requests_are_read_together(in_flight: int, missing: int, seconds: float) -> None:
+    assert pause_s(in_flight, missing) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(("in_hand", "seconds"), [(1, 0.005), (1000, 0.05), (5000, 0.1)])
+def test_outcomes_of_many_requests_are_stored_together(in_hand: int, seconds: float) -> None:
+    assert between_steps_s(in_hand) == pytest.approx(seconds)

@@ -6,6 +6,7 @@ finds them there.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 
 from brimful.dispatch.deliveries import Deliveries
@@ -21,6 +22,8 @@ _BLOCK_MS = 1000
 _STARVED_BLOCK_MS = 100
 _CHOICES_AT_ONCE = 4096
 """About how many rollouts are read from Redis at once."""
+_GATHER_S, _GATHER_PER_REQUEST_S = (0.005, 0.1), 2e-5
+"""Seconds between two reads that find few outcomes: a read costs as much as several of them."""
 
 
 @dataclass(eq=False)
@@ -51,6 +54,8 @@ class ResultsReader:
             if results:
                 last = results[-1].entry
                 self.deliveries.put(self._records(results), last)
+                if seconds := pause_s(len(self.in_flight), count - len(results)):
+                    await asyncio.sleep(seconds)
 
     async def read_again(self) -> None:
         """Deliver outcomes of requests in flight that are in the stream behind the place that was read last."""
@@ -85,3 +90,11 @@ class ResultsReader:
             self.stop.begin_by(REFUSED)
         self.intake.plan()
         return records
+
+
+def pause_s(in_flight: int, missing: int) -> float:
+    """Seconds before the next read, so that more outcomes come with it. ``missing``: by how many the last read found
+    less than it takes; nothing waits for those that come while ``in_flight`` others are under way."""
+    least, most = _GATHER_S
+    seconds = min(in_flight * _GATHER_PER_REQUEST_S, most)
+    return seconds if missing > 0 and seconds >= least else 0.0

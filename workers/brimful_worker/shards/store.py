@@ -20,7 +20,6 @@ from brimful.outcome import Cause, Failure, Outcome
 from brimful.runtime.aio import cancel_and_wait
 from brimful.runtime.json_bytes import decode, encode
 from brimful.state.redis_retry import refused_for_now
-from brimful_worker.admission.policy import gather_s
 
 log = logging.getLogger(__name__)
 
@@ -28,9 +27,9 @@ _STORE = resources.files("brimful_worker.shards").joinpath("store.lua").read_tex
 
 _MOST, _MOST_BYTES = 128, 2 * 1024 * 1024
 """Outcomes and bytes of one step at most: Redis serves no other client meanwhile."""
-_GATHER_S = 0.005
-"""Seconds between two steps at least, unless a full batch waits: a step costs as much as ten outcomes in it. More
-where many requests are in hand (:func:`gather_s`)."""
+_GATHER_S, _GATHER_PER_REQUEST_S = (0.005, 0.1), 5e-5
+"""Seconds between two steps, unless a full batch waits: a step costs as much as ten outcomes in it, and no slot waits
+for one."""
 _LARGE, _TRIES = 2**20, 3
 """Bytes from which an outcome may be more than Redis takes at once (``proto-max-bulk-len`` is at least this), and the
 failures in a row that show it."""
@@ -170,7 +169,7 @@ class Store:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     await run.full.wait()
-        self._next_step = time.monotonic() + max(_GATHER_S, gather_s(self._in_hand()))
+        self._next_step = time.monotonic() + between_steps_s(self._in_hand())
 
     async def _send(self, keys: Keys, batch: list[_Item]) -> None:
         hashes = {shard: index for index, shard in enumerate(dict.fromkeys(item.shard for item in batch), start=3)}
@@ -192,3 +191,9 @@ class Store:
                 pipe.zrem(keys.shards, *ended)
                 pipe.delete(*map(keys.claim, ended), *map(keys.tries, ended), *map(keys.shard, ended))
                 await pipe.execute()
+
+
+def between_steps_s(in_hand: int) -> float:
+    """``in_hand``: requests whose outcomes are still to come."""
+    least, most = _GATHER_S
+    return min(max(least, in_hand * _GATHER_PER_REQUEST_S), most)
