@@ -18,6 +18,7 @@ from brimful_worker.admission.policy import Limits, Rules
 from brimful_worker.admission.slot import Slot
 from brimful_worker.admission.turns import NO_FLOW
 from brimful_worker.admission.waiters import Queue
+from brimful_worker.admission.wire import outgoing as outgoing_module
 from brimful_worker.admission.wire.redis_clock import RedisClock
 from brimful_worker.liveness.boot_time import boot_time
 from support.waiting import wait_until_async
@@ -54,7 +55,7 @@ async def state(wakes: list[None]) -> AsyncIterator[LocalState]:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    for module in (local_state_module, lease_module):
+    for module in (local_state_module, lease_module, outgoing_module):
         monkeypatch.setattr(module, "boot_time", clock)
     return clock
 
@@ -177,6 +178,26 @@ async def test_most_leases_of_a_busy_process_end_before_they_need_a_renewal(time
     assert timed.next_renewal() == pytest.approx(young.renewed + 8 / 3)
 
 
+async def test_many_leases_are_renewed_when_the_oldest_is_due_and_no_sooner(timed: LocalState, clock: Clock) -> None:
+    """A command renews all that are held, so that each one too many costs as much as another command."""
+    leases = [await grant(timed, clock.now, 0) for _ in range(100)]
+    clock.now += 2.5
+    assert timed.to_renew() == []
+    due = timed.next_renewal()
+    assert due == pytest.approx(clock.now - 2.5 + 8 / 3)
+    clock.now = due
+    assert timed.to_renew() == [lease.id for lease in leases]
+
+
+async def test_how_long_requests_last_is_known_from_those_that_ended(timed: LocalState, clock: Clock) -> None:
+    for _ in range(200):
+        lease = await grant(timed, clock.now, 0)
+        lease.sent()
+        clock.now += 3
+        timed.end(lease, failed=False)
+    assert timed.outgoing.lasting_s == pytest.approx(3, rel=0.01)
+
+
 @pytest.mark.parametrize("seed", range(20))
 async def test_no_lease_ends_or_falls_due_unnoticed(timed: LocalState, clock: Clock, seed: int) -> None:
     """Against a plain look at every lease, under random grants, ends, renewals and changes of the lease."""
@@ -190,7 +211,8 @@ async def test_no_lease_ends_or_falls_due_unnoticed(timed: LocalState, clock: Cl
         elif what == "end" and leases:
             timed.end(leases.pop(randomly.choice(list(leases))), failed=False)
         elif what == "renew":
-            old = {ticket for ticket, lease in leases.items() if clock.now - lease.renewed > timed.rules.renew_after_s}
+            after_s = timed.rules.renew_after_s(len(leases))
+            old = {ticket for ticket, lease in leases.items() if clock.now - lease.renewed > after_s}
             assert old <= set(timed.to_renew())
             timed.renewed(clock.now)
         elif what == "change":

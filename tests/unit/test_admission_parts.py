@@ -17,6 +17,7 @@ from brimful.errors import UsageError
 from brimful.names import Workload
 from brimful.state.keys import ADMISSION, admission_keys
 from brimful_worker.admission.policy import (
+    GATHER_LONG_S,
     GATHER_MOST_S,
     PACE_BURST,
     PACE_FROM,
@@ -153,6 +154,22 @@ class TestPolicy:
     @pytest.mark.parametrize(("held", "seconds"), [(0, 0.0), (16, 0.0), (99, 0.0), (500, 0.005), (5000, GATHER_MOST_S)])
     def test_only_a_process_that_holds_much_waits_between_commands(self, held: int, seconds: float) -> None:
         assert gather_s(held) == pytest.approx(seconds)
+
+    @pytest.mark.parametrize(
+        ("held", "lasting_s", "seconds"),
+        [
+            (100, 20.0, 0.001),
+            (500, 0.4, 0.005),
+            (500, 4.0, 0.02),
+            (2000, 20.0, GATHER_LONG_S),
+            (2000, 600.0, GATHER_LONG_S),
+        ],
+    )
+    def test_long_requests_let_more_go_together(self, held: int, lasting_s: float, seconds: float) -> None:
+        assert gather_s(held, lasting_s) == pytest.approx(seconds)
+        pace = Pace()
+        pace.sent(100.0)
+        assert pace.wait_s(100.0, held, lasting_s=lasting_s) == pytest.approx(seconds)
 
     def test_few_commands_go_at_once_and_many_go_together(self) -> None:
         pace, now, sent = Pace(), 100.0, []

@@ -182,7 +182,7 @@ class LocalState:
     def to_renew(self) -> list[str]:
         """Tickets that the next command should renew: all that are not young, once the oldest is old enough."""
         self._renewing = []
-        if self._age(self._first_end) >= self.rules.renew_after_s:
+        if self._age(self._first_end) >= self.rules.renew_after_s(len(self.held)):
             before = boot_time() + self.rules.local_lease_s - self.rules.renew_least_s
             self._renewing = [ticket for ticket, lease in self.held.items() if lease.deadline <= before]
             self._update_first_end()

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from brimful.config import Settings
 
 GATHER_PER_LEASE_S, GATHER_LEAST_S, GATHER_MOST_S = 1e-5, 0.001, 0.02
+GATHER_FROM, GATHER_SHARE, GATHER_LONG_S = 200, 0.005, 0.1
+_MANY = 32
+"""Leases that cost more to renew than a command to send."""
 _BY_WINDOW = -1.0
 PACE_S, PACE_BURST = 0.004, 10
 PACE_FROM = 8
@@ -111,10 +114,12 @@ class Rules(Limits):
         """How long a reply is waited for: one lost reply leaves time for another try."""
         return self.lease_s / 4
 
-    @property
-    def renew_after_s(self) -> float:
-        """Age of the oldest lease from which a command that is sent anyway renews leases too."""
-        return 0.75 * self.heartbeat_s
+    def renew_after_s(self, held: int) -> float:
+        """Age of the oldest of ``held`` leases from which a command that is sent anyway renews leases too.
+
+        Renewing few of them early saves a command that does nothing else; renewing many more often costs more than one.
+        """
+        return (0.75 if held < _MANY else 0.98) * self.heartbeat_s
 
     @property
     def renew_least_s(self) -> float:
@@ -146,14 +151,19 @@ def release_delay(most_s: float, request_s: float) -> float:
     return min(most_s, max(0.005, 0.01 * request_s))
 
 
-def gather_s(held: int) -> float:
+def gather_s(held: int, lasting_s: float = 0.0) -> float:
     """Seconds between two commands of a process that holds ``held`` leases, so that what happens meanwhile goes along.
 
     A command costs as much as a dozen leases in it. A process ends about 2,000 requests a second at most, so one that
     holds a thousand holds each for half a second: a delay of 10 ms leaves its slots idle for about one percent.
+    ``lasting_s``: how long requests hold their leases, as of late. Where that is known, the delay may be half a percent
+    of it.
     """
     seconds = held * GATHER_PER_LEASE_S
-    return 0.0 if seconds < GATHER_LEAST_S else min(seconds, GATHER_MOST_S)
+    if seconds < GATHER_LEAST_S:
+        return 0.0
+    known = min(GATHER_SHARE * lasting_s, GATHER_LONG_S) if held >= GATHER_FROM else 0.0
+    return max(min(seconds, GATHER_MOST_S), known)
 
 
 class Pace:
@@ -166,13 +176,14 @@ class Pace:
     def __init__(self) -> None:
         self._sent = self._next = -math.inf
 
-    def wait_s(self, now: float, held: int = 0, waiting: int = PACE_FROM) -> float:
+    def wait_s(self, now: float, held: int = 0, waiting: int = PACE_FROM, lasting_s: float = 0.0) -> float:
         """Seconds from now until the next command may go. ``now``: any steady clock.
 
-        ``held``, ``waiting``: how many requests hold a lease, or wait for what the command brings.
+        ``held``, ``waiting``: how many requests hold a lease, or wait for what the command brings. ``lasting_s``: as of
+        :func:`gather_s`.
         """
         paced = self._next - PACE_BURST * PACE_S if held + waiting >= PACE_FROM else now
-        return max(0.0, paced - now, self._sent + gather_s(held) - now)
+        return max(0.0, paced - now, self._sent + gather_s(held, lasting_s) - now)
 
     def sent(self, now: float) -> None:
         self._sent = now

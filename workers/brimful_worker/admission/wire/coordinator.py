@@ -19,7 +19,7 @@ from brimful.limits import limits_from_redis
 from brimful_worker.admission.errors import SchemaMismatch
 from brimful_worker.admission.local_state import LocalState
 from brimful_worker.admission.policy import Limits, Pace, Rules
-from brimful_worker.admission.waiters import WORKLOADS
+from brimful_worker.admission.waiters import WORKLOADS, Queue
 from brimful_worker.admission.wire.fleet_view import FleetView
 from brimful_worker.admission.wire.learnt import Learnt
 from brimful_worker.admission.wire.outgoing import Outgoing
@@ -130,7 +130,11 @@ class Coordinator:
     def _gathering_s(self) -> float:
         if self._leaving or not self._epoch or self.local_state.outgoing.pause:
             return 0.0
-        return self._pace.wait_s(boot_time(), len(self.local_state.held), len(self.local_state.waiting))
+        state = self.local_state
+        lasting_s = (
+            0.0 if state.waiting.count(Queue.INTERACTIVE) else state.outgoing.lasting_s
+        )  # someone waits for those
+        return self._pace.wait_s(boot_time(), len(state.held), len(state.waiting), lasting_s)
 
     def _due(self) -> float:
         state, rules = self.local_state, self.local_state.rules

@@ -16,6 +16,8 @@ _HOST = socket.gethostname()
 _VERSION = version("brimful")
 
 
+_LATEST = 1 / 32
+"""Weight of the last request in :attr:`Outgoing.lasting_s`."""
 STATED_EVERY_S = 60.0
 """A limit that the provider states is sent when it changes, and this often."""
 
@@ -39,6 +41,8 @@ class Outgoing:
     """The limit on starts that the provider states; 0 = nothing to send."""
     urgent: bool = False
     """Whether to send the next command at once."""
+    lasting_s: float = 0.0
+    """From a request's start to its end, on average of the latest; stays when the content is taken."""
     _stated: tuple[int, float] = (0, 0.0)
     """The last such limit that was sent, and when (``boot_time()``)."""
 
@@ -53,12 +57,13 @@ class Outgoing:
         return taken
 
     def note_answer(self, lease: Lease, learning: bool) -> None:
-        """What a released lease's request shows of the provider's limits."""
-        if lease.refused is not None or (learning and lease.ok):
-            took_ms = round(1000 * (boot_time() - lease.sent_at)) if lease.sent_at else 0
-            self.answers[lease.id] = [lease.granted_ms, lease.refused or 0, took_ms, lease.size]
-
+        """What a released lease's request shows of the provider's limits, and how long it took."""
         now = boot_time()
+        took_s = now - lease.sent_at if lease.sent_at else 0.0
+        if took_s:
+            self.lasting_s += _LATEST * (took_s - self.lasting_s)
+        if lease.refused is not None or (learning and lease.ok):
+            self.answers[lease.id] = [lease.granted_ms, lease.refused or 0, round(1000 * took_s), lease.size]
         if lease.starts_limit and (lease.starts_limit != self._stated[0] or now > self._stated[1] + STATED_EVERY_S):
             self._stated = lease.starts_limit, now
             self.stated_starts = lease.starts_limit

@@ -30,20 +30,23 @@ local function release(rules, ended, lost)
   end
 end
 
+-- Appends those tickets that hold no slot any more.
+local function find_lost(tickets, lost)
+  for i, score in ipairs(redis.call('ZMSCORE', slots_key, unpack(tickets))) do
+    if not score then lost[#lost + 1] = tickets[i] end
+  end
+end
+
 local function renew(rules, tickets, lost)
+  local ends = string.format('%.0f', now + rules.lease_ms)
   for first = 1, #tickets, CHUNK do
     local some, scored = {}, {}
-    for i = first, math.min(first + CHUNK - 1, #tickets) do some[#some + 1] = tickets[i] end
-    local scores = redis.call('ZMSCORE', slots_key, unpack(some))
-    for i, ticket in ipairs(some) do
-      if scores[i] then
-        scored[#scored + 1] = now + rules.lease_ms
-        scored[#scored + 1] = ticket
-      else
-        lost[#lost + 1] = ticket
-      end
+    for i = first, math.min(first + CHUNK - 1, #tickets) do
+      some[#some + 1] = tickets[i]
+      scored[2 * #some - 1], scored[2 * #some] = ends, tickets[i]
     end
-    -- GT: a lease is never shortened, since its holder may not learn that the limit on it was
-    if #scored > 0 then redis.call('ZADD', slots_key, 'XX', 'GT', unpack(scored)) end
+    -- GT: a lease is never shortened, since its holder may not learn that the limit on it was. Where fewer were changed than
+    -- named, some are lost, or were renewed in the same millisecond.
+    if redis.call('ZADD', slots_key, 'XX', 'GT', 'CH', unpack(scored)) < #some then find_lost(some, lost) end
   end
 end
