@@ -142,7 +142,7 @@ class Request:
             _check_messages(self.fields["messages"])
         else:
             _check_prompt(self.fields.get("prompt"))
-        if self.mode.value not in profile.modes:
+        if self.mode not in profile.modes:
             raise BadRequest(f"mode: {profile.name} has no {self.mode.value} endpoint, only {', '.join(profile.modes)}")
         for name in ("n", "max_tokens", "max_completion_tokens"):
             value = self.fields.get(name, 1)
@@ -205,6 +205,8 @@ def _mode(raw: Any, fields: Mapping[str, Any], profile: Profile) -> Mode:
 
 
 def _choice(kind: type[_Kind], name: str, value: Any) -> _Kind:
+    if isinstance(value, kind):
+        return value
     try:
         return kind(value)
     except ValueError:

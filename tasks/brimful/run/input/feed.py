@@ -252,7 +252,9 @@ class Feed:
                 self.on_read(item.line)
         elif recorded != asked_again and (recorded or self.retry_errors):
             return None
-        return None if wanted == () else replace(item, wanted=wanted)
+        if wanted is None:
+            return item  # all of it, as it was read
+        return replace(item, wanted=wanted) if wanted else None
 
     def _bad(self, bad: BadLine) -> None:
         if self.strict:
