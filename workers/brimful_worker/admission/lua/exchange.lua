@@ -154,7 +154,7 @@ local function exchange()
   if not again then
     if message.pause then pause(message.pause[1], message.pause[2]) end
     local in_use = message.release and redis.call('ZCARD', slots_key)
-    for _, ended in ipairs(message.release or {}) do release(rules, ended, lost) end
+    release_all(rules, message.release or {}, lost)
     if message.release then note_answers(rules, given, in_use) end
     for _, ticket in ipairs(message.cancel or {}) do redis.call('ZREM', queue_of(ticket), ticket) end
     for _, asked in ipairs(message.ask or {}) do redis.call('ZADD', queue_of(asked[1]), 'NX', now - asked[2], asked[1]) end
@@ -176,7 +176,7 @@ local function exchange()
   if not state.opens_at then begin_logs(rules) end
   local outcome = grant_all(rules, given)
   note_unlogged(rules, outcome.granted)
-  reply.grants = deliver(outcome.granted)
+  reply.grants = deliver(outcome.granted, outcome.noted)
   reply.at = next_poll_at(outcome)
   reply_learnt(reply, given, stated)
   if #lost > 0 then reply.lost = lost end

@@ -1,6 +1,5 @@
 -- grants: slot and start together, for as long as the limits allow; who receives them, and who asks again when.
 local LOG_LEAST_MS = 60000
-local deaths_of = {} -- ticket granted in this turn → deaths of its request's processes, if there were any
 
 -- For how many milliseconds longer the process's starts count, since its grants take long to arrive. It may use each for as
 -- much longer, so the lag goes with the grant.
@@ -48,11 +47,11 @@ local function grant_starts(rules, outcome, window)
   end
 end
 
--- Returns granted {process → [ticket]}, refused [ticket], used, and where it stopped: head (the process of the ticket that
--- waits) and wake (when it may be granted; nil = at a release).
+-- Returns granted {process → [ticket]}, noted [{ticket, name}] of those with a slot, refused [ticket], used, and where it
+-- stopped: head (the process of the ticket that waits) and wake (when it may be granted; nil = at a release).
 local function grant_all(rules, given)
   local window = rules.window_ms + rules.guard_ms
-  local outcome = {granted = {}, refused = {}, used = 0}
+  local outcome = {granted = {}, noted = {}, refused = {}, used = 0}
   local free = rules.slots - redis.call('ZCARD', slots_key)
   if rules.starts > 0 then
     -- Kept for a minute at least, so that a window made longer meanwhile knows what it held; and all of it during a
@@ -121,7 +120,7 @@ local function grant_all(rules, given)
       if rules.tokens > 0 then add_tokens(ticket, counts, tokens_of(ticket)) end
       hold_of_budget(ticket)
       note_granted(ticket)
-      deaths_of[ticket] = note_on_wire(ticket, name_of(ticket))
+      outcome.noted[#outcome.noted + 1] = {ticket, name_of(ticket)}
       free = free - 1
       if queue == batch then
         room.slots, room.starts = room.slots - 1, room.starts - 1
@@ -134,9 +133,10 @@ local function grant_all(rules, given)
   end
 end
 
--- Numbers the grants, keeps them until they are confirmed, and publishes those for other processes.
+-- Notes the grants as on the wire, numbers them, keeps them until they are confirmed, and publishes those for other processes.
 -- Returns all of this process's grants that it has not taken yet; nil if none.
-local function deliver(granted)
+local function deliver(granted, noted)
+  local deaths_of = note_on_wire(noted)
   local mine = cjson.decode(redis.call('HGET', pending_grants_key, me) or '[]')
   local unseen = {}
   for _, grant in ipairs(mine) do

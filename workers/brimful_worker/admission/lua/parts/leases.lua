@@ -18,7 +18,6 @@ local function release(rules, ended, lost)
     if rules.tokens > 0 then drop_tokens(ticket) end
   end
   note_verdict(rules, ticket, verdict)
-  note_ended(ticket, ended[6] or name_of(ticket), verdict == 1 or ended[7] == 1)
   if redis.call('ZREM', slots_key, ticket) == 0 then
     lost[#lost + 1] = ticket
     return
@@ -28,6 +27,16 @@ local function release(rules, ended, lost)
     redis.call('ZADD', slots_key, now + cooldown, '~' .. ticket)
     put('cooled_at', math.max(number('cooled_at'), now + cooldown))
   end
+end
+
+-- What the process has released since its last turn.
+local function release_all(rules, released, lost)
+  local ended = {}
+  for _, each in ipairs(released) do
+    release(rules, each, lost)
+    ended[#ended + 1] = {each[1], each[6] or name_of(each[1]), each[3] == 1 or each[7] == 1}
+  end
+  note_ended(ended)
 end
 
 -- Appends those tickets that hold no slot any more.

@@ -9,56 +9,105 @@ local function name_of(ticket)
   return string.match(ticket, '%-(%x+)%.%d+$')
 end
 
-local function read_note(name)
-  local note = redis.call('HGET', on_wire_key, name)
+local ARGUMENTS = 500 -- of one command; even, as names and notes alternate
+
+local function read_note(note)
   if not note then return nil, 0, 0 end
   local ticket, at, deaths = string.match(note, '^(%S+) (%d+) (%d+)$')
   return ticket or '-', tonumber(at or 0), tonumber(deaths or 0)
 end
 
-local function write_note(name, ticket, deaths)
-  redis.call('HSET', on_wire_key, name, string.format('%s %.0f %d', ticket, now, deaths))
-end
-
--- The ticket is granted. Returns how many processes have died while they held this request; nil if none, or without a name.
-local function note_on_wire(ticket, name)
-  if not name or name == '' then return nil end
-  local before, _, deaths = read_note(name)
-  if before and before ~= '-' and process_of(before) ~= process_of(ticket) then deaths = deaths + 1 end
-  write_note(name, ticket, deaths)
-  return deaths > 0 and deaths or nil
-end
-
--- The ticket's request has ended. Deaths are remembered until it succeeds, or is given up.
-local function note_ended(ticket, name, final)
-  if not name or name == '' then return end
-  local noted, _, deaths = read_note(name)
-  if noted ~= ticket then return end
-  if final or deaths == 0 then
-    redis.call('HDEL', on_wire_key, name)
-  else
-    write_note(name, '-', deaths)
+local function in_chunks(command, arguments, use)
+  for first = 1, #arguments, ARGUMENTS do
+    local last = math.min(first + ARGUMENTS - 1, #arguments)
+    local reply = redis.call(command, on_wire_key, unpack(arguments, first, last))
+    if use then use(reply, first) end
   end
+end
+
+-- Name → note of the requests in a list of {ticket, name, …}, of which some have no name.
+local function read_notes(list)
+  local names, notes = {}, {}
+  for _, each in ipairs(list) do
+    if each[2] and each[2] ~= '' then names[#names + 1] = each[2] end
+  end
+  in_chunks('HMGET', names, function(reply, first)
+    for i, note in ipairs(reply) do notes[names[first + i - 1]] = note end
+  end)
+  return notes
+end
+
+local function note_text(ticket, deaths)
+  return string.format('%s %.0f %d', ticket, now, deaths)
+end
+
+-- These were granted: a list of {ticket, name}. Returns ticket → how many processes have died while they held its request,
+-- of those that have a name, and if there were any.
+local function note_on_wire(list)
+  local notes, deaths_of, written = read_notes(list), {}, {}
+  for _, each in ipairs(list) do
+    local ticket, name = each[1], each[2]
+    if name and notes[name] ~= nil then
+      local before, _, deaths = read_note(notes[name])
+      if before and before ~= '-' and process_of(before) ~= process_of(ticket) then deaths = deaths + 1 end
+      notes[name] = note_text(ticket, deaths)
+      written[#written + 1], written[#written + 2] = name, notes[name]
+      if deaths > 0 then deaths_of[ticket] = deaths end
+    end
+  end
+  in_chunks('HSET', written)
+  return deaths_of
+end
+
+-- These requests have ended: a list of {ticket, name, final}. Deaths are remembered until a request succeeds, or is given
+-- up, which is final.
+local function note_ended(list)
+  local notes, written, removed = read_notes(list), {}, {}
+  for _, each in ipairs(list) do
+    local ticket, name, final = each[1], each[2], each[3]
+    local noted, _, deaths = read_note(name and notes[name])
+    if noted == ticket then
+      if final or deaths == 0 then
+        removed[#removed + 1] = name
+      else
+        written[#written + 1], written[#written + 2] = name, note_text('-', deaths)
+      end
+    end
+  end
+  in_chunks('HDEL', removed)
+  in_chunks('HSET', written)
 end
 
 -- A process has given the ticket's grant to another of its requests, which waits for this answer. Returns its deaths.
 local function rename(ticket, name)
-  note_ended(ticket, name_of(ticket), false)
-  return note_on_wire(ticket, name) or 0
+  note_ended({{ticket, name_of(ticket), false}})
+  return note_on_wire({{ticket, name}})[ticket] or 0
+end
+
+-- All notes: a list of {ticket, name, at}.
+local function all_notes()
+  local flat, notes = redis.call('HGETALL', on_wire_key), {}
+  for i = 1, #flat, 2 do
+    local ticket, at = read_note(flat[i + 1])
+    notes[#notes + 1] = {ticket, flat[i], at}
+  end
+  return notes
 end
 
 -- A process that leaves takes its notes back: it has not died.
 local function end_notes_of(process)
-  for _, name in ipairs(redis.call('HKEYS', on_wire_key)) do
-    local ticket = read_note(name)
-    if process_of(ticket) == process then note_ended(ticket, name, false) end
+  local ended = {}
+  for _, note in ipairs(all_notes()) do
+    if process_of(note[1]) == process then ended[#ended + 1] = {note[1], note[2], false} end
   end
+  note_ended(ended)
 end
 
 -- Requests that nobody asked for again leave their notes: few, and only when a process has died.
 local function forget_old_notes()
-  for _, name in ipairs(redis.call('HKEYS', on_wire_key)) do
-    local _, at = read_note(name)
-    if at < now - KEPT_MS then redis.call('HDEL', on_wire_key, name) end
+  local old = {}
+  for _, note in ipairs(all_notes()) do
+    if note[3] < now - KEPT_MS then old[#old + 1] = note[2] end
   end
+  in_chunks('HDEL', old)
 end

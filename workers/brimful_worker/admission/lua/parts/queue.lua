@@ -53,14 +53,15 @@ end
 
 -- An iterator over one queue. It skips tickets whose process cannot be reached now; they keep their place.
 local function reader(key, rules)
-  local buffer, position, skipped, chunk = {}, 1, 0, 8
+  local buffer, position, skipped, chunk, ended = {}, 1, 0, 8, false
   local self = {}
   function self.peek()
-    while true do
+    while not ended do -- in a turn that grants, nothing joins the queue
       if position > #buffer then
         buffer, position = redis.call('ZRANGE', key, skipped, skipped + chunk - 1, 'WITHSCORES'), 1
         chunk = math.min(chunk * 2, CHUNK_MOST)
-        if #buffer == 0 then return nil end
+        ended = #buffer == 0
+        if ended then return nil end
       end
       local ticket, since = buffer[position], tonumber(buffer[position + 1])
       local process = process_of(ticket)
