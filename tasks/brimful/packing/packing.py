@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -216,12 +216,13 @@ def unpack(manifest: Manifest, outcome: Outcome, asked_model: str = "") -> list[
         except IndexError:
             raise ValueError(f"choice for prompt {rollout.prompt_index} of {len(manifest)}") from None
         _, mine = lines.setdefault(entry.line, (entry.id, []))
-        choice_index = entry.choices[rollout.choice_index]
-        mine.append(Rollout(entry.prompt_index, choice_index, rollout.text, rollout.finish_reason, rollout.choice))
+        place = entry.prompt_index, entry.choices[rollout.choice_index]
+        if place != (rollout.prompt_index, rollout.choice_index):
+            rollout = Rollout(*place, rollout.text, rollout.finish_reason, rollout.choice)
+        mine.append(rollout)
         seen += 1
     if seen != n * len(manifest):
         raise ValueError(f"{seen} choices for {n * len(manifest)}")
-    bare = replace(outcome, completion=None)
     response = {name: value for name, value in completion.items() if name not in ("choices", "usage")}
     usage = completion.get("usage")
     usage = dict(usage) if isinstance(usage, Mapping) else None
@@ -233,7 +234,7 @@ def unpack(manifest: Manifest, outcome: Outcome, asked_model: str = "") -> list[
             rollouts=mine,
             model=str(completion.get("model") or ""),
             usage=share,
-            outcome=bare,
+            outcome=outcome,
             packed=len(lines),
             asked_model=asked_model,
             response=response,

@@ -112,7 +112,7 @@ class Delivered:
     """The request's usage if the line was alone in it, else the line's share by its number of rollouts
     (:func:`brimful.packing.usage.share_usage`)."""
     outcome: Outcome
-    """The whole request's, without its ``completion``."""
+    """The whole request's."""
     packed: int
     """Lines that shared the request; 1 = alone."""
     asked_model: str = ""

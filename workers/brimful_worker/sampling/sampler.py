@@ -136,18 +136,19 @@ class _Sampling:
 
     async def _attempt(self, part: Part) -> Classification | None:
         """Ask once. None if nothing was sent; the next attempt then costs nothing."""
+        hold = part.request.hold
         await self.sampler.budget.wait()
-        if self.sampler.budget.at_end(part.request.hold):
+        if self.sampler.budget.at_end(hold):
             return retry.BUDGET_END
         if self.alone:
             async with self.sampler.isolation.alone():
-                return await self._ask(part)
+                return await self._ask(part, hold)
         await self.sampler.isolation.wait()
-        return await self._ask(part)
+        return await self._ask(part, hold)
 
-    async def _ask(self, part: Part) -> Classification | None:
+    async def _ask(self, part: Part, hold: int) -> Classification | None:
         sampler, budget, isolation = self.sampler, self.sampler.budget, self.sampler.isolation
-        hold, workload = part.request.hold, part.request.workload
+        workload = part.request.workload
         name = f"{self.scope}\0{self.request.id}" if self.scope else ""
         try:
             async with sampler.share(workload):

@@ -22,6 +22,7 @@ _DOUBTFUL = 0.8
 """Below this share of the fewest tokens seen for as many bytes, the usage of several choices is not believed."""
 _LONG = 256
 """Bytes from which on that is judged."""
+_TEXTS = ("content", "reasoning", "reasoning_content", "tool_calls", "refusal")
 _ENOUGH = 3
 """Answers of one choice that teach what to expect."""
 
@@ -115,8 +116,8 @@ def _text(choice: Mapping[str, Any]) -> str:
     message = choice.get("message")
     if not isinstance(message, Mapping):
         return str(choice.get("text") or "")
-    parts = (message.get(name) for name in ("content", "reasoning", "reasoning_content", "tool_calls", "refusal"))
-    return "".join(part if isinstance(part, str) else str(part) for part in parts if part)
+    parts = [part for name in _TEXTS if (part := message.get(name))]
+    return "".join([part if isinstance(part, str) else str(part) for part in parts])
 
 
 def _count(usage: Any, name: str) -> int | None:

@@ -114,5 +114,5 @@ class VerdictWriter:
             why = f"not accepted in {times}, the last by the {verdict.by}: {verdict.reason}"
             failure = Failure(Cause.REJECTED, why)
         request = unit.request if unit is not None else None
-        outcome = replace(outcome, failure=failure)
+        outcome = replace(outcome, completion=None, failure=failure)
         return Failed(line, id, request, ((pair[0], pair[1]),), failure, outcome, details)
