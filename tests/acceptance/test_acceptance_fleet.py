@@ -74,8 +74,8 @@ def test_two_fleets_and_two_runs_on_one_key_stay_within_its_limits(
 ) -> None:
     env = _fleet_env(gateway, valkey)
     outs = [tmp_path / f"{place}.out.jsonl" for place in range(2)]
-    with Running("up", "--workers", "2", **env) as one, Running("up", "--workers", "2", **env) as other:
-        _ready(_stranger(valkey), 4)
+    with Running("up", "--workers", "1", **env) as one, Running("up", "--workers", "1", **env) as other:
+        _ready(_stranger(valkey), 2)
         runs = [
             Running(
                 "run",

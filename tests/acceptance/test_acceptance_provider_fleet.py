@@ -29,12 +29,12 @@ def _breaker(it: Fleet) -> str:
         return read_status(client, it.local.settings.key_tag).circuit_breaker
 
 
-def test_a_retry_after_to_one_of_eight_workers_stops_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_retry_after_to_one_of_four_workers_stops_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         gateway_process("--latency", "0.5", "--per-token", "0", "--starts", "0") as gateway,
-        fleet(monkeypatch, gateway, workers=8, attempts=3, starts=0, backoff_base_s=0.1) as it,
+        fleet(monkeypatch, gateway, workers=4, attempts=3, starts=0, backoff_base_s=0.1) as it,
     ):
-        first = it.sample_many(200)
+        first = it.sample_many(150)
         wait_until(lambda: gateway.ledger()["arrivals"] >= 40, "the fleet to be at work")
         gateway.set_faults("429=3:x1")
         assert all(result.get(timeout=60)["choices"] for result in first)
@@ -85,7 +85,7 @@ def test_waiting_for_a_slot_does_not_count_against_the_timeout(monkeypatch: pyte
 def test_the_breaker_probes_one_at_a_time_and_recovers(monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         gateway_process("--latency", "0.1", "--per-token", "0", "--faults", "503") as gateway,
-        fleet(monkeypatch, gateway, workers=3, circuit_breaker=6, backoff_base_s=0.05, backoff_cap_s=0.1) as it,
+        fleet(monkeypatch, gateway, workers=2, circuit_breaker=6, backoff_base_s=0.05, backoff_cap_s=0.1) as it,
     ):
         asked = it.sample_many(40)
         wait_until(lambda: _breaker(it) != "closed", "the breaker to trip")

@@ -14,7 +14,7 @@ from support.commands import Running, nothing_left, records
 from support.gateways import gateway_process
 from support.waiting import wait_until
 
-N, MAX_TOKENS, KILLS = 4, 24, 3
+N, MAX_TOKENS, KILLS = 4, 24, 2
 ODD = [
     'say "this"',
     "back\\slash",
@@ -41,7 +41,7 @@ def test_odd_texts_equal_lines_and_torn_ends_survive_kills(tmp_path: Path, pack:
     dice, prompts = random.Random(pack), _prompts()
     source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts))
-    arguments = ["run", source, "-o", out, "--n", str(N), "--max-tokens", str(MAX_TOKENS), "--workers", "2"]
+    arguments = ["run", source, "-o", out, "--n", str(N), "--max-tokens", str(MAX_TOKENS), "--workers", "1"]
     latency = ("--latency", "0.3", "--per-token", "0.005", "--starts", "0")
     with gateway_process("--text", "unicode", *latency) as gateway:
         env = {"ACS_API_BASE": gateway.url, "ACS_API_KEY": "sk-resume", "BRIMFUL_STARTS": "0"}

@@ -16,20 +16,22 @@ from support.waiting import wait_until
 KEY = "sk-canary-7f3d9a"
 
 
-def _run_arguments(prompts: Path, out: Path) -> list[str | Path]:
-    return ["run", prompts, "-o", out, "--pack", "off", "--n", "1", "--max-tokens", "32", "--json", "--workers", "4"]
+def _run_arguments(prompts: Path, out: Path, workers: int = 1) -> list[str | Path]:
+    fixed = ["--pack", "off", "--n", "1", "--max-tokens", "32", "--json"]
+    return ["run", prompts, "-o", out, *fixed, "--workers", str(workers)]
 
 
 @pytest.mark.parametrize(
-    ("slots", "starts", "window", "count"), [(16, 600, 60.0, 400), (5, 40, 4.0, 150), (32, 64, 2.0, 300)]
+    ("slots", "starts", "window", "count", "workers"),
+    [(16, 600, 60.0, 400, 4), (5, 40, 4.0, 100, 2), (32, 64, 2.0, 200, 2)],
 )
 def test_a_run_stays_within_the_limits_and_samples_each_prompt_once(
-    tmp_path: Path, slots: int, starts: int, window: float, count: int
+    tmp_path: Path, slots: int, starts: int, window: float, count: int, workers: int
 ) -> None:
     prompts, out = write_prompts(tmp_path / "prompts.jsonl", count), tmp_path / "out.jsonl"
     limits = {"BRIMFUL_SLOTS": str(slots), "BRIMFUL_STARTS": str(starts), "BRIMFUL_WINDOW_S": str(window)}
     with StrictGatewayProcess(slots=slots, starts=starts, window=window, latency=0.2, spread=0.1) as gateway:
-        done = brimful(*_run_arguments(prompts, out), ACS_API_BASE=gateway.url, ACS_API_KEY=KEY, **limits)
+        done = brimful(*_run_arguments(prompts, out, workers), ACS_API_BASE=gateway.url, ACS_API_KEY=KEY, **limits)
         ledger = gateway.ledger()
     assert done.returncode == 0, done.stderr
     assert ledger["peak_active"] <= slots
@@ -62,7 +64,7 @@ def test_runs_at_the_same_time_share_the_limits(tmp_path: Path) -> None:
         env |= {"ACS_API_BASE": gateway.url, "ACS_API_KEY": KEY}
         outs = [tmp_path / f"{place}.out.jsonl" for place in range(2)]
         runs = [
-            Running(*_run_arguments(write_prompts(tmp_path / f"{place}.jsonl", 70), out)[:-1], "2", **env)
+            Running(*_run_arguments(write_prompts(tmp_path / f"{place}.jsonl", 70), out), **env)
             for place, out in enumerate(outs)
         ]
         for run in runs:

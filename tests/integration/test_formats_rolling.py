@@ -16,7 +16,7 @@ from support.strict_gateway import StrictGatewayProcess
 from support.waiting import wait_until
 
 SLOTS, STARTS, WINDOW_S = 6, 40, 2
-WORKERS = 3
+WORKERS = 2
 
 
 def _lines(out: Path) -> int:

@@ -61,7 +61,7 @@ def test_a_submitter_killed_between_sampling_and_acceptance_loses_nothing_and_pa
         "    return {'text': completion.text}\n"
     )
     prompts, out = write_prompts(tmp_path / "prompts.jsonl", 40), tmp_path / "out.jsonl"
-    arguments: list[str | Path] = ["run", prompts, "-o", out, "--pack", pack, "--max-tokens", "8", "--workers", "2"]
+    arguments: list[str | Path] = ["run", prompts, "-o", out, "--pack", pack, "--max-tokens", "8", "--workers", "1"]
     arguments += ["--hook", f"{tmp_path / 'gate.py'}:check", "--hook-workers", "40", "--json"]
     calls = tmp_path / "calls"
     with StrictGatewayProcess(latency=0.1) as gateway:
@@ -102,7 +102,7 @@ def test_ctrl_c_while_hooks_run_keeps_what_was_sampled_for_the_next_try(tmp_path
         "        await asyncio.sleep(0.02)\n"
     )
     prompts, out = write_prompts(tmp_path / "prompts.jsonl", 24), tmp_path / "out.jsonl"
-    arguments: list[str | Path] = ["run", prompts, "-o", out, "--pack", "off", "--max-tokens", "8", "--workers", "2"]
+    arguments: list[str | Path] = ["run", prompts, "-o", out, "--pack", "off", "--max-tokens", "8", "--workers", "1"]
     arguments += ["--hook", f"{tmp_path / 'slow.py'}:check", "--hook-workers", "2", "--json"]
     with StrictGatewayProcess(latency=0.1) as gateway:
         env = {"ACS_API_BASE": gateway.url, "ACS_API_KEY": "sk-checks"}

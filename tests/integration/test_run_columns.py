@@ -34,7 +34,7 @@ def test_lines_with_answers_are_packed_and_come_out_joined(tmp_path: Path) -> No
     source, out = _write(tmp_path / "in.jsonl", 400), tmp_path / "out.csv"
     with StrictGatewayProcess() as gateway:
         env = {"ACS_API_BASE": gateway.url, "ACS_API_KEY": KEY}
-        done = brimful("run", source, "-o", out, "--max-tokens", "8", "--workers", "2", "--json", **env)
+        done = brimful("run", source, "-o", out, "--max-tokens", "8", "--workers", "1", "--json", **env)
         ledger = gateway.ledger()
     assert done.returncode == 0, done.stderr
     assert "`answer`, `tags` and `source` are carried through, not sent" in done.stderr

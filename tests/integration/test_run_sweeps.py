@@ -33,7 +33,7 @@ def test_a_sweep_of_a_template_is_packed_and_compared(tmp_path: Path) -> None:
     with StrictGatewayProcess() as gateway:
         env = {"ACS_API_BASE": gateway.url, "ACS_API_KEY": KEY}
         asked = ("run", source, "-o", out, "--max-tokens", "8", "--template", template, *SWEEP)
-        done = brimful(*asked, "--workers", "2", "--order", "input", "--json", **env)
+        done = brimful(*asked, "--workers", "1", "--order", "input", "--json", **env)
         ledger = gateway.ledger()
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)

@@ -26,11 +26,12 @@ def limit_tests(file: Path) -> frozenset[str]:
     if not whole and not any(word in source for word in _COUNTED):
         return frozenset()
     found: set[str] = set()
+    lines = source.splitlines()
     kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
     parts = [node for node in ast.parse(source).body if isinstance(node, kinds)]
     for _ in range(2):  # the functions, then those that call them
         for part in parts:
-            text = ast.get_source_segment(source, part) or ""
+            text = "\n".join(lines[part.lineno - 1 : part.end_lineno])
             names = {node.id for node in ast.walk(part) if isinstance(node, ast.Name)}
             names |= {node.arg for node in ast.walk(part) if isinstance(node, ast.arg)}  # fixtures
             if whole or any(word in text for word in _COUNTED) or names & found:
