@@ -24,7 +24,7 @@ from kombu.exceptions import OperationalError
 
 from brimful.names import SENT_AT
 from brimful_worker.local.server.valkey import Valkey, free_port
-from support.commands import brimful, command, environment
+from support.commands import brimful_in_process, command, environment
 from support.gateways import GatewayProcess, gateway_process
 from support.messages import item
 from support.pool_worker import Background, client
@@ -48,7 +48,7 @@ class Fleet:
     env: dict[str, str]
 
     def limit_slots(self, slots: int) -> None:
-        done = brimful("limits", "set", "--slots", str(slots), **self.env)
+        done = brimful_in_process("limits", "set", "--slots", str(slots), **self.env)
         assert done.returncode == 0, done.stderr
 
     @contextlib.contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -65,6 +64,9 @@ def test_a_stranger_and_a_service_get_completions(gateway: StrictGatewayProcess,
         assert said.stdout.strip() == "The grass is → 0", said.stderr
         with pytest.raises(Exception, match="max_tokens"):
             app.send_task("brimful.sample", args=["x"], kwargs={"max_tokens": 0}).get(timeout=60)
+        status = brimful("status", "--json", BRIMFUL_REDIS_URL=valkey.url)
+        assert status.returncode == 0, status.stderr
+        assert KEY not in status.stdout
         assert up.interrupt() == 0
         nothing_left(up.family)
 
@@ -125,17 +127,6 @@ def test_celery_inspect_and_revoke_are_right_for_running_tasks(valkey: Valkey) -
             wait_until(lambda: list(_active(app).values()) == [[]], "nothing to be active")
             assert up.interrupt() == 0
             nothing_left(up.family)
-
-
-def test_status_shows_the_fleet(gateway: StrictGatewayProcess, valkey: Valkey) -> None:
-    env = _fleet_env(gateway, valkey)
-    with Running("up", "--workers", "2", **env) as up:
-        _ready(_stranger(valkey), 2)
-        done = brimful("status", "--json", BRIMFUL_REDIS_URL=valkey.url)
-        assert done.returncode == 0, done.stderr
-        assert KEY not in done.stdout
-        assert up.interrupt() == 0
-    assert os.environ.get("ACS_API_KEY") is None
 
 
 def _active(app: Celery) -> dict[str, list[Any]]:

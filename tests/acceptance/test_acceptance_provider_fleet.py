@@ -12,7 +12,7 @@ import pytest
 
 from brimful.state.redis_url import sync_redis_client
 from brimful.state.status import read_status
-from support.commands import brimful
+from support.commands import brimful_in_process
 from support.fleets import Fleet, fleet
 from support.gateways import gateway_process
 from support.measuring import one_of_three
@@ -90,7 +90,7 @@ def test_the_breaker_probes_one_at_a_time_and_recovers(monkeypatch: pytest.Monke
         asked = it.sample_many(40)
         wait_until(lambda: _breaker(it) != "closed", "the breaker to trip")
         tripped = gateway.ledger()["arrivals"]
-        shown = brimful("status", "--json", BRIMFUL_REDIS_URL=it.local.redis_url)
+        shown = brimful_in_process("status", "--json", BRIMFUL_REDIS_URL=it.local.redis_url)
         assert json.loads(shown.stdout)["circuit_breaker"] in ("open", "probing"), shown.stderr
         assert json.loads(shown.stdout)["failures"] >= 6
         gateway.reset()

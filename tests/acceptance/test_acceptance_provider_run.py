@@ -30,8 +30,8 @@ def _env(gateway: GatewayProcess, **more: str) -> dict[str, str]:
     }
 
 
-def _arguments(prompts: Path, out: Path, *more: str, max_tokens: int = 8) -> list[str | Path]:
-    fixed = ["--pack", "off", "--workers", "1", "--json"]
+def _arguments(prompts: Path, out: Path, *more: str, max_tokens: int = 8, workers: int = 1) -> list[str | Path]:
+    fixed = ["--pack", "off", "--workers", str(workers), "--json"]
     return ["run", prompts, "-o", out, "--max-tokens", str(max_tokens), *fixed, *more]
 
 
@@ -112,7 +112,7 @@ def test_jobs_of_a_run_outlive_its_workers(tmp_path: Path) -> None:
     prompts, out = write_prompts(tmp_path / "prompts.jsonl", 12), tmp_path / "out.jsonl"
     with gateway_process("--latency", "3", "--per-token", "0", "--starts", "0") as gateway:
         env = _env(gateway, BRIMFUL_VISIBILITY_TIMEOUT_S="3", BRIMFUL_LEASE_S="4", BRIMFUL_JOB_POLL_S="0.2")
-        with Running(*_arguments(prompts, out, "--job", "--workers", "2"), **env) as run:
+        with Running(*_arguments(prompts, out, "--job", workers=2), **env) as run:
             wait_until(lambda: gateway.ledger()["jobs"]["created"] >= 12, "the Jobs at the gateway")
             workers = [process for process in run.look() if "worker" in process.cmdline()]
             assert len(workers) == 2

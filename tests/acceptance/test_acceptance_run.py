@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from brimful.cli.commands import run_command
 from support.commands import Running, brimful, nothing_left, records, write_prompts
 from support.strict_gateway import StrictGatewayProcess
 from support.waiting import wait_until
@@ -126,17 +127,22 @@ def test_the_key_is_in_no_output_no_log_and_no_process_list(tmp_path: Path) -> N
     ],
 )
 def test_bad_input_names_the_place_and_samples_nothing(
-    tmp_path: Path, content: str | None, words: str, code: int
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    content: str | None,
+    words: str,
+    code: int,
 ) -> None:
     prompts = tmp_path / "prompts.jsonl"
     if content is not None:
         prompts.write_text(content)
-    done = brimful(
-        "run", prompts, "-o", tmp_path / "out.jsonl", "--strict", ACS_API_BASE="http://127.0.0.1:9/v1", ACS_API_KEY=KEY
-    )
-    assert done.returncode == code, done.stderr
-    assert words in done.stderr.lower()
-    assert "Traceback" not in done.stderr
+    monkeypatch.setenv("ACS_API_BASE", "http://127.0.0.1:9/v1")
+    monkeypatch.setenv("ACS_API_KEY", KEY)
+    assert run_command(["run", str(prompts), "-o", str(tmp_path / "out.jsonl"), "--strict"]) == code
+    said = capsys.readouterr().err
+    assert words in said.lower()
+    assert "Traceback" not in said
     assert not (tmp_path / "out.jsonl").exists()
 
 
@@ -155,11 +161,19 @@ def test_bad_input_names_the_place_and_samples_nothing(
     ],
     ids=["no key", "no URL", "unknown provider", "bad number", "no Redis", "no gateway"],
 )
-def test_a_bad_setting_is_named(tmp_path: Path, env: dict[str, str], words: str) -> None:
+def test_a_bad_setting_is_named(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    env: dict[str, str],
+    words: str,
+) -> None:
     prompts = write_prompts(tmp_path / "prompts.jsonl", 2)
-    done = brimful("run", prompts, "-o", tmp_path / "out.jsonl", **env)
-    assert done.returncode == 2, done.stderr
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
-    assert KEY not in done.stderr
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    assert run_command(["run", str(prompts), "-o", str(tmp_path / "out.jsonl")]) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert "Traceback" not in said
+    assert KEY not in said
     assert not (tmp_path / "out.jsonl").exists()

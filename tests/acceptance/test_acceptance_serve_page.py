@@ -17,7 +17,7 @@ from brimful.state.keys import weights_key
 from brimful.state.redis_url import sync_redis_client
 from brimful_worker.local.server.valkey import Valkey
 from support.browser import Tab, chromium, overlapping_labels, sideways, wait_for_text
-from support.commands import Running, brimful
+from support.commands import Running, brimful_in_process
 from support.doors import KEY, door_process
 from support.gateways import gateway_process
 from support.waiting import wait_until
@@ -56,7 +56,7 @@ def figure(page: Any, tile: str) -> str:
 
 
 def status(valkey: Valkey) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(brimful("status", "--json", BRIMFUL_REDIS_URL=valkey.url).stdout)
+    found: dict[str, Any] = json.loads(brimful_in_process("status", "--json", BRIMFUL_REDIS_URL=valkey.url).stdout)
     return found
 
 
@@ -109,7 +109,7 @@ def test_its_figures_are_those_of_status_and_live(browser: Any, valkey: Valkey) 
 def test_a_token_opens_it_until_it_is_revoked(browser: Any, valkey: Valkey) -> None:
     with gateway_process() as gateway, door_process(valkey.url, gateway.url) as (url, _):
         until_ready(url)
-        token = brimful("serve", "token", "add", "ada", BRIMFUL_REDIS_URL=valkey.url).stdout.split()[-1]
+        token = brimful_in_process("serve", "token", "add", "ada", BRIMFUL_REDIS_URL=valkey.url).stdout.split()[-1]
         wait_until(lambda: ask(url, n=0) == 401, "the token to be in force")
         tab = Tab(browser)
         page = open_page(tab, url)
@@ -127,7 +127,7 @@ def test_a_token_opens_it_until_it_is_revoked(browser: Any, valkey: Valkey) -> N
         page.wait_for_selector("main", state="visible")
         assert not [address for address in tab.asked if token in address]
         assert not page.context.cookies()
-        brimful("serve", "token", "revoke", "ada", BRIMFUL_REDIS_URL=valkey.url)
+        brimful_in_process("serve", "token", "revoke", "ada", BRIMFUL_REDIS_URL=valkey.url)
         page.wait_for_selector("#sign-in", state="visible")
         assert not page.is_visible("main")
         assert not [fault for fault in tab.faults if not re.search(r"401", fault)]

@@ -13,7 +13,7 @@ from brimful import __version__
 from brimful.errors import ExitCode
 from brimful.state.keys import TAGS
 from brimful_worker.local.server.valkey import Valkey
-from support.commands import brimful, command, environment
+from support.commands import brimful, brimful_in_process, command, environment
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def two_keys(valkey: Valkey) -> str:
 
 
 def test_status_of_a_redis_that_no_worker_has_used(valkey: Valkey) -> None:
-    done = brimful("status", BRIMFUL_REDIS_URL=valkey.url, ACS_API_KEY="any")
+    done = brimful_in_process("status", BRIMFUL_REDIS_URL=valkey.url, ACS_API_KEY="any")
     assert "no worker has brought limits yet" in done.stdout
     assert "no limit)" not in done.stdout
 
@@ -50,7 +50,7 @@ def test_a_closed_pipe_is_no_error_message(two_keys: str, arguments: tuple[str, 
 
 
 def test_doctor_continues_without_a_provider(valkey: Valkey) -> None:
-    done = brimful("doctor", BRIMFUL_REDIS_URL=valkey.url, BRIMFUL_PROVIDER="foo", BRIMFUL_SLOT="3")
+    done = brimful_in_process("doctor", BRIMFUL_REDIS_URL=valkey.url, BRIMFUL_PROVIDER="foo", BRIMFUL_SLOT="3")
     assert done.returncode == ExitCode.USAGE
     assert "fail  provider: unknown provider 'foo' (--provider, BRIMFUL_PROVIDER)" in done.stdout
     assert "BRIMFUL_SLOT is set, but there is no such setting\n      → did you mean BRIMFUL_SLOTS?" in done.stdout
@@ -67,7 +67,7 @@ def test_an_unknown_variable_is_reported(valkey: Valkey) -> None:
 
 
 def test_doctor_names_the_wrong_setting() -> None:
-    done = brimful("doctor", BRIMFUL_SLOTS="many")
+    done = brimful_in_process("doctor", BRIMFUL_SLOTS="many")
     assert done.returncode == ExitCode.USAGE
     assert "fail  settings: BRIMFUL_SLOTS: 'many' is not a whole number" in done.stdout
     assert "--rehearse, " not in done.stdout

@@ -11,7 +11,7 @@ import redis
 from brimful.errors import ExitCode
 from brimful.state.keys import TAGS, admission_keys
 from brimful_worker.local.server.valkey import Valkey
-from support.commands import brimful
+from support.commands import brimful, brimful_in_process
 
 BROUGHT = {"slots": 16, "starts": 600, "window_ms": 60000, "guard_ms": 800, "reserve_slots": 0}
 
@@ -27,7 +27,7 @@ def brought(valkey: Valkey) -> str:
 
 
 def _set(url: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return brimful("limits", "set", "--tag", "aaaa", *arguments, BRIMFUL_REDIS_URL=url)
+    return brimful_in_process("limits", "set", "--tag", "aaaa", *arguments, BRIMFUL_REDIS_URL=url)
 
 
 def test_limits_above_those_of_the_workers_are_set_with_a_warning(brought: str) -> None:
@@ -76,7 +76,7 @@ def test_a_variable_with_a_former_name_is_noted_once(brought: str) -> None:
 
 
 def test_the_output_names_the_key(brought: str) -> None:
-    done = brimful("limits", "show", "--tag", "b", BRIMFUL_REDIS_URL=brought)
+    done = brimful_in_process("limits", "show", "--tag", "b", BRIMFUL_REDIS_URL=brought)
     assert done.stdout.startswith("key bbbb\n")
 
 

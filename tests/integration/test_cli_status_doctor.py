@@ -30,7 +30,7 @@ from brimful.state.provider_health import LastAnswer, ProviderState, health_fiel
 from brimful.state.redis_url import celery_settings, without_password
 from brimful.state.target import RedisTarget, find_redis, find_tag
 from brimful_worker.local.server.valkey import Valkey, free_port
-from support.commands import brimful
+from support.commands import brimful_in_process
 from support.waiting import wait_until
 
 KEY = "sk-canary-d0c7"
@@ -160,7 +160,7 @@ def test_a_primary_that_takes_writes_without_its_replicas_is_reported(valkey: Va
 def test_without_the_right_to_use_info_the_other_checks_are_made(valkey: Valkey) -> None:
     with redis.Redis.from_url(valkey.url) as client:
         client.execute_command("ACL", "SETUSER", "fleet", "on", ">x", "~*", "&*", "+@all", "-info")
-    done = brimful("doctor", "--json", BRIMFUL_REDIS_URL=valkey.url.replace("redis://", "redis://fleet:x@"))
+    done = brimful_in_process("doctor", "--json", BRIMFUL_REDIS_URL=valkey.url.replace("redis://", "redis://fleet:x@"))
     found = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
     assert found["Redis"]["level"] == "fail"
     assert "may not use INFO" in found["Redis"]["said"]
@@ -182,15 +182,15 @@ def test_status_only_names_a_key_that_nothing_uses(valkey: Valkey) -> None:
     with connect(valkey.url) as client:
         _worker_of(client, "aaaa")
         _worker_of(client, "bbbb")
-        shown = brimful("status", BRIMFUL_REDIS_URL=valkey.url).stdout
+        shown = brimful_in_process("status", BRIMFUL_REDIS_URL=valkey.url).stdout
         assert ("key aaaa" in shown, "key bbbb" in shown, "not in use" in shown) == (True, True, False)
         client.zadd(admission_keys("bbbb")["heard"], {"p0": (client.time()[0] - 60) * 1000})
-        shown = brimful("status", BRIMFUL_REDIS_URL=valkey.url).stdout
+        shown = brimful_in_process("status", BRIMFUL_REDIS_URL=valkey.url).stdout
         assert ("key aaaa" in shown, "key bbbb" in shown) == (True, False)
         assert shown.endswith("\n\nnot in use now: bbbb (--tag shows one)\n")
-        assert "key bbbb" in brimful("status", "--tag", "b", BRIMFUL_REDIS_URL=valkey.url).stdout
+        assert "key bbbb" in brimful_in_process("status", "--tag", "b", BRIMFUL_REDIS_URL=valkey.url).stdout
         client.hset(FLEETS, "other", "bbbb")
-        assert "key bbbb" in brimful("status", BRIMFUL_REDIS_URL=valkey.url).stdout, "its workers are missed"
+        assert "key bbbb" in brimful_in_process("status", BRIMFUL_REDIS_URL=valkey.url).stdout, "its workers are missed"
 
 
 def test_two_keys_in_one_fleet_are_reported(valkey: Valkey) -> None:
@@ -283,7 +283,7 @@ def test_flower_prometheus_and_metrics_are_reached(monkeypatch: pytest.MonkeyPat
 
 
 def test_doctor_names_what_is_missing() -> None:
-    done = brimful("doctor")
+    done = brimful_in_process("doctor")
     assert done.returncode == ExitCode.USAGE
     assert "ACS_API_BASE" in done.stdout
     assert "brimful up" in done.stdout
@@ -295,7 +295,7 @@ def test_doctor_reports_that_no_worker_answers(valkey: Valkey) -> None:
         env = {"ACS_API_BASE": base, "ACS_API_KEY": KEY, "BRIMFUL_REDIS_URL": valkey.url}
         with redis.Redis.from_url(valkey.url) as client:
             client.lpush("batch", "a task")
-        done = brimful("doctor", "--json", **env)
+        done = brimful_in_process("doctor", "--json", **env)
     assert done.returncode == ExitCode.USAGE
     found = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
     assert found["workers"]["level"] == "fail"
@@ -306,7 +306,7 @@ def test_doctor_reports_that_no_worker_answers(valkey: Valkey) -> None:
 @pytest.mark.parametrize("command", [("status",), ("limits", "show"), ("limits", "set", "--slots", "3")])
 def test_an_unreachable_redis_is_named_without_its_password(command: tuple[str, ...]) -> None:
     port = free_port()
-    done = brimful(*command, BRIMFUL_REDIS_URL=f"redis://me:hush@127.0.0.1:{port}/0")
+    done = brimful_in_process(*command, BRIMFUL_REDIS_URL=f"redis://me:hush@127.0.0.1:{port}/0")
     assert done.returncode == ExitCode.USAGE
     assert f"127.0.0.1:{port}" in done.stderr
     assert "hush" not in done.stderr
@@ -340,7 +340,7 @@ def test_which_key_a_command_uses(valkey: Valkey, monkeypatch: pytest.MonkeyPatc
         mine = Settings.load()
         client.zadd(TAGS, {mine.key_tag: 3})
         assert find_tag(target, client, mine) == mine.key_tag
-    done = brimful("status", "--json", BRIMFUL_REDIS_URL=valkey.url)
+    done = brimful_in_process("status", "--json", BRIMFUL_REDIS_URL=valkey.url)
     assert len(json.loads(done.stdout)["keys"]) == 3
 
 

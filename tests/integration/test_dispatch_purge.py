@@ -13,7 +13,7 @@ import redis
 
 from brimful.celery import app_for
 from brimful.state.keys import entry_key
-from support.commands import Running, brimful, write_prompts
+from support.commands import Running, brimful, brimful_in_process, write_prompts
 from support.fleets import fleet
 from support.gateways import gateway_process
 from support.waiting import wait_until
@@ -51,24 +51,24 @@ def test_nothing_of_an_abandoned_run_is_left(monkeypatch: pytest.MonkeyPatch, tm
         app_for(url, name).send_task("brimful.sample", ("a single prompt",), {"max_tokens": 2}, queue="none")
         with Running("run", source, "-o", out, "--pack", "off", "--max-tokens", "4", **env) as run:
             wait_until(lambda: gateway.ledger()["active"] == 1, "one request that hangs", 60)
-            listed = brimful("runs", "list", "--json", **env)
+            listed = brimful_in_process("runs", "list", "--json", **env)
             [stored] = [json.loads(line) for line in listed.stdout.splitlines()]
             assert stored["shards"] >= 1
-            refused = brimful("runs", "purge", stored["run"], **env)
+            refused = brimful_in_process("runs", "purge", stored["run"], **env)
             assert refused.returncode == 2
             assert f"`brimful runs cancel {stored['run']}` ends it" in refused.stderr
             run.process.kill()
             run.process.wait()
             assert b"prompt " in _all_of(client)
             client.hset(entry_key(stored["run"]), "said", 0)  # as if it had been silent for a while
-            purged = brimful("runs", "purge", stored["run"], **env)
+            purged = brimful_in_process("runs", "purge", stored["run"], **env)
             assert purged.returncode == 0, purged.stderr
             wait_until(lambda: gateway.ledger()["active"] == 0, "the worker to stop what it had of it")
             wait_until(lambda: stored["run"].encode() not in _all_of(client), "all of it to be gone")
             assert b"prompt 1" not in _all_of(client)
             assert b"a single prompt" in _all_of(client), "another's task is not touched"
-        assert "no run has anything" in brimful("runs", "list", **env).stderr
-        assert brimful("runs", "purge", "--all", **env).returncode == 0
-        assert brimful("runs", "purge", "nobody", **env).returncode == 2
+        assert "no run has anything" in brimful_in_process("runs", "list", **env).stderr
+        assert brimful_in_process("runs", "purge", "--all", **env).returncode == 0
+        assert brimful_in_process("runs", "purge", "nobody", **env).returncode == 2
         again = brimful("run", source, "-o", out, "--pack", "off", "--max-tokens", "4", **env)
         assert again.returncode == 0, again.stderr

@@ -24,7 +24,7 @@ from brimful.errors import ExitCode, FleetError
 from brimful.state.keys import revoked_key
 from brimful.state.redis_url import sync_redis_client
 from brimful_worker.local.fleet import LocalFleet
-from support.commands import brimful, nothing_left
+from support.commands import brimful_in_process, nothing_left
 from support.waiting import wait_until
 
 _SLOW_S = 3.0
@@ -141,34 +141,34 @@ def test_only_workers_get_a_key_and_never_the_real_one(fleet: LocalFleet) -> Non
 
 def test_status_and_limits_need_only_the_url(fleet: LocalFleet) -> None:
     env = {"BRIMFUL_REDIS_URL": fleet.redis_url}
-    done = brimful("status", "--json", **env)
+    done = brimful_in_process("status", "--json", **env)
     assert done.returncode == 0, done.stderr
     status = json.loads(done.stdout)
     assert (status["tag"], status["slots"]) == (fleet.settings.key_tag, 16)
     assert {worker["pid"] for worker in status["workers"]} >= set(fleet.worker_pids)
     assert status["queues"] == {"interactive": 0, "batch": 0, "celery": 0}
     assert fleet.redis_url not in done.stdout
-    text = brimful("status", **env).stdout
+    text = brimful_in_process("status", **env).stdout
     assert "0/16" in text
     assert "\x1b" not in text
-    shown = json.loads(brimful("limits", "set", "--slots", "5", "--json", **env).stdout)
+    shown = json.loads(brimful_in_process("limits", "set", "--slots", "5", "--json", **env).stdout)
     assert (shown["limits"]["slots"], shown["overridden"]) == (5, ["slots"])
-    assert "set by hand" in brimful("limits", "show", **env).stdout
-    assert json.loads(brimful("limits", "set", "--reset", "--json", **env).stdout)["limits"]["slots"] == 16
-    refused = brimful("limits", "set", "--slots", "0", **env)
+    assert "set by hand" in brimful_in_process("limits", "show", **env).stdout
+    assert json.loads(brimful_in_process("limits", "set", "--reset", "--json", **env).stdout)["limits"]["slots"] == 16
+    refused = brimful_in_process("limits", "set", "--slots", "0", **env)
     assert refused.returncode == 2
     assert "slots" in refused.stderr
-    assert brimful("limits", "set", **env).returncode == 2
+    assert brimful_in_process("limits", "set", **env).returncode == 2
 
 
 def test_a_local_fleet_is_found_without_its_url(fleet: LocalFleet) -> None:
-    done = brimful("status", "--json", BRIMFUL_STATE_DIR=str(fleet.settings.state_dir))
+    done = brimful_in_process("status", "--json", BRIMFUL_STATE_DIR=str(fleet.settings.state_dir))
     assert json.loads(done.stdout)["tag"] == fleet.settings.key_tag
 
 
 def test_doctor_finds_no_fault_in_a_good_fleet(fleet: LocalFleet) -> None:
     env = {"ACS_API_BASE": str(fleet.gateway_url), "ACS_API_KEY": "sk-mine", "BRIMFUL_REDIS_URL": fleet.redis_url}
-    done = brimful("doctor", "--json", **env)
+    done = brimful_in_process("doctor", "--json", **env)
     found = {check["name"]: check["level"] for check in json.loads(done.stdout)["checks"]}
     assert done.returncode == 0, done.stdout
     assert "fail" not in found.values()

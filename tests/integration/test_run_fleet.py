@@ -22,8 +22,8 @@ from support.waiting import wait_until
 KEY = "sk-canary-91b7aa"
 
 
-def _arguments(source: Path | str, out: Path | str, *more: str) -> list[str | Path]:
-    return ["run", source, "-o", out, "--max-tokens", "8", "--workers", "1", *more]
+def _arguments(source: Path | str, out: Path | str, *more: str, workers: int = 1) -> list[str | Path]:
+    return ["run", source, "-o", out, "--max-tokens", "8", "--workers", str(workers), *more]
 
 
 def _identities(out: Path) -> list[tuple[Any, ...]]:
@@ -32,7 +32,7 @@ def _identities(out: Path) -> list[tuple[Any, ...]]:
 
 def test_a_rehearsal_end_to_end(tmp_path: Path) -> None:
     source, out = write_prompts(tmp_path / "in.jsonl", 60), tmp_path / "out.jsonl"
-    done = brimful(*_arguments(source, out, "--n", "2", "--rehearse", "--json", "--order", "input", "--workers", "2"))
+    done = brimful(*_arguments(source, out, "--n", "2", "--rehearse", "--json", "--order", "input", workers=2))
     assert done.returncode == 0, done.stderr
     summary, there = json.loads(done.stdout), records(out)
     assert _identities(out) == sorted((f"p{line}", 0, choice) for line in range(60) for choice in range(2))

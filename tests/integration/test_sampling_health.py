@@ -12,7 +12,7 @@ from brimful.state.provider_health import parse_health
 from brimful_worker.local.server.valkey import Valkey, free_port
 from brimful_worker.provider.answers.answer import Classification, Kind
 from brimful_worker.sampling.health import HealthReporter
-from support.commands import brimful, command, environment
+from support.commands import brimful_in_process, command, environment
 from support.gateways import gateway_process
 from support.pool_worker import Background, client
 from support.waiting import wait_until
@@ -44,11 +44,11 @@ def test_a_refused_key_is_seen_at_once(valkey: Valkey) -> None:
                 one.get(timeout=60, propagate=False)
             wait_until(lambda: gauge("key_refused"), "the gauge of the refused key")
             assert not gauge("ok")
-            status = brimful("status", BRIMFUL_REDIS_URL=valkey.url)
+            status = brimful_in_process("status", BRIMFUL_REDIS_URL=valkey.url)
             assert "key refused: every request fails until the key is replaced" in status.stdout.splitlines()[0]
             assert "provider   key refused since" in status.stdout
             assert "HTTP 401" in status.stdout
-            seen = json.loads(brimful("status", "--json", BRIMFUL_REDIS_URL=valkey.url).stdout)["provider"]
+            seen = json.loads(brimful_in_process("status", "--json", BRIMFUL_REDIS_URL=valkey.url).stdout)["provider"]
             assert (seen["state"], seen["status"]) == ("key_refused", 401)
             errors = [line for line in worker.output.splitlines() if "ERROR" in line]
             assert len(errors) == 1

@@ -18,7 +18,7 @@ from brimful.state.keys import FLEETS
 from brimful.state.redis_url import sync_redis_client
 from brimful_worker.local.processes.environment import worker_environment
 from brimful_worker.local.server.valkey import Valkey
-from support.commands import brimful, command, environment
+from support.commands import brimful_in_process, command, environment
 from support.pool_worker import Background, client
 from support.waiting import wait_until
 
@@ -68,7 +68,11 @@ def test_a_new_key_is_used_for_the_next_request_without_a_restart(valkey: Valkey
     file.write_text(f"{ONE}\n")
     with provider() as (seen, base), client(valkey.url) as service:
         env = environment(
-            ACS_API_BASE=base, ACS_API_KEY_FILE=str(file), BRIMFUL_REDIS_URL=valkey.url, BRIMFUL_SLOTS="1"
+            ACS_API_BASE=base,
+            ACS_API_KEY_FILE=str(file),
+            BRIMFUL_REDIS_URL=valkey.url,
+            BRIMFUL_SLOTS="1",
+            BRIMFUL_LEASE_S="4",  # for which the first worker of each key waits
         )
 
         def ask(prompt: str) -> str:
@@ -95,7 +99,7 @@ def test_a_new_key_is_used_for_the_next_request_without_a_restart(valkey: Valkey
             (tmp_path / "next").rename(file)
             wait_until(lambda: worker.output.count("the API key was replaced") == 2, "the file to be read again")
             assert ask("last") == THREE
-            status = json.loads(brimful("status", "--json", BRIMFUL_REDIS_URL=valkey.url).stdout)
+            status = json.loads(brimful_in_process("status", "--json", BRIMFUL_REDIS_URL=valkey.url).stdout)
             assert [len(key["workers"]) for key in status["keys"]] == [1, 0, 0]
             with sync_redis_client(valkey.url) as redis:
                 newest, before, _ = [key["tag"] for key in status["keys"]]

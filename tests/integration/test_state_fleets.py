@@ -34,7 +34,7 @@ from brimful.state.probes import worker_queues
 from brimful.state.redis_url import redis_client, sync_redis_client
 from brimful.state.status import tag_in_use
 from brimful_worker.local.server.valkey import Valkey
-from support.commands import Running, brimful, environment, write_prompts
+from support.commands import Running, brimful, brimful_in_process, environment, write_prompts
 from support.gateways import GatewayProcess, gateway_process
 from support.pool_worker import Background
 from support.waiting import wait_until
@@ -112,7 +112,7 @@ def test_two_keys_on_one_redis_each_with_its_own_fleet(
             for each in runs:
                 _, stderr = each.communicate(timeout=120)
                 assert each.returncode == ExitCode.OK, stderr
-            doctor = brimful("doctor", "--json", BRIMFUL_FLEET="evals", **other)
+            doctor = brimful_in_process("doctor", "--json", BRIMFUL_FLEET="evals", **other)
             found = {check["name"]: check for check in json.loads(doctor.stdout)["checks"]}
             for said in (
                 f"the unnamed fleet: key {tag}",
@@ -121,7 +121,7 @@ def test_two_keys_on_one_redis_each_with_its_own_fleet(
             ):
                 assert said in found["fleets"]["said"]
             assert "keys" not in found
-            doctor = brimful("doctor", "--json", **other)
+            doctor = brimful_in_process("doctor", "--json", **other)
             found = {check["name"]: check for check in json.loads(doctor.stdout)["checks"]}
             assert found["keys"]["level"] == "fail"
             assert "BRIMFUL_FLEET" in found["keys"]["todo"]

@@ -12,7 +12,7 @@ import pytest
 
 from brimful_worker.local.server.valkey import Valkey, free_port
 from support.chaos import LONG
-from support.commands import brimful, command, environment, write_prompts
+from support.commands import brimful, brimful_in_process, command, environment, write_prompts
 from support.gateways import GatewayProcess, gateway_process
 from support.pairings import PAIRINGS, PASSWORD, reached_by, refused_commands
 from support.pool_worker import Background
@@ -45,9 +45,9 @@ def test_a_whole_fleet(pairing: str, tmp_path: Path, gateway: GatewayProcess) ->
                 [sys.executable, "-c", CLIENT], env=environment(**where), capture_output=True, text=True, timeout=90
             )
             assert service.stdout == "1\n", service.stderr
-            status = brimful("status", "--json", **where)
+            status = brimful_in_process("status", "--json", **where)
             assert len(json.loads(status.stdout)["workers"]) == 1, status.stderr
-            doctor = brimful("doctor", **env)
+            doctor = brimful_in_process("doctor", **env)
             assert doctor.returncode == 0, doctor.stdout
             assert worker.stop() == 0
         assert refused_commands(valkey) == []
@@ -62,16 +62,18 @@ def test_an_untrusted_certificate_and_a_wrong_password_say_so(valkey: Valkey, tm
     certificate, context = certificate_in(tmp_path)
     with tls_in_front_of(valkey.port, context) as port:
         for name in ("status", "doctor"):
-            seen = brimful(name, BRIMFUL_REDIS_URL=f"rediss://127.0.0.1:{port}/0")
+            seen = brimful_in_process(name, BRIMFUL_REDIS_URL=f"rediss://127.0.0.1:{port}/0")
             assert seen.returncode == 2
             assert "certificate is not trusted" in seen.stdout + seen.stderr
             assert "BRIMFUL_REDIS_CA_FILE" in seen.stdout + seen.stderr
             assert "start it" not in seen.stdout
-        elsewhere = brimful("status", BRIMFUL_REDIS_URL=f"rediss://localhost:{port}/0?ssl_ca_certs={certificate}")
+        elsewhere = brimful_in_process(
+            "status", BRIMFUL_REDIS_URL=f"rediss://localhost:{port}/0?ssl_ca_certs={certificate}"
+        )
         assert "its certificate is for another name" in elsewhere.stderr
-        plain = brimful("status", BRIMFUL_REDIS_URL=f"rediss://127.0.0.1:{valkey.port}/0")
+        plain = brimful_in_process("status", BRIMFUL_REDIS_URL=f"rediss://127.0.0.1:{valkey.port}/0")
         assert "that the server speaks TLS there" in plain.stderr
-    wrong = brimful("doctor", BRIMFUL_REDIS_URL=f"redis://someone:hush@127.0.0.1:{valkey.port}/0")
+    wrong = brimful_in_process("doctor", BRIMFUL_REDIS_URL=f"redis://someone:hush@127.0.0.1:{valkey.port}/0")
     assert "refuses this user or password" in wrong.stdout
     assert "hush" not in wrong.stdout
     assert "start it" not in wrong.stdout

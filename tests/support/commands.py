@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import signal
@@ -33,6 +35,25 @@ def brimful(
     return subprocess.run(
         command(*arguments), env=environment(**env), capture_output=True, text=True, timeout=timeout, input=stdin
     )
+
+
+def brimful_in_process(*arguments: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """As :func:`brimful`, in this process: for commands that start nothing, where the process is not what is tested."""
+    from brimful.cli.commands import run_command
+
+    streams = [io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2)]
+    before = dict(os.environ)
+    shell = environment(**env)
+    try:
+        os.environ.clear()
+        os.environ.update(shell)
+        with contextlib.redirect_stdout(streams[0]), contextlib.redirect_stderr(streams[1]):
+            code = run_command([str(argument) for argument in arguments])
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    said = [stream.buffer.getvalue().decode() for stream in streams]  # type: ignore[attr-defined]
+    return subprocess.CompletedProcess(command(*arguments), code, *said)
 
 
 class Running:

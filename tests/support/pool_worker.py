@@ -40,7 +40,7 @@ class Background:
         assert self.process.poll() is None, self.output
         return self
 
-    def stop(self, sig: int = signal.SIGTERM, timeout: float = 30.0) -> int:
+    def stop(self, sig: int = signal.SIGTERM, timeout: float = 60.0) -> int:
         self.process.send_signal(sig)
         try:
             return self.process.wait(timeout)
