@@ -13,6 +13,7 @@ from celery import Celery
 
 from brimful_worker.local.server.valkey import Valkey
 from support.commands import Running, brimful, environment, nothing_left, records, write_prompts
+from support.fleets import declare_new
 from support.strict_gateway import StrictGatewayProcess
 from support.waiting import wait_until
 
@@ -26,6 +27,7 @@ def gateway() -> Iterator[StrictGatewayProcess]:
 
 
 def _fleet_env(gateway: StrictGatewayProcess, valkey: Valkey, **more: str) -> dict[str, str]:
+    declare_new(valkey, KEY)
     return {"ACS_API_BASE": gateway.url, "ACS_API_KEY": KEY, "BRIMFUL_REDIS_URL": valkey.url, **more}
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from brimful_worker.local.server.valkey import Valkey
 from support.commands import Running, brimful, write_prompts
+from support.fleets import declare_new
 from support.gateways import gateway_process
 
 
@@ -14,6 +15,7 @@ def test_a_worker_with_few_places_fills_many_slots(tmp_path: Path, valkey: Valke
     source, out = write_prompts(tmp_path / "in.jsonl", 400), tmp_path / "out.jsonl"
     with gateway_process("--latency", "0.5", "--per-token", "0", "--slots", "32", "--starts", "0") as gateway:
         env = {"BRIMFUL_REDIS_URL": valkey.url, "ACS_API_BASE": gateway.url, "ACS_API_KEY": "sk-places"}
+        declare_new(valkey, "sk-places")
         env |= {"BRIMFUL_SLOTS": "32", "BRIMFUL_STARTS": "0"}
         with Running("worker", "-c", "4", **env) as worker:
             worker.text_until("ready")

@@ -13,6 +13,7 @@ import pytest
 
 from brimful_worker.local.server.valkey import Valkey
 from support.commands import Running, brimful, records
+from support.fleets import declare_new
 from support.strict_gateway import StrictGatewayProcess
 from support.waiting import wait_until
 
@@ -53,6 +54,7 @@ def test_every_record_has_its_columns_though_the_run_was_killed(tmp_path: Path, 
     source, out, count = _write(tmp_path / "in.jsonl", 120), tmp_path / "out.jsonl", 120
     with StrictGatewayProcess(latency=0.3) as gateway:
         env = {"BRIMFUL_REDIS_URL": valkey.url, "ACS_API_BASE": gateway.url, "ACS_API_KEY": KEY}
+        declare_new(valkey, KEY)
         arguments = ["run", "-" if stream else source, "-o", out, "--max-tokens", "8", "--pack", "off"]
         with Running("worker", **env) as worker:
             with Running(*arguments, stdin=source if stream else None, **env) as run:

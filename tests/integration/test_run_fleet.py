@@ -16,6 +16,7 @@ import pytest
 
 from brimful_worker.local.server.valkey import Valkey
 from support.commands import Running, brimful, command, environment, nothing_left, records, write_prompts
+from support.fleets import declare_new
 from support.strict_gateway import StrictGatewayProcess
 from support.waiting import wait_until
 
@@ -188,6 +189,7 @@ def test_a_run_waits_for_a_fleet_s_first_worker(tmp_path: Path, valkey: Valkey) 
     source, out = write_prompts(tmp_path / "in.jsonl", 5), tmp_path / "out.jsonl"
     with StrictGatewayProcess() as gateway:
         env = {"BRIMFUL_REDIS_URL": valkey.url, "ACS_API_BASE": gateway.url, "ACS_API_KEY": KEY}
+        declare_new(valkey, KEY)
         with Running("run", source, "-o", out, "--max-tokens", "8", BRIMFUL_REDIS_URL=valkey.url) as run:
             assert "brimful worker" in run.line_with("no worker answers")
             with Running("worker", **env) as worker:

@@ -12,6 +12,7 @@ import pytest
 
 from brimful_worker.local.server.valkey import Valkey
 from support.commands import Running, brimful, nothing_left, records
+from support.fleets import declare_new
 from support.strict_gateway import StrictGatewayProcess
 from support.waiting import wait_until
 
@@ -56,6 +57,7 @@ def test_a_killed_sweep_goes_on_where_it_stopped(tmp_path: Path, valkey: Valkey,
     source, out, count = _write(tmp_path / "in.jsonl", 40), tmp_path / "out.jsonl", 160
     with StrictGatewayProcess(latency=0.3) as gateway:
         env = {"BRIMFUL_REDIS_URL": valkey.url, "ACS_API_BASE": gateway.url, "ACS_API_KEY": KEY}
+        declare_new(valkey, KEY)
         arguments = ["run", "-" if stream else source, "-o", out, "--max-tokens", "8", "--pack", "off", *SWEEP]
         arguments += ["--template", "{{ a }}+{{ b }}="]
         with Running("worker", **env) as worker:

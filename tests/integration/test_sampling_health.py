@@ -13,6 +13,7 @@ from brimful_worker.local.server.valkey import Valkey, free_port
 from brimful_worker.provider.answers.answer import Classification, Kind
 from brimful_worker.sampling.health import HealthReporter
 from support.commands import brimful_in_process, command, environment
+from support.fleets import declare_new
 from support.gateways import gateway_process
 from support.pool_worker import Background, client
 from support.waiting import wait_until
@@ -35,6 +36,7 @@ def test_a_refused_key_is_seen_at_once(valkey: Valkey) -> None:
                 lines = page.read().decode().splitlines()
             return any(line.endswith(f'state="{state}"}} 1.0') for line in lines if "provider_state" in line)
 
+        declare_new(valkey, KEY)
         with Background(command("worker", "--name", "one@test"), env).ready() as worker:
             service.send_task("brimful.sample", ("hi",), {"max_tokens": 2}).get(timeout=60)
             wait_until(lambda: gauge("ok"), "the gauge of a good answer")

@@ -13,6 +13,7 @@ import pytest
 from brimful_worker.local.server.valkey import Valkey, free_port
 from support.chaos import LONG
 from support.commands import brimful, brimful_in_process, command, environment, write_prompts
+from support.fleets import declare_new
 from support.gateways import GatewayProcess, gateway_process
 from support.pairings import PAIRINGS, PASSWORD, reached_by, refused_commands
 from support.pool_worker import Background
@@ -37,6 +38,7 @@ def test_a_whole_fleet(pairing: str, tmp_path: Path, gateway: GatewayProcess) ->
     out = tmp_path / "out.jsonl"
     with reached_by(pairing, tmp_path) as (where, valkey):
         env = {"ACS_API_BASE": gateway.url, "ACS_API_KEY": KEY, **where}
+        declare_new(valkey, KEY, db=5)
         with Background(command("worker", "--name", "one@test"), environment(**env)) as worker:
             wait_until(lambda: "one@test ready." in worker.output, "the worker", 60)
             run = brimful("run", write_prompts(tmp_path / "p.jsonl", 5), "-o", out, "--max-tokens", "4", **env)

@@ -52,7 +52,7 @@ def brimful_in_process(*arguments: str | Path, **env: str) -> subprocess.Complet
     finally:
         os.environ.clear()
         os.environ.update(before)
-    said = [stream.buffer.getvalue().decode() for stream in streams]  # type: ignore[attr-defined]
+    said = [stream.buffer.getvalue().decode() for stream in streams]
     return subprocess.CompletedProcess(command(*arguments), code, *said)
 
 

@@ -9,15 +9,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from celery import Celery
 from celery.result import AsyncResult
 
 from brimful.config import Settings
+from brimful_worker.admission import mark_clean
 from brimful_worker.local.fleet import LocalFleet
+from brimful_worker.local.server.valkey import Valkey
 from support.gateways import GatewayProcess, gateway_process
 from support.waiting import wait_until
 
 _GRACE_S = 5.0
+
+
+def declare_new(valkey: Valkey, key: str, db: int = 0) -> None:
+    """Declare that no worker of this API key was on this server before: its first one waits a lease for none."""
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        redis.Redis(port=valkey.port, db=db, password=valkey.password) as client,
+    ):
+        patch.setenv("ACS_API_KEY", key)
+        mark_clean(client, Settings.load().key_tag)
 
 
 @dataclass
