@@ -20,6 +20,8 @@ from brimful_worker.serve.files.store import Files
 log = logging.getLogger(__name__)
 
 _LOOK_S = 1.0
+"""While there are batches that this front door does not drive: those of another, which may die, or after a fault."""
+_IDLE_S = 5.0
 _AGAIN_S = 10.0
 """After a disk that failed."""
 
@@ -40,7 +42,7 @@ class Keeper:
         self._wanted = asyncio.Event()
 
     def look(self) -> None:
-        """A batch has been created."""
+        """A batch has been created, or is not driven any more."""
         self._wanted.set()
 
     async def run(self) -> None:
@@ -49,13 +51,17 @@ class Keeper:
         try:
             while True:
                 self._wanted.clear()
+                look_s = _LOOK_S
                 try:
-                    for batch in await asyncio.to_thread(self._unfinished):
+                    found = await asyncio.to_thread(self._unfinished)
+                    for batch in found:
                         self._take(batch, owner)
+                    if not self._not_before and all(batch.id in self._drives for batch in found):
+                        look_s = _IDLE_S
                 except (OSError, FleetError) as error:
                     log.error("the batches cannot be read: %s", error)
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._wanted.wait(), _LOOK_S)
+                    await asyncio.wait_for(self._wanted.wait(), look_s)
         finally:
             await cancel_and_wait(self._drives.values())
             os.close(alive)
@@ -70,6 +76,7 @@ class Keeper:
             if (batch := self._batches.load(id)) is not None:
                 if batch.over:
                     self._over.add(id)
+                    self._not_before.pop(id, None)
                 else:
                     found.append(batch)
         return sorted(found, key=lambda batch: batch.created)
@@ -78,7 +85,11 @@ class Keeper:
         if (lock := self._batches.lock(batch.id)) is not None:
             task = asyncio.create_task(self._drive(batch.id, lock, owner))
             self._drives[batch.id] = task
-            task.add_done_callback(lambda _: self._drives.pop(batch.id, None))
+            task.add_done_callback(lambda _: self._ended(batch.id))
+
+    def _ended(self, id: str) -> None:
+        self._drives.pop(id, None)
+        self.look()  # it may be another's to go on with, or this one's after a fault
 
     async def _drive(self, id: str, lock: int, owner: int) -> None:
         try:
