@@ -13,11 +13,15 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI
 
+from brimful.dispatch.ledger import result_fields
+from brimful.outcome import Outcome
 from brimful.runtime.identity import who
 from brimful.state.callers.tokens import add_caller
+from brimful.state.keys import run_key
 from brimful.state.redis_url import sync_redis_client
 from brimful.state.runs.entry import RunEntry
 from brimful.state.runs.registry import read_entries
+from brimful_worker.local.server.valkey import Valkey
 from support.commands import Running, brimful, write_prompts
 from support.doors import door
 from support.fleets import Fleet, fleet
@@ -81,6 +85,19 @@ async def a_batch(monkeypatch: pytest.MonkeyPatch, workers: Fleet) -> AsyncItera
         file = await api.files.create(file=("in.jsonl", data), purpose="batch")
         made = await api.batches.create(input_file_id=file.id, endpoint="/v1/completions", completion_window="24h")
         yield api, made.id
+
+
+def test_tail_prints_what_is_there_and_ends_with_the_run(tmp_path: Path, valkey: Valkey) -> None:
+    """A run without an entry that nobody is at work on."""
+    elsewhere = Elsewhere(tmp_path / "elsewhere", valkey.url)
+    choice = {"index": 0, "text": "blue", "finish_reason": "stop"}
+    outcome = Outcome("q", {"choices": [choice], "usage": {"total_tokens": 7}}, attempts=1)
+    with sync_redis_client(valkey.url) as client:
+        client.xadd(run_key("abcdef", "results"), dict(result_fields("q", [[4, "p4", 0, [0]]], outcome)))
+    printed = elsewhere("runs", "tail", "abc", "--text")
+    assert "p4  1 rollout, 7 tokens (stop), 0.0 s, 1 attempt\n  0.0 'blue'\n" in printed
+    assert "run abcdef: nobody is at work on it" in printed
+    assert "no run xyz in redis://" in elsewhere("runs", "show", "xyz", code=2)
 
 
 async def test_two_runs_and_a_batch_are_steered_from_a_second_machine(

@@ -174,3 +174,18 @@ async def test_an_entry_is_written_while_the_run_lasts_and_says_what_is_asked(va
             assert (ended.state_now, ended.live, ended.ask, ended.done) == ("finished", False, "", 7)
             assert 0 < blocking.ttl(entry_key("f.r")) <= 50
             assert blocking.zscore(RUNS, "f.r") is not None
+
+
+async def test_a_batch_that_is_tried_again_is_still_held(valkey: Valkey) -> None:
+    heard: list[tuple[Asked, str]] = []
+    beat = Heartbeat(lambda: {"batch": "batch_1"}, lambda asked, by: heard.append((asked, by)), keep_ask=True)
+    async with stub_fleet(valkey.url, StubSampler(Gates())), redis_client(valkey.url) as client:
+        before = {"ask": "hold", "asked_by": "bea@desk", "ended": "1", "exit_code": "1", "said": "1"}
+        await client.hset(entry_key("r"), mapping=before)
+        driver = Driver(valkey.url, "r", FREE, pack="off", heartbeat=beat)
+        running = asyncio.create_task(drive(driver, 4))
+        await wait_until_async(lambda: heard, "what was asked of the try before", 60)
+        assert heard == [(Asked.HOLD, "bea@desk")]
+        assert await client.hmget(entry_key("r"), "ended", "exit_code") == [None, None]
+        await driver.stop(drain=False)
+        await running

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
 from brimful.cli.runs.tail import lines
 from brimful.cli.runs.text import details, table
@@ -16,6 +18,7 @@ from brimful.errors import UsageError
 from brimful.outcome import Cause, Failure, Outcome
 from brimful.packing.units import ManifestEntry
 from brimful.run.display.progress import Progress, plain_line
+from brimful.run.display.terminal import lines as terminal_lines
 from brimful.state.runs.entry import LOST_S, Asked, RunEntry, RunState, parse_entry
 from brimful.state.runs.heartbeat import Heartbeat
 from brimful.state.runs.registry import find_run
@@ -129,4 +132,8 @@ def test_tail_shows_texts_only_when_asked() -> None:
 def test_the_display_of_a_held_run_says_so() -> None:
     progress = Progress(seconds=9, requests=9, total=9, succeeded=3, failed=0, rollouts=3, new_rollouts=3, tokens=5)
     assert "held by bea@desk" in plain_line(replace(progress, held_by="bea@desk"), None, 12.0, None)
+    narrow = Console(width=60, file=io.StringIO())
+    shown = [line.plain for line in terminal_lines(narrow, replace(progress, held_by="bea@desk"), None, 12.0, None)]
+    assert shown[-1] == "held: `brimful runs resume` goes on   Ctrl-C ends it"
+    assert any("held by bea@desk" in line for line in shown)
     assert "held" not in plain_line(replace(progress, held_by="bea@desk", stopping=True), None, 12.0, None)
