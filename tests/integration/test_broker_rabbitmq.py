@@ -16,10 +16,11 @@ from celery import Celery
 
 from brimful import Fleet
 from brimful.celery import app_for
-from brimful.errors import FleetTaken
+from brimful.errors import FleetTaken, RedisUnusable
 from brimful.state.dead_letters import read
 from brimful.state.fleets import register
 from brimful.state.rabbitmq.queues import read_states
+from brimful.state.rabbitmq.reach import check_broker
 from brimful.state.redis_url import sync_redis_client
 from brimful_worker.local.server.valkey import Valkey
 from brimful_worker.metrics.queues import QueueCollector
@@ -28,6 +29,7 @@ from support.messages import item
 from support.pool_worker import Background
 from support.rabbitmq import AVAILABLE, PASSWORD, QUOTED, RabbitMQ
 from support.strict_gateway import StrictGatewayProcess
+from support.tls import certificate_in, tls_in_front_of
 from support.waiting import wait_until
 
 pytestmark = [
@@ -179,6 +181,20 @@ def test_who_does_not_name_rabbitmq_is_refused(place: Place) -> None:
     refused = brimful("run", os.devnull, "-o", "-", **env)
     assert refused.returncode == 2
     assert "BRIMFUL_BROKER_URL is not set, but the fleet's workers take their tasks from RabbitMQ" in refused.stderr
+
+
+def test_tls_with_a_certificate_authority_of_one_s_own(place: Place, fleet: Fleet, tmp_path: Path) -> None:
+    certificate, context = certificate_in(tmp_path)
+    with tls_in_front_of(place.rabbitmq.port, context) as port:
+        url = place.rabbitmq.url.replace("amqp://", "amqps://").replace(f":{place.rabbitmq.port}/", f":{port}/")
+        assert check_broker(f"{url}?ssl_ca_certs={certificate}").startswith("RabbitMQ 3.")
+        with app_for(place.valkey.url, None, f"{url}?ssl_ca_certs={certificate}") as app:
+            sent = app.send_task("brimful.sample", ("over TLS",), {"max_tokens": 4}, queue="batch")
+            assert sent.get(timeout=PATIENCE_S)["choices"]
+        with pytest.raises(RedisUnusable, match="its certificate is not accepted"):
+            check_broker(url)
+        with pytest.raises(RedisUnusable, match="its certificate is not accepted"):  # another name of the same address
+            check_broker(f"{url.replace('127.0.0.1', '127.1')}?ssl_ca_certs={certificate}")
 
 
 def test_another_key_may_not_take_a_fleet_whose_tasks_wait_in_rabbitmq(place: Place) -> None:

@@ -94,14 +94,6 @@ def checked_broker_url(url: str | None, *, alone: bool) -> str | None:
     return url
 
 
-def without_login(url: str) -> str:
-    """The URL without users and passwords, for messages."""
-    try:
-        return parse_broker_url(url).shown
-    except SettingError:
-        return f"{url.partition('://')[0]}://…"
-
-
 def _node(scheme: str, rest: str) -> tuple[BrokerNode, dict[str, str]]:
     try:
         parts = urlsplit(f"//{rest}")
