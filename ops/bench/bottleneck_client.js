@@ -13,17 +13,17 @@ Redis.prototype.sendCommand = function (...args) {
   return send.apply(this, args);
 };
 
-async function main() {
+function newLimiter(id, starts, window_s) {
   const { hostname, port } = new URL(spec.url);
-  const reservoir = spec.starts
+  const reservoir = starts
     ? {
-        reservoir: spec.starts,
-        reservoirRefreshAmount: spec.starts,
-        reservoirRefreshInterval: spec.window_s * 1000,
+        reservoir: starts,
+        reservoirRefreshAmount: starts,
+        reservoirRefreshInterval: window_s * 1000,
       }
     : {};
-  const limiter = new Bottleneck({
-    id: "bench",
+  return new Bottleneck({
+    id,
     datastore: "ioredis",
     clientOptions: { host: hostname, port: Number(port) },
     maxConcurrent: spec.slots || null,
@@ -31,7 +31,17 @@ async function main() {
     Redis,
     ...reservoir,
   });
-  await limiter.ready();
+}
+
+async function main() {
+  // Several windows are a chain. The longest comes first: what it lets through at once waits for the shorter ones.
+  const windows = spec.windows?.length ? spec.windows : [[spec.starts, spec.window_s]];
+  const chain = [...windows]
+    .sort((one, other) => other[1] - one[1])
+    .map(([starts, window_s]) => newLimiter(`bench ${window_s}`, starts, window_s));
+  chain.slice(1).forEach((next, place) => chain[place].chain(next));
+  const limiter = chain[0];
+  await Promise.all(chain.map((one) => one.ready()));
   console.log("ready");
   await new Promise((resolve) => process.stdin.once("data", resolve));
 

@@ -198,6 +198,6 @@ ENTRIES = (
 )
 LIMITER = Entry("brimful's limiter", (SLOTS, STARTS), _limiter, ours=True, several=True)
 AIOLIMITER = Entry("aiolimiter (one process)", (STARTS,), _aiolimiter, processes=1)
-BOTTLENECK = Entry("Bottleneck", (SLOTS, STARTS), _limiter)
+BOTTLENECK = Entry("Bottleneck", (SLOTS, STARTS), _limiter, several=True)
 """Its client is not in Python: ``bottleneck_client.js``."""
 BY_NAME = {entry.name: entry for entry in (*ENTRIES, LIMITER, AIOLIMITER)}
