@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import time
 
 import pytest
@@ -10,7 +12,7 @@ import redis
 from redis.asyncio import Redis
 
 from brimful.state.keys import TAGS
-from brimful_worker.admission import Admission, Lease, LeaseLost, Limits, StaleGrant, mark_clean
+from brimful_worker.admission import Admission, Lease, LeaseLost, Limits, StaleGrant, expiry, mark_clean
 from brimful_worker.limiter import Limiter, LimiterClosed, SlotTimeout, Window
 from brimful_worker.local.server.valkey import Valkey
 from support.limiters import NAME, limiters
@@ -54,6 +56,24 @@ async def test_several_windows_at_once(valkey: Valkey) -> None:
     assert len(times) == 25
     assert most_in(0.4, times) <= 4
     assert most_in(2.5, times) <= 10
+
+
+async def test_interactive_is_first_in_the_shorter_window_too(valkey: Valkey) -> None:
+    tag = f"{NAME}:20s"
+    queue = f"brimful:{{{tag}}}:start_only"
+    async with limiters(valkey, 1, tag, windows=[Window(100, 60), Window(1, 20)]) as (limiter,):
+        async with limiter:
+            pass
+        waiting = [asyncio.create_task(limiter.slot(workload).acquire()) for workload in ("batch", "batch")]
+        with redis.Redis.from_url(valkey.url, decode_responses=True) as client:
+            await wait_until_async(lambda: client.zcard(queue) == 2, "both wait for the window")
+            batch = client.zrange(queue, 0, -1)
+            waiting.append(asyncio.create_task(limiter.slot("interactive").acquire()))
+            await wait_until_async(lambda: client.zcard(queue) == 3, "the interactive one waits too")
+            assert client.zrange(queue, 1, -1) == batch
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
 
 
 async def test_nothing_is_kept_of_a_slot_that_a_window_did_not_let_through(valkey: Valkey) -> None:
@@ -251,6 +271,65 @@ async def test_keys_of_a_fleet_do_not_expire(valkey: Valkey) -> None:
                 assert client.ttl(state) == -1, "a worker keeps them"
                 await limiter.aclose()
                 assert client.ttl(state) == -1, "while it is there, a limiter that leaves does not change that"
+
+
+async def test_keys_do_not_expire_when_a_worker_joins_as_a_limiter_sets_their_time_to_live(
+    valkey: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tag, state = "joins", "brimful:{joins}:state"
+    async with contextlib.AsyncExitStack() as stack:
+        client = await stack.enter_async_context(Redis.from_url(valkey.url, decode_responses=True))
+        looked: list[str] = []
+
+        def joining(text: str) -> object:
+            """The first look has found no worker but this process; then one joins, before the times are set."""
+            looked.append(text)
+            if len(looked) == 1:
+                with redis.Redis.from_url(valkey.url) as other:
+                    other.hset(f"brimful:{{{tag}}}:workers", "1b", '{"fleet": ""}')
+                    other.persist(state)
+            return json.loads(text)
+
+        await client.hset(state, "epoch", "e")
+        await client.hset(f"brimful:{{{tag}}}:workers", "1a", '{"fleet": null}')
+        monkeypatch.setattr(expiry, "loads", joining)
+        await expiry.expire_keys(client, tag, 60.0)
+        assert len(looked) > 1, "it has looked again"
+        assert await client.ttl(state) == -1
+
+
+async def test_other_old_tags_are_looked_at_each_time(valkey: Valkey) -> None:
+    """Those that are in use do not hide the others."""
+    async with Redis.from_url(valkey.url, decode_responses=True) as client:
+        await client.delete(TAGS)
+        old = time.time() - 9 * 86400
+        for place in range(60):
+            await client.zadd(TAGS, {f"used{place}": old + place})
+            await client.hset(f"brimful:{{used{place}}}:state", "epoch", "e")
+        await client.zadd(TAGS, {"gone": old + 60})
+        for _ in range(2000):  # one look finds it with a probability of a fortieth at least
+            await expiry.forget_tags(client)
+            if await client.zscore(TAGS, "gone") is None:
+                break
+        assert await client.zcard(TAGS) == 60
+
+
+async def test_leaving_waits_for_the_refresh_under_way_instead_of_cancelling_it() -> None:
+    """A cancellation while redis-py connects would leave a connection half open."""
+    begun, go_on, closing = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    ended: list[bool] = []
+
+    async def refresh() -> None:
+        begun.set()
+        await go_on.wait()
+        ended.append(True)
+
+    refreshing = asyncio.create_task(expiry.keep_refreshing(refresh, closing, every_s=0.01))
+    await begun.wait()
+    closing.set()
+    go_on.set()
+    await refreshing
+    assert ended == [True]
 
 
 async def test_tags_whose_keys_have_expired_are_forgotten(valkey: Valkey) -> None:

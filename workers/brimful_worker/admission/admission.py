@@ -18,7 +18,7 @@ from brimful.names import Workload
 from brimful.state.keys import TAGS
 from brimful.state.status import Status, read_status_async
 from brimful_worker.admission.errors import Retired
-from brimful_worker.admission.expiry import expire_keys, forget_tags, keep_expiring, keep_keys
+from brimful_worker.admission.expiry import expire_keys, forget_tags, keep_keys, keep_refreshing
 from brimful_worker.admission.policy import Limits
 from brimful_worker.admission.shared_queue import SharedQueue
 from brimful_worker.admission.slot import Slot
@@ -80,7 +80,8 @@ class Admission:
         self._describe = partial(describe_process, name, fleet, places)
         # A budget is of a key, not of a time: what was spent of it must not be forgotten.
         self._expires = fleet is None and not limits.budget
-        self._expiring: asyncio.Task[None] | None = None
+        self._refreshing: asyncio.Task[None] | None = None
+        self._closing = asyncio.Event()
         self._guardian = guardian
         self._pulse: Pulse | None = None
         self._coordinator: Coordinator | None = None
@@ -133,15 +134,19 @@ class Admission:
         """Note the key's tag for `brimful status`, and say for how long the keys live."""
         try:
             await self._client().zadd(TAGS, {self._tag: time.time()})
-            if not self._expires:
-                await keep_keys(self._client(), self._tag)
-            else:
+            if self._expires:
                 await forget_tags(self._client())
-                await expire_keys(self._client(), self._tag, self._limits.window_s)
+            await self._refresh_keys()
         except (OSError, RedisError, ValueError) as error:
             log.debug("admission: the key's tag is not listed for `brimful status`: %s", error)
+        self._closing.clear()
+        self._refreshing = asyncio.create_task(keep_refreshing(self._refresh_keys, self._closing))
+
+    async def _refresh_keys(self) -> None:
         if self._expires:
-            self._expiring = asyncio.create_task(keep_expiring(self._client(), self._tag, self._limits.window_s))
+            await expire_keys(self._client(), self._tag, self._limits.window_s)
+        else:
+            await keep_keys(self._client(), self._tag)
 
     async def aclose(self) -> None:
         """Leave the fleet, within three seconds. Waiting coroutines are cancelled; leases still held are lost."""
@@ -153,10 +158,9 @@ class Admission:
             coordinator.leave()
             await asyncio.wait({self._running}, timeout=_LEAVE_S)
             await _cancel(self._running)
-        expiring, self._expiring = self._expiring, None
-        if expiring is not None:
-            await _cancel(expiring)
-            await self._leave_expiring()
+        refreshing, self._refreshing = self._refreshing, None
+        if refreshing is not None:
+            await self._leave_keys(refreshing)
         reader, self._reader = self._reader, None
         if reader is not None:
             await close_client(reader, self._url)
@@ -254,12 +258,17 @@ class Admission:
         any thread."""
         return self._coordinator.local_state.stall_limit_s() if self._coordinator else self._limits.lease_s / 2
 
-    async def _leave_expiring(self) -> None:
+    async def _leave_keys(self, refreshing: asyncio.Task[None]) -> None:
+        self._closing.set()
         try:
             async with asyncio.timeout(_LEAVE_S / 2):
-                await expire_keys(self._client(), self._tag, self._limits.window_s)
+                await asyncio.wait({refreshing})
+                if self._expires:
+                    await self._refresh_keys()
         except (OSError, RedisError, ValueError, TimeoutError) as error:
             log.debug("admission: the keys' time to live was not set: %s", error)
+        finally:
+            await _cancel(refreshing)
 
     def _client(self) -> Redis:
         self._reader = self._reader or open_client(self._url, decode_responses=True)

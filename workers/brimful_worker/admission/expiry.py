@@ -1,8 +1,8 @@
 """Lets the keys of a key tag expire that nobody uses any more.
 
 Every process that is no worker sets their time to live when it starts, every ten minutes and when it leaves. A fleet's
-worker takes it away: what a fleet has spent, and its limits, wait for it for as long as it takes. The operator's limits
-(``brimful limits set``) never expire.
+worker takes it away when it starts and every ten minutes: what a fleet has spent, and its limits, wait for it for as
+long as it takes. The operator's limits (``brimful limits set``) never expire.
 
 Failure mode: keys that were made after the last of those times, by a process that was killed, stay until the next
 process with this tag sets it. Where a worker of an earlier version uses keys that expire, it is as if Redis had lost
@@ -12,13 +12,16 @@ them: what workers hold and started is reported again, and the limits are kept.
 from __future__ import annotations
 
 import asyncio
-import json
+import contextlib
 import logging
+import random
 import time
+from collections.abc import Awaitable, Callable
+from json import loads
 from typing import Any
 
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, WatchError
 
 from brimful.state.keys import TAGS, admission_keys
 from brimful.state.redis_retry import reraise_cancellation
@@ -30,6 +33,7 @@ IDLE_S = 7 * 86400
 _REFRESH_S = 600.0
 _LOOKED_AT = 20
 """Old tags that one start looks at."""
+_TRIES = 5
 
 
 async def keep_keys(client: Redis, tag: str) -> None:
@@ -43,29 +47,47 @@ async def keep_keys(client: Redis, tag: str) -> None:
 async def expire_keys(client: Redis, tag: str, window_s: float) -> None:
     """Let the tag's keys expire unless this is called again, or a worker uses them. Raises RedisError or OSError."""
     names = admission_keys(tag)
-    described: Any = await client.hvals(names["workers"])
-    if any(json.loads(text).get("fleet", "") is not None for text in described):
-        return
-    pipe: Any = client.pipeline(transaction=False)
-    for name, key in names.items():
-        if name != "limits":
-            pipe.expire(key, IDLE_S + round(2 * window_s))
-    await pipe.execute()
+    async with client.pipeline(transaction=True) as pipe:
+        for _ in range(_TRIES):
+            await pipe.watch(names["workers"])  # a worker that joins meanwhile keeps the keys
+            described: Any = await pipe.hvals(names["workers"])
+            if any(loads(text).get("fleet", "") is not None for text in described):
+                return
+            pipe.multi()  # type: ignore[no-untyped-call]
+            for name, key in names.items():
+                if name != "limits":
+                    pipe.expire(key, IDLE_S + round(2 * window_s))
+            with contextlib.suppress(WatchError):
+                await pipe.execute()
+                return
 
 
 async def forget_tags(client: Redis) -> None:
-    """Remove from the list of tags those whose keys have expired. Raises RedisError or OSError."""
-    old: Any = await client.zrangebyscore(TAGS, "-inf", time.time() - IDLE_S, start=0, num=_LOOKED_AT)
+    """Remove tags whose keys have expired from the list of tags. Looks at some of the old ones, at others each time.
+
+    Raises RedisError or OSError.
+    """
+    before = time.time() - IDLE_S
+    count: int = await client.zcount(TAGS, "-inf", before)
+    first = random.randint(0, max(0, count - _LOOKED_AT))
+    old: Any = await client.zrangebyscore(TAGS, "-inf", before, start=first, num=_LOOKED_AT)
     for tag in old:
         if not await client.exists(admission_keys(tag)["state"]):
             await client.zrem(TAGS, tag)
 
 
-async def keep_expiring(client: Redis, tag: str, window_s: float) -> None:
-    """Call :func:`expire_keys` every ten minutes, until cancelled."""
+async def keep_refreshing(
+    refresh: Callable[[], Awaitable[None]], closing: asyncio.Event, every_s: float = _REFRESH_S
+) -> None:
+    """Call ``refresh`` (:func:`keep_keys` or :func:`expire_keys`) every ten minutes until ``closing`` is set.
+
+    End it so, not by a cancellation: redis-py would leave a half-open connection behind.
+    """
     while True:
-        await asyncio.sleep(_REFRESH_S)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(closing.wait(), every_s)
+            return
         try:
-            await reraise_cancellation(lambda: expire_keys(client, tag, window_s))
+            await reraise_cancellation(refresh)
         except (OSError, RedisError, ValueError) as error:
             log.debug("admission: the keys' time to live was not set: %s", error)

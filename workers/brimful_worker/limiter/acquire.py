@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 AT_ONCE = 8
 """Coroutines of one process and workload that acquire several windows at the same time; the others wait for them."""
+_AHEAD_S = 30.0
+"""In windows whose starts have one queue, interactive blocks take places as if they had waited this much longer."""
 Gate: TypeAlias = AbstractAsyncContextManager[None]
 NO_GATE: Gate = nullcontext()
 
@@ -157,4 +159,5 @@ def _slot(admission: Admission, window: Window | None, request: Request, *, firs
     if first or limited:
         tokens = request.tokens if limited else 0
         return admission.slot(request.workload, tokens=tokens, since=request.since)
-    return admission.start_only(request.since)
+    first_in = _AHEAD_S if request.workload is Workload.INTERACTIVE else 0.0
+    return admission.start_only(request.since - first_in)
