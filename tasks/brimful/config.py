@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dotenv import dotenv_values
-from pydantic import ByteSize, Field, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import ByteSize, Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import SettingsConfigDict
 
 from brimful.addresses import checked_broker_url, with_tls_files
@@ -23,6 +23,7 @@ from brimful.errors import SettingError
 from brimful.limits import default_guard_s
 from brimful.names import MOST_WEIGHT, LogFormat, LogLevel
 from brimful.profile import DEFAULT_PROVIDER, Profile, ProviderChoice, choose_provider, load_prices, profile_in_use
+from brimful.profile.slots import AUTO, Slots
 from brimful.serve_settings import ServeSettings
 from brimful.words.setting_faults import fault_text, former_values, unknown_variables
 
@@ -66,10 +67,8 @@ class Settings(ServeSettings):
     """URL of RabbitMQ as the broker beside Redis: amqp:// or amqps://. Default: none; Redis is the broker."""
 
     # limits
-    slots: int | None = Field(None, ge=1)
-    """Active requests of the key; ``auto`` = the workers learn how many it takes. Default: the profile's."""
-    slots_auto: bool = False
-    """The same as ``slots`` = ``auto``."""
+    slots: Slots | None = None
+    """Active requests of the key; ``auto`` = the workers learn how many it allows. Default: the profile's."""
     starts: int | None = Field(None, ge=0)
     """Requests started in any window; 0 = no limit. Default: the profile's."""
     window_s: float | None = Field(None, gt=0)
@@ -166,12 +165,6 @@ class Settings(ServeSettings):
     flower_db: Path | None = None
     """A file where Flower keeps its history across restarts. Default: in a local fleet's directory; elsewhere none."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _slots_may_be_auto(cls, values: Any) -> Any:
-        auto = isinstance(values, dict) and str(values.get("slots")).strip().lower() == "auto"
-        return {**values, "slots": None, "slots_auto": True} if auto else values
-
     @field_validator("fleet")
     @classmethod
     def _check_fleet(cls, fleet: str) -> str:
@@ -211,12 +204,18 @@ class Settings(ServeSettings):
         """(what is wrong, what to do) for each ``BRIMFUL_*`` variable that is no setting, such as a misspelt limit."""
         return unknown_variables(cls.model_fields, (*os.environ, *dotenv_values(DOTENV)))
 
+    @property
+    def slots_auto(self) -> bool:
+        """Whether the workers learn how many slots the key has."""
+        return self.slots == AUTO
+
     @cached_property
     def profile(self) -> Profile:
         """The provider's profile with the limits and the model of these settings."""
         names = ("slots", "starts", "window_s", "tokens", "model")
         # 0 starts or tokens: no such limit.
-        given: dict[str, Any] = {name: value or None for name in names if (value := getattr(self, name)) is not None}
+        values = {name: getattr(self, name) for name in names if name != "slots" or not self.slots_auto}
+        given: dict[str, Any] = {name: value or None for name, value in values.items() if value is not None}
         profile = profile_in_use(self.provider_choice.name, self.profiles, first_set)
         return self._with_own_prices(profile.model_copy(update=given))
 

@@ -91,8 +91,18 @@ def test_settings_beat_the_profile_and_zero_is_no_limit() -> None:
 
 
 def test_slots_may_be_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BRIMFUL_SLOTS", "auto")
+    monkeypatch.setenv("BRIMFUL_SLOTS", " Auto")
     settings = Settings.load()
-    assert (settings.slots, settings.slots_auto) == (None, True)
+    assert (settings.slots, settings.slots_auto) == ("auto", True)
     assert settings.profile.slots == 16, "of workers that cannot learn them"
     assert not Settings.load(slots=8).slots_auto
+
+
+@pytest.mark.parametrize(
+    ("slots", "fault"),
+    [("0", "BRIMFUL_SLOTS: must be at least 1"), ("many", "BRIMFUL_SLOTS: 'many' is not a whole number")],
+)
+def test_other_slots_are_refused(monkeypatch: pytest.MonkeyPatch, slots: str, fault: str) -> None:
+    monkeypatch.setenv("BRIMFUL_SLOTS", slots)
+    with pytest.raises(SettingError, match=f"^{fault}$"):
+        Settings.load()

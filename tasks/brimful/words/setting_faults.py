@@ -37,7 +37,7 @@ def fault_text(fault: Any, options: Container[str] = ()) -> str:
 
     ``options``: the settings that were given as options of the command, which are named as they were typed.
     """
-    setting = "_".join(map(str, fault["loc"]))
+    setting = str(fault["loc"][0])
     name = option(setting) if setting in options else variable(setting)
     kind = str(fault["type"])
     if kind in _BOUNDS:
