@@ -85,7 +85,7 @@ def slots_in_force(limits: Mapping[str, float], learnt: Mapping[str, Learnt]) ->
 
 
 def learnt_lines(learnt: Mapping[str, Learnt], limits: Mapping[str, float]) -> list[str]:
-    """What the key takes, where that is less than is set."""
+    """What the provider allows, where that is less than is set."""
     wrong = [name for name in learnt if name != "slots" or not limits.get("slots_auto")]
     return [describe_learnt(name, learnt[name].limit, limits.get(name) or 0) for name in wrong]
 
@@ -98,10 +98,12 @@ def with_learnt(limits: Mapping[str, float], state: Mapping[str, str]) -> tuple[
 
 
 def describe_learnt(name: str, learnt: int, given: float) -> str:
-    """That a key takes less of a limit (``slots``, ``starts``) than is set: for status, the log and a run's report."""
+    """That the provider allows less of a limit (``slots``, ``starts``) than is set: for status, the log and a run's
+    report."""
+    span = " in a window" if name == "starts" else ""
     if not given:
-        return f"the key takes {learnt} {name}: the provider allows no more, and no limit on them is set"
-    return f"the key takes {learnt} of the {given:g} {name} that are set: the provider allows no more"
+        return f"the provider allows {learnt} {name}{span}, and no limit on them is set"
+    return f"the provider allows {learnt} {name}{span}, fewer than the {given:g} that are set"
 
 
 def too_far(rtt_s: float, lease_s: float) -> str | None:

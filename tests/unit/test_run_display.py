@@ -67,7 +67,7 @@ def test_the_end_table_leaves_out_what_did_not_happen() -> None:
 
 
 def test_the_end_table_counts_one_of_a_thing_as_one() -> None:
-    assert ("limits", "the key takes 8") in Summary(requests=1, learnt=["the key takes 8"]).rows()
+    assert ("limits", "the provider allows 8") in Summary(requests=1, learnt=["the provider allows 8"]).rows()
     rows = dict(Summary(requests=1, attempts=1, packed_requests=1, parted=1, estimated=1, rate_limited=0).rows())
     assert rows["API calls"] == (
         "1, rate-limited 0, 1 with several prompts, 1 of those failed and was split into smaller ones"

@@ -88,9 +88,11 @@ def test_what_was_learnt_is_described() -> None:
     state = {"slots_level": "8", "slots_at": "1000", "starts_level": "500"}
     learnt = learnt_from_redis(state, {"slots": 16, "starts": 600}, 4000)
     assert learnt["slots"] == Learnt(8, 3.0)
-    assert learnt_lines(learnt, {"slots": 16, "starts": 600})[0].startswith(
-        "the key takes 8 of the 16 slots that are set"
-    )
+    assert learnt_lines(learnt, {"slots": 16, "starts": 600}) == [
+        "the provider allows 8 slots, fewer than the 16 that are set",
+        "the provider allows 500 starts in a window, fewer than the 600 that are set",
+    ]
+    assert describe_learnt("starts", 40, 0) == "the provider allows 40 starts in a window, and no limit on them is set"
     assert learnt_from_redis(state, {"slots": 8, "starts": 500}, 4000) == {}
     unset = {"slots": 16, "starts": 0, "slots_auto": 1}
     assert slots_in_force(unset, learnt_from_redis(state, unset, 4000)) == 8

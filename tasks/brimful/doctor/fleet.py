@@ -91,7 +91,7 @@ def _admission_checks(status: Status) -> Iterator[Check]:
             "limits",
             Level.WARN,
             line,
-            "set what the key takes: `brimful limits set`, or BRIMFUL_SLOTS and BRIMFUL_STARTS",
+            "set what the provider allows: `brimful limits set`, or BRIMFUL_SLOTS and BRIMFUL_STARTS",
         )
     if status.pause_s > 0:
         yield Check(

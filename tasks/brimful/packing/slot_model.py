@@ -33,7 +33,7 @@ class Limits:
     """Starts in any window; None = no limit."""
     window_s: float
     learnt: tuple[str, ...] = ()
-    """What the key takes, where that is less than is set: for the summary."""
+    """What the provider allows, where that is less than is set: for the summary."""
 
     @property
     def start_rate(self) -> float:

@@ -77,7 +77,7 @@ class Summary:
     allowed: dict[str, float | None] = field(default_factory=dict)
     """starts (the most in that time), starts_per_window, window_s, slots."""
     learnt: list[str] = field(default_factory=list)
-    """What the key takes, where that is less than is set."""
+    """What the provider allows, where that is less than is set."""
     checks: dict[str, Any] | None = None
     """With ``--schema`` or ``--hook``: accepted and rejected rollouts, what rejected them and their tokens, of all
     tries; rollouts asked for again in this one."""
