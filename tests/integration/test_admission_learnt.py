@@ -15,7 +15,7 @@ from brimful.state.status import read_status, set_limits
 from brimful_worker.admission import Admission, Refused
 from brimful_worker.liveness.boot_time import boot_time
 from brimful_worker.local.server.valkey import Valkey
-from support.admissions import TAG, admissions, marked_clean
+from support.admissions import TAG, admissions, hold, marked_clean
 from support.waiting import wait_until_async
 
 PART = resources.files("brimful_worker.admission").joinpath("lua/parts/learnt.lua")
@@ -161,14 +161,14 @@ async def test_a_fleet_uses_the_slots_that_the_key_has(
                 return status.learnt["slots"].limit in (8, 9) and status.slots_used <= 9
 
             await wait_until_async(settled, "as many slots in use as the key has")
-            await wait_until_async(lambda: "the key takes" in caplog.text, "it is logged")
+            await wait_until_async(lambda: "the provider allows" in caplog.text, "it is logged")
             key.slots = 16
             await wait_until_async(lambda: "slots" not in read_status(client, TAG).learnt, "all are used again", 60)
         finally:
             for task in asking:
                 task.cancel()
             await asyncio.gather(*asking, return_exceptions=True)
-    assert caplog.text.count("the key takes") == 1
+    assert caplog.text.count("the provider allows") == 1
 
 
 async def test_a_fleet_without_a_number_finds_how_many_slots_the_key_has(valkey: Valkey, client: redis.Redis) -> None:
@@ -181,12 +181,26 @@ async def test_a_fleet_without_a_number_finds_how_many_slots_the_key_has(valkey:
             await wait_until_async(lambda: read_status(client, TAG).slots in (23, 24, 25), "their number is found")
             set_limits(client, TAG, slots=8, slots_auto=0)
             await wait_until_async(lambda: key.active <= 8, "a number that is set counts")
-            # A refusal that is reported late may lower it by one, for ten seconds.
-            await wait_until_async(lambda: read_status(client, TAG).learnt == {}, "nothing lower is learnt", 60)
+            assert read_status(client, TAG).learnt == {}
         finally:
             for task in asking:
                 task.cancel()
             await asyncio.gather(*asking, return_exceptions=True)
+
+
+async def test_a_request_from_before_a_number_was_set_does_not_lower_it(valkey: Valkey, client: redis.Redis) -> None:
+    async with admissions(valkey.url, 1, slots=16, starts=None, slow_start_s=0) as (one,):
+        early = [await hold(one) for _ in range(10)]
+        set_limits(client, TAG, slots=8)
+        await wait_until_async(lambda: one.slots == 8, "the number is in force")
+        for holding in early[:6]:
+            await holding.end(ok=None, refused=Refused.SLOTS, cooldown_s=0)
+        late = await hold(one)
+        assert read_status(client, TAG).learnt == {}
+        await late.end(ok=None, refused=Refused.SLOTS, cooldown_s=0)
+        await wait_until_async(lambda: "slots" in read_status(client, TAG).learnt, "a later one lowers it")
+        for holding in early[6:]:
+            await holding.end()
 
 
 async def test_all_processes_use_one_number(valkey: Valkey, client: redis.Redis) -> None:

@@ -10,12 +10,12 @@ import pytest
 import redis
 
 from brimful.limits import Learnt
-from brimful.state.status import read_status
+from brimful.state.status import read_status, set_limits
 from brimful_worker.admission import Admission, Refused
 from brimful_worker.gateway.limits import Window
 from brimful_worker.liveness.boot_time import boot_time
 from brimful_worker.local.server.valkey import Valkey
-from support.admissions import TAG, admissions, marked_clean
+from support.admissions import TAG, admissions, hold, marked_clean
 from support.chaos import long_only
 from support.waiting import wait_until_async
 
@@ -41,7 +41,7 @@ class Key:
                 else:
                     await asyncio.sleep(0.02)
                     self.answered += 1
-                    lease.report(ok=True, starts_limit=self.starts if self.states else 0)
+                    lease.report(ok=True, stated_starts=round(self.starts * 60 / WINDOW_S) if self.states else 0)
 
     @asynccontextmanager
     async def asked(self, *fleet: Admission) -> AsyncIterator[None]:
@@ -57,6 +57,12 @@ class Key:
 @pytest.fixture
 def client(valkey: Valkey) -> redis.Redis:
     return marked_clean(valkey)
+
+
+def learnt_starts(client: redis.Redis) -> int:
+    """0 = none."""
+    learnt = read_status(client, TAG).learnt.get("starts")
+    return learnt.limit if learnt else 0
 
 
 @pytest.mark.parametrize("told", [None, 60])
@@ -88,6 +94,14 @@ async def test_a_stated_limit_above_the_one_that_is_set_changes_nothing(valkey: 
         await wait_until_async(lambda: key.answered >= 30, "30 are answered")
         assert read_status(client, TAG).learnt == {}
         assert key.window.peak <= 20
+
+
+async def test_a_stated_limit_is_of_a_minute_whatever_the_window(valkey: Valkey, client: redis.Redis) -> None:
+    async with admissions(valkey.url, 1, slots=2, starts=1000, window_s=10) as (one,):
+        await (await hold(one)).end(stated_starts=90)
+        await wait_until_async(lambda: learnt_starts(client) == 15, "a sixth of it counts in ten seconds")
+        set_limits(client, TAG, window_s=120)
+        await wait_until_async(lambda: learnt_starts(client) == 180, "twice as much counts in two minutes")
 
 
 async def test_however_much_is_refused_one_start_is_left_and_no_more_than_are_set(

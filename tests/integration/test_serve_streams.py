@@ -9,8 +9,10 @@ from typing import Any
 
 import openai
 import pytest
+import redis
 from aiohttp import web
 
+from brimful.state.status import known_tags, read_status
 from brimful_worker.gateway import Gateway
 from brimful_worker.local.server.valkey import Valkey
 from support.doors import Door, door, until_active
@@ -83,6 +85,22 @@ async def test_events_pass_through_as_the_provider_sent_them(monkeypatch: pytest
 
 
 Write = Callable[[bytes], Awaitable[None]]
+
+
+async def test_the_fleet_learns_what_the_headers_of_a_stream_state(
+    monkeypatch: pytest.MonkeyPatch, valkey: Valkey
+) -> None:
+    monkeypatch.setitem(HEAD, "anthropic-ratelimit-requests-limit", "90")
+    async with (
+        _provider(lambda write: write(CHUNK + LAST + END)) as root,
+        door(monkeypatch, valkey.url, root) as here,
+    ):
+        status, _, _ = await stream(here)
+        assert status == 200
+        with redis.Redis.from_url(valkey.url, decode_responses=True) as client:
+            (tag,) = known_tags(client)
+            await wait_until_async(lambda: "starts" in read_status(client, tag).learnt, "the limit is in use")
+            assert read_status(client, tag).learnt["starts"].limit == 90
 
 
 def _provider(answer: Callable[[Write], Awaitable[None]]) -> Any:

@@ -22,7 +22,7 @@ class FakeLease:
     given_back: bool = False
     cooldown_s: float = 0.0
     refused: int | None = None
-    starts_limit: int = 0
+    stated_starts: int = 0
     sent_at: float | None = None
     transport: asyncio.Transport | None = None
     reports: list[dict[str, Any]] = field(default_factory=list)
@@ -52,10 +52,10 @@ class FakeLease:
         tokens_used: int | None = None,
         cooldown_s: float | None = None,
         refused: int | None = None,
-        starts_limit: int = 0,
+        stated_starts: int = 0,
     ) -> None:
         self.reports.append({"ok": ok, "tokens_used": tokens_used})
-        self.refused, self.starts_limit = refused, starts_limit
+        self.refused, self.stated_starts = refused, stated_starts
         self.cooldown_s = cooldown_s
 
 

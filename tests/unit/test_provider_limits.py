@@ -1,4 +1,4 @@
-"""Which limit a 429 is about."""
+"""Which limit a 429 is about, and which limits the headers of an answer state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from brimful_worker.admission import Refused
 from brimful_worker.provider.answers.answer import Answer
 from brimful_worker.provider.answers.classify import classify_answer
-from brimful_worker.provider.answers.limits import stated_starts
+from brimful_worker.provider.answers.stated import stated_starts
 from brimful_worker.sampling import retry
 from support.gateways import running_gateway
 from support.sampling import bench
@@ -69,7 +69,7 @@ NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC).timestamp()
     ],
 )
 def test_starts_that_headers_state(headers: dict[str, str], starts: int) -> None:
-    assert stated_starts(headers, window_s=60.0, now=NOW) == starts
+    assert stated_starts(headers, now=NOW) == starts
 
 
 async def test_the_admission_learns_what_headers_state(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +79,7 @@ async def test_the_admission_learns_what_headers_state(monkeypatch: pytest.Monke
             bench(monkeypatch, gateway.url) as one,
         ):
             await one.sample()
-            assert [lease.starts_limit for lease in one.admission.grants] == [starts]
+            assert [lease.stated_starts for lease in one.admission.grants] == [starts]
 
 
 async def test_the_admission_learns_which_limit_refused(monkeypatch: pytest.MonkeyPatch) -> None:

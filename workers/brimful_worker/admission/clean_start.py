@@ -23,6 +23,7 @@ _REBUILD_FIELDS = (
     "seen_tokens",
     "cools_until",
     "restored",
+    "learners_at",
     "told",
     "probe",
 )

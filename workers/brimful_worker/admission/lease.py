@@ -70,7 +70,7 @@ class Lease:
         self.tokens_used: int | None = None
         self.cooldown_s: float | None = None
         self.refused: Refused | None = None
-        self.starts_limit = 0
+        self.stated_starts = 0
         self.sent_at = 0.0
         """On ``boot_time()``: when :meth:`sent` was called; 0 = not yet."""
         self.size = 0
@@ -143,18 +143,18 @@ class Lease:
         tokens_used: int | None = None,
         cooldown_s: float | None = None,
         refused: Refused | None = None,
-        starts_limit: int = 0,
+        stated_starts: int = 0,
     ) -> None:
         """What became of the request, for the fleet.
 
         ``ok`` feeds the circuit breaker; None is neutral. ``tokens_used`` replaces the estimate. For ``cooldown_s``
         seconds after its end the slot stays taken: the provider may still count the request. If the body raises
         without a report, that is :attr:`Limits.cooldown_s`. ``refused``: the request was refused (429) by this limit of
-        the provider's, from which the fleet learns it. ``starts_limit``: starts in a window that the answer states.
+        the provider's, from which the fleet learns it. ``stated_starts``: starts a minute that the provider states.
         """
         self._reported = True
         self.ok, self.tokens_used, self.cooldown_s, self.refused = ok, tokens_used, cooldown_s, refused
-        self.starts_limit = starts_limit
+        self.stated_starts = stated_starts
         for lease in self.companions:
             lease.report(ok=None, tokens_used=tokens_used)
 

@@ -101,6 +101,7 @@ class LocalState:
             cooldown_ms = math.ceil(lease.rest_s(self.limits.cooldown_s, failed) * 1000)
             self.outgoing.releases.append([lease.id, cooldown_ms, verdict, used, 0, *named])
             self.outgoing.note_answer(lease, self.learning)
+            self.outgoing.note_stated(lease.stated_starts)
         self._send_soon()
 
     # called by the coordinator

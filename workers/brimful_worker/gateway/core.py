@@ -163,7 +163,10 @@ class GatewayCore:
         if options.rate_headers == "none" or options.starts is None:
             return {}
         left = max(0, options.starts - self.window.count(time.monotonic()))
-        return stated_headers(options.rate_headers, options.starts, left, options.window_s)
+        minute = 60 / options.window_s  # these providers state what they allow in a minute
+        return stated_headers(
+            options.rate_headers, round(options.starts * minute), round(left * minute), options.window_s
+        )
 
     def retry_after(self, seconds: float) -> dict[str, str]:
         """The ``Retry-After`` header in the form of the options."""

@@ -70,7 +70,7 @@ def retry_headers(form: str, seconds: float) -> dict[str, str]:
 
 
 def stated_headers(form: str, limit: int, left: int, reset_s: float) -> dict[str, str]:
-    """A limit on requests as OpenAI or Anthropic states it; ``reset_s``: seconds until all of it is left again."""
+    """A limit on requests a minute as OpenAI or Anthropic states it; all of it is left again after ``reset_s``."""
     if form == "anthropic":
         at = (datetime.now(UTC) + timedelta(seconds=reset_s)).isoformat().replace("+00:00", "Z")
         values = {"limit": str(limit), "remaining": str(left), "reset": at}

@@ -17,7 +17,6 @@ from brimful.names import Mode, Workload
 from brimful.runtime import json_bytes
 from brimful_worker.provider.answers.answer import Answer, Classification, TransportError
 from brimful_worker.provider.answers.classify import classify_answer
-from brimful_worker.provider.answers.limits import stated_starts
 from brimful_worker.provider.answers.redact import redact
 from brimful_worker.provider.assembly import Part
 from brimful_worker.provider.endpoints import Endpoints
@@ -54,8 +53,6 @@ class Provider:
         for name in header_variables(self._profile.headers):
             if (value := first_set((name,))) is not None:
                 self._secrets.append((SecretStr(value.strip()), name))
-        self.starts_limit = 0
-        """Starts in a window that the last answer stated; 0 if it stated none."""
         self._routes: dict[tuple[Mode, Workload], Route] = {}
 
     async def __aenter__(self) -> Self:
@@ -111,11 +108,9 @@ class Provider:
 
     def classify(self, answer: Answer | TransportError, part: Part) -> Classification:
         """What the answer to a part's request means."""
-        now = time.time()
-        classification = classify_answer(answer, expected=len(part.places), prompts=part.prompts, now=now)
+        classification = classify_answer(answer, expected=len(part.places), prompts=part.prompts, now=time.time())
         if isinstance(answer, Answer):
             classification.request_id = answer.request_id
-            self.starts_limit = stated_starts(answer.headers, window_s=self._profile.window_s, now=now)
         return self.redact(classification, part)
 
     async def models(self) -> Answer | TransportError:

@@ -223,7 +223,7 @@ class _Sampling:
             tokens_used=charged,
             cooldown_s=rest_s,
             refused=retry.refused_by(answer),
-            starts_limit=provider.starts_limit,
+            stated_starts=answer.stated_starts,
         )
         if await sampler.budget.observe(answer, hold, sampler.admission):
             sampler.health.observe(answer)

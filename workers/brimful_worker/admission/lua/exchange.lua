@@ -36,13 +36,13 @@
 --                 starts [[ticket, age_ms]], tokens [[ticket, age_ms, amount]], overrides (object of limits),
 --                 alive (number of processes it last knew of), used and used_age_ms (starts in the window when it last
 --                 read them, and how long ago), members (ids, as last read), spent (of the budget, as last read),
---                 lag_most (as last read)
+--                 lag_most (as last read), learners ([clock, milliseconds ago, `learners` as read then; empty = nothing learnt])
 --    release      optional [[ticket, cooldown_ms, verdict 1 ok 0 failed -1 neutral, used tokens or -1, undo 0/1]], with
 --                 the name as a sixth element where it is not the ticket's, and 1 as a seventh where deaths are forgotten
 --    answers      optional {ticket: [granted_at, refused, took_ms, size]} of released ones: refused = 1 by the limit on slots, 2 by
 --                 that on starts, 3 by either; 0 = accepted, of which only those with verdict 1 are given, while `learnt` is
 --                 set. took_ms = from the wire to the end; size = tokens that it may use
---    stated_starts  optional: starts in a window that the provider states
+--    stated_starts  optional: starts a minute that the provider states
 --    rename       optional [[ticket, name]]: granted to a request of this process that the ticket does not name
 --    renew        optional [ticket]
 --    ask          optional [[ticket, waited_ms]]; ticket = process.queue.number.tokens or process.queue.number-name.tokens;
@@ -75,6 +75,7 @@
 --    limits, overrides  optional, when the process knows another revision or joins: the limits in force; those of them
 --                 that the operator set
 --    learnt       optional {slots, starts}: the lower limits in force, learnt from refusals; empty while that is in doubt
+--    learners     with `learnt`: all that was learnt, for a server that has lost its memory
 --    told         optional [names]: learnt limits to be logged by this process
 --    differs      optional true: the process's defaults are not those in force
 
@@ -137,6 +138,7 @@ local function exchange()
     if message.worker then redis.call('HSET', workers_key, me, message.worker) end
     if message.join then
       join(message.join)
+      restore_learnt(message.join)
     elseif message.members then
       redis.call('HSET', command_seq_key, me .. ' members', message.members)
     end
@@ -145,6 +147,7 @@ local function exchange()
   local defaults = message.defaults or message.join and message.join.defaults
   if defaults then reply.differs = take_defaults(defaults) end
   local rules, overrides = read_limits()
+  note_revision(rules)
   local stated = {slots = rules.slots, starts = rules.starts}
   local given = {slots = rules.auto == 0 and rules.slots or 0, starts = rules.starts} -- 0 = none
   given.starts = learn_stated_starts(rules, again)

@@ -275,6 +275,7 @@ class Coordinator:
             if push.get("epoch") == self._epoch:
                 self._learn_members(push)
                 self._learnt.pushed(push)
+                self._fleet_view.learn_pushed_limits(push, self._clock)
             if push.get("epoch") != self._epoch or "limits" in push:
                 self._send_soon()
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,13 +20,27 @@ class FleetView:
         self._alive, self._used, self._used_at, self._spent = 0, 0, 0.0, 0
         self._lag_most = 0
         """Milliseconds by which the starts of the fleet's farthest process count longer."""
+        self._learners: Mapping[str, Any] = {}
+        """What the fleet has learnt of its limits, as the script wrote it."""
+        self._learners_as_of, self._learners_at = 0, 0.0
+        """When that was so, on Redis's clock and on ``boot_time()``."""
 
     def learn(self, reply: Mapping[str, Any], clock: RedisClock) -> None:
         if "alive" in reply:  # not during a rebuild: what was known before it is worth more
             self._alive, self._used = reply["alive"], reply["used"]
             self._used_at = clock.not_after(reply["now"])
+            self._learn_limits(reply.get("learners") or {}, reply["now"], self._used_at)
         self._spent = reply.get("spent", self._spent)
         self._lag_most = max(self._lag_most, reply.get("lag_most", 0))
+
+    def learn_pushed_limits(self, push: Mapping[str, Any], clock: RedisClock) -> None:
+        """From a push to all processes, which it reaches while this one is idle."""
+        if "learners" in push:
+            self._learn_limits(push["learners"], push["as_of"], clock.not_after(push["as_of"]))
+
+    def _learn_limits(self, learners: Mapping[str, Any], as_of: int, at: float) -> None:
+        if at >= self._learners_at:
+            self._learners, self._learners_as_of, self._learners_at = learners, as_of, at
 
     def learn_members(self, told: Mapping[str, Any]) -> bool:
         """From a reply or a push. Returns whether there is a newer list to confirm."""
@@ -46,5 +61,7 @@ class FleetView:
             age_ms = int((now - self._used_at) * 1000) - 2  # rounding must not put a start after the count that saw it
             fields |= {"alive": self._alive, "used": self._used, "used_age_ms": max(0, age_ms)}
             fields["members"] = self.members[1]
+            ago_ms = math.ceil((now - self._learners_at) * 1000)
+            fields["learners"] = self._learners_as_of, ago_ms, self._learners
         known = {"overrides": self.overrides, "spent": self._spent, "lag_most": self._lag_most}
         return fields | {name: value for name, value in known.items() if value}

@@ -18,7 +18,7 @@ _VERSION = version("brimful")
 
 _LATEST = 1 / 32
 """Weight of the last request in :attr:`Outgoing.lasting_s`."""
-STATED_EVERY_S = 60.0
+_STATED_EVERY_S = 60.0
 """A limit that the provider states is sent when it changes, and this often."""
 
 
@@ -38,7 +38,7 @@ class Outgoing:
     pause: tuple[int, str] | None = None
     """Milliseconds and reason; of several the longest."""
     stated_starts: int = 0
-    """The limit on starts that the provider states; 0 = nothing to send."""
+    """Starts a minute that the provider states; 0 = nothing to send."""
     urgent: bool = False
     """Whether to send the next command at once."""
     lasting_s: float = 0.0
@@ -57,16 +57,19 @@ class Outgoing:
         return taken
 
     def note_answer(self, lease: Lease, learning: bool) -> None:
-        """What a released lease's request shows of the provider's limits, and how long it took."""
-        now = boot_time()
-        took_s = now - lease.sent_at if lease.sent_at else 0.0
+        """Whether a released lease's request was refused, for the learners of the limits, and how long it took."""
+        took_s = boot_time() - lease.sent_at if lease.sent_at else 0.0
         if took_s:
             self.lasting_s += _LATEST * (took_s - self.lasting_s)
         if lease.refused is not None or (learning and lease.ok):
             self.answers[lease.id] = [lease.granted_ms, lease.refused or 0, round(1000 * took_s), lease.size]
-        if lease.starts_limit and (lease.starts_limit != self._stated[0] or now > self._stated[1] + STATED_EVERY_S):
-            self._stated = lease.starts_limit, now
-            self.stated_starts = lease.starts_limit
+
+    def note_stated(self, starts: int) -> None:
+        """The provider states so many starts a minute. Sent where that is new, or was not sent for a while."""
+        now = boot_time()
+        if starts and (starts != self._stated[0] or now > self._stated[1] + _STATED_EVERY_S):
+            self._stated = starts, now
+            self.stated_starts = starts
 
     def fields(self) -> dict[str, Any]:
         """Of the command."""

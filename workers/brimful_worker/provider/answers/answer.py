@@ -83,6 +83,8 @@ class Classification:
     """THROTTLED and TRANSIENT: seconds that the provider asked to wait, not capped yet."""
     limit: Limit | None = None
     """THROTTLED: which of the provider's limits refused the request."""
+    stated_starts: int = 0
+    """Requests a minute that the answer's headers allow; 0 if they name no such limit."""
     code: str | None = None
     """The provider's own error code."""
     stale: bool = False

@@ -21,6 +21,7 @@ from brimful_worker.provider.answers.refusal import (
     one_line,
     visible_text,
 )
+from brimful_worker.provider.answers.stated import stated_starts
 
 _MAX_DEPTH = 100
 """Levels of lists and objects in a completion. Deeper ones cannot be stored, or read again, by every JSON library."""
@@ -40,6 +41,12 @@ def classify_answer(answer: Answer | TransportError, *, expected: int, prompts: 
         return Classification(
             kind, cause=answer.cause, message=answer.message, stale=answer.stale, abandoned=answer.abandoned
         )
+    classification = _classify(answer, expected, prompts, now)
+    classification.stated_starts = stated_starts(answer.headers, now=now)
+    return classification
+
+
+def _classify(answer: Answer, expected: int, prompts: int, now: float) -> Classification:
     if 300 <= answer.status < 400:
         return classify_redirect(answer.status, answer.headers)
     document = parse_json(answer)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 
 from brimful.outcome import Cause
 from brimful_worker.admission import Lease
 from brimful_worker.provider.answers.answer import Answer, Classification, Kind, TransportError
+from brimful_worker.provider.answers.stated import stated_starts
 from brimful_worker.provider.assembly import Part
 from brimful_worker.provider.session import OnSent, Provider
 from brimful_worker.serve.completions.reading import Asked
@@ -71,6 +73,8 @@ class Streamed:
         classification = self._classify(provider, stream, answer, part)
         if isinstance(answer, Answer):
             classification.request_id = answer.request_id
+        if stream.listening:
+            classification.stated_starts = stated_starts(stream.headers, now=time.time())
         return classification
 
     def _classify(

@@ -3,7 +3,8 @@ local REFUSED_BY_SLOTS, REFUSED_BY_STARTS = 1, 2
 local SAY_MS = 250 -- between two messages to all processes about what was learnt
 local SOON_MS = 1000 -- a process that waits speaks every third of a lease anyway
 local STARTS_NEAR_SHARE = 0.8
-local STATED_MS = 15 * 60 * 1000 -- a limit that the provider states holds, without being stated again
+local STATED_PER_MS = 60000 -- a limit that the provider states is of a minute
+local STATED_MOST_MS = 15 * 60 * 1000 -- for how long it holds without being stated again
 
 local function apply_learnt(rules, given)
   if given.slots == 0 then learners.slots.begin() end
@@ -14,15 +15,22 @@ local function apply_learnt(rules, given)
   if rules.starts > 0 then rules.reserve_starts = math.min(rules.reserve_starts, rules.starts - 1) end
 end
 
+-- window_ms: the window of these starts; 0 = not known, of a version that does not note it.
+local function set_stated(starts, window_ms, at)
+  put('starts_stated', starts and math.max(1, math.floor(starts)))
+  put('starts_stated_ms', starts and window_ms > 0 and window_ms or nil)
+  put('starts_stated_at', starts and at)
+end
+
 -- The starts of a window that are set, or that the provider states, whichever are fewer. 0 = none.
 local function learn_stated_starts(rules, again)
   if message.stated_starts and not again then
-    put('starts_stated', message.stated_starts)
-    put('starts_stated_at', now)
-  end
-  if state.starts_stated and now > number('starts_stated_at') + STATED_MS then
-    put('starts_stated', nil)
-    put('starts_stated_at', nil)
+    set_stated(message.stated_starts * rules.window_ms / STATED_PER_MS, rules.window_ms, now)
+  elseif state.starts_stated and now > number('starts_stated_at') + STATED_MOST_MS then
+    set_stated(nil)
+  elseif state.starts_stated_ms and number('starts_stated_ms') ~= rules.window_ms then -- the window was changed since
+    local per_window = number('starts_stated') * rules.window_ms / number('starts_stated_ms')
+    set_stated(per_window, rules.window_ms, number('starts_stated_at'))
   end
   local stated = number('starts_stated')
   if stated > 0 and (rules.starts == 0 or stated < rules.starts) then return stated end
@@ -59,6 +67,13 @@ local function limit_of(refused, given, used, others)
   return learners.slots.accepts(others + 1) and REFUSED_BY_STARTS or REFUSED_BY_SLOTS
 end
 
+-- When the limits were set that are in force: earlier requests were granted under others, and their refusals say nothing.
+local function note_revision(rules)
+  if state.rev == rules.rev then return end
+  put('rev', rules.rev)
+  put('rev_at', now)
+end
+
 -- `in_use`: slots before these requests were released.
 local function note_answers(rules, given, in_use)
   local answers, refusals = message.answers or {}, {}
@@ -66,7 +81,7 @@ local function note_answers(rules, given, in_use)
     local ticket, verdict = ended[1], ended[3]
     local answer = answers[ticket]
     if answer and answer[2] > 0 then
-      refusals[#refusals + 1] = answer
+      if answer[1] >= number('rev_at') then refusals[#refusals + 1] = answer end
     elseif verdict == 1 then
       local took_ms = answer and given.slots == 0 and answer[3] or nil
       learners.slots.accepted(in_use, answer and answer[1], took_ms, answer and answer[4])
@@ -96,6 +111,28 @@ local function sooner(at, other)
   return at and math.min(at, other) or other
 end
 
+-- All that was learnt, for the processes to keep. Times are milliseconds ago.
+local function learnt_memory()
+  local memory = {slots = learners.slots.memory(), starts = learners.starts.memory()}
+  if state.starts_stated then
+    memory.stated = {number('starts_stated'), number('starts_stated_ms'), now - number('starts_stated_at')}
+  end
+  return memory
+end
+
+-- In an epoch that has just begun, a process brings what it knew. Of several the newest counts, by the clock that it was read
+-- from: an age would make what is long on its way look newer.
+local function restore_learnt(reported)
+  if not reported.learners or not state.opens_at then return end
+  local as_of, ago, memory = unpack(reported.learners)
+  if as_of <= number('learners_at') then return end
+  put('learners_at', as_of)
+  local at = now - ago
+  for kind, learner in pairs(learners) do learner.restore(memory[kind], at) end
+  local starts, window_ms, since = unpack(memory.stated or {})
+  set_stated(starts, window_ms, starts and at - since)
+end
+
 -- Adds what was learnt to the reply, and sends it to the other processes when it has changed.
 local function reply_learnt(reply, given, stated)
   local learnt, said, active = {}, '', false
@@ -104,12 +141,12 @@ local function reply_learnt(reply, given, stated)
     if level ~= stated[kind] then learnt[kind], active = level, true end
     said = said .. (learnt[kind] or 0) .. ' '
     active = active or learners[kind].learning()
-    if learnt[kind] and (kind == 'starts' or given.slots > 0) and learners[kind].to_tell() then
+    if learnt[kind] and (kind == 'starts' or given.slots > 0) and learners[kind].to_log() then
       reply.told = reply.told or {}
       table.insert(reply.told, kind)
     end
   end
-  if active then reply.learnt = learnt end
+  if active then reply.learnt, reply.learners = learnt, learnt_memory() end
   if said == (state.learnt or '0 0 ') then return end
   local next_at = number('learnt_at') + SAY_MS
   if now < next_at then
@@ -118,5 +155,6 @@ local function reply_learnt(reply, given, stated)
   end
   put('learnt', said)
   put('learnt_at', now)
-  redis.call('PUBLISH', everyone, cjson.encode({epoch = state.epoch, learnt = learnt}))
+  redis.call('PUBLISH', everyone,
+    cjson.encode({epoch = state.epoch, learnt = learnt, learners = learnt_memory(), as_of = now}))
 end

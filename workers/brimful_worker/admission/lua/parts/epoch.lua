@@ -47,6 +47,7 @@ local function begin_epoch()
   put('cools_until', shrunken.slots and number('cooled_at') or nil)
   put('opens_at', math.max(now + lease, number('cools_until')))
   -- Of a rebuild that was not complete, the server remembers only those that had joined by then.
+  if not rebuilding then put('learners_at', shrunken.state and 0 or turned_at) end
   put('certain', (rebuilding and certain or not rebuilding and #remembered > 0) and 1 or nil)
   redis.call('PUBLISH', everyone, cjson.encode({epoch = state.epoch}))
 end
@@ -166,7 +167,7 @@ local function open_if_complete(rules)
   local missing_tokens = number('seen_tokens') - number('tokens_sum')
   if missing_tokens > 0 then add_tokens('unknown.' .. state.epoch .. '.seen', number('lost_at') + number('lag_most'), missing_tokens) end
   local rebuilding = {'opens_at', 'certain', 'expected', 'awaited', 'veterans', 'lost_at', 'seen_used', 'seen_at',
-    'seen_tokens', 'cools_until', 'full', 'restored', 'starts_unknown', 'tokens_unknown'}
+    'seen_tokens', 'cools_until', 'full', 'restored', 'starts_unknown', 'tokens_unknown', 'learners_at'}
   for _, field in ipairs(rebuilding) do put(field, nil) end
   publish_members()
 end
