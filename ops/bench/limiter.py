@@ -198,8 +198,8 @@ _BELOW = f"""What is done:
   at which a block begins. The rate is that after the first window's fill, of what the limit allows. A start of brimful
   counts for the window and its guard, 0.21 s for 1 s, against jitter on the way to the server that is asked; `guard_s`
   sets another.
-- **two windows**: the same for 25 s, with brimful's `windows`, pyrate-limiter's rates and Bottleneck's `chain`, the longer
-  window first.
+- **two windows**: the same for 25 s, with brimful's `windows`, pyrate-limiter's rates and Bottleneck's `chain`, the
+  longer window first.
 - **Bottleneck** refills its reservoir with its heartbeat, every 5 s by default: here every 0.25 s.
 - **slots**: {WAITERS} coroutines in 4 processes, holds of 0.1 to 0.3 s, {ROUNDS} rounds each. The ideal is first come,
   first served without any delay. pyrate-limiter and aiolimiter limit no slots.

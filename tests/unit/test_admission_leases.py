@@ -49,7 +49,7 @@ def lease(clock: Clock, watchdog: Watchdog) -> Lease:
 
 def test_a_new_lease_has_nothing_to_say(lease: Lease) -> None:
     assert not any((lease.lost, lease.ended, lease.given_back, lease.start_only, lease.deaths_forgotten))
-    assert (lease.starts_limit, lease.sent_at, lease.size, lease.granted_ms, lease.deaths) == (0, 0, 0, 0, 0)
+    assert (lease.stated_starts, lease.sent_at, lease.size, lease.granted_ms, lease.deaths) == (0, 0, 0, 0, 0)
     assert (lease.ok, lease.tokens_used, lease.cooldown_s, lease.refused, lease.name) == (None,) * 5
     assert (lease.waited_s, lease.renewed, lease.deadline) == (0.25, 999.9, math.inf)
 
@@ -107,9 +107,9 @@ class TestSent:
 
 class TestReport:
     def test_what_is_reported_is_kept(self, lease: Lease) -> None:
-        lease.report(ok=False, tokens_used=7, cooldown_s=0.5, refused=Refused.STARTS, starts_limit=60)
+        lease.report(ok=False, tokens_used=7, cooldown_s=0.5, refused=Refused.STARTS, stated_starts=60)
         assert (lease.ok, lease.tokens_used, lease.cooldown_s) == (False, 7, 0.5)
-        assert (lease.refused, lease.starts_limit) == (Refused.STARTS, 60)
+        assert (lease.refused, lease.stated_starts) == (Refused.STARTS, 60)
 
     def test_companions_count_tokens_but_judge_nothing(self, lease: Lease, watchdog: Watchdog) -> None:
         other = Lease("bb.b.1.0", 0, 1000.4, 999.9, watchdog)
