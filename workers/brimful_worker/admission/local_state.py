@@ -24,8 +24,7 @@ from brimful_worker.liveness.watchdog import NAP_S, Watchdog
 
 log = logging.getLogger(__name__)
 
-_STALE_WARNING = 20
-"""Number of unusable grants in a row that is logged."""
+_STALE_WARNING = 20  # unusable grants in a row that are logged
 
 
 class LocalState:

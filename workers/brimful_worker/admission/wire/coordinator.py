@@ -36,8 +36,7 @@ _POLL_S = 0.25
 """Time between commands of a process that waits and cannot receive pushes."""
 _LATE_MS = 500
 """A grant that a reply brings this long after it was pushed: the push was lost."""
-_TICK_S = 0.001
-"""Redis's clock is read in whole milliseconds."""
+_TICK_S = 0.001  # Redis's clock is read in whole milliseconds
 
 
 class Coordinator:
