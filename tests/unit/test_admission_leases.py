@@ -329,7 +329,7 @@ class TestRules:
     def test_the_times_of_a_process_follow_from_its_lease(self) -> None:
         rules = Rules(lease_s=12, cooldown_s=1)
         assert (rules.heartbeat_s, rules.idle_s, rules.reply_timeout_s) == (4, 9, 3)
-        assert (rules.renew_after_s, rules.renew_least_s, rules.local_lease_s) == (3, 1, 10.75)
+        assert (rules.renew_after_s(1), rules.renew_least_s, rules.local_lease_s) == (3, 1, 10.75)
 
     def test_no_limit_is_stored_as_0(self) -> None:
         fields = Limits(starts=None, tokens=None, budget=None, reserve_slots=0, circuit_breaker=0).fields()
