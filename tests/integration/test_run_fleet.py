@@ -143,8 +143,7 @@ def test_failures_are_recorded_and_retried(tmp_path: Path, refusing: str) -> Non
     assert not (tmp_path / "out.jsonl.errors.jsonl").exists()
 
 
-@pytest.mark.parametrize("refusing", [400, 404], indirect=True)
-@pytest.mark.parametrize("pack", ["off", "auto"])
+@pytest.mark.parametrize(("refusing", "pack"), [(404, "off"), (400, "auto")], indirect=["refusing"])
 def test_a_provider_that_refuses_everything_stops_the_run_with_its_words(
     tmp_path: Path, refusing: str, pack: str
 ) -> None:
