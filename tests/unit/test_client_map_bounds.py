@@ -12,7 +12,7 @@ from brimful import Fleet
 from brimful.client import mapping
 from brimful.client.mapping import MapRun
 from brimful.config import Settings
-from brimful.outcome import Outcome, Rollout
+from brimful.outcome import Cause, Outcome, Rollout
 from brimful.packing.units import Delivered, DriveStatus, Unit
 from brimful.request import Request
 from brimful.testing import Backend
@@ -61,6 +61,35 @@ async def test_more_requests_than_it_reads_ahead(monkeypatch: pytest.MonkeyPatch
         async for batch in run.batches():
             seen += [one.index for one in batch]
     assert seen == list(range(COUNT))
+
+
+class StoppedDriver(LateDriver):
+    """The budget ends after the second request was sampled, and before the first and the third were sent."""
+
+    async def deliveries(self, units: AsyncIterator[Unit], *, total: int | None) -> AsyncIterator[list[Delivered]]:
+        sent = [unit async for unit in units]
+        yield [_delivered(sent[1])]
+
+    def snapshot(self) -> DriveStatus:
+        return DriveStatus(stopping="budget")
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+async def test_what_was_sampled_before_the_budget_ended(monkeypatch: pytest.MonkeyPatch, ordered: bool) -> None:
+    settings = Settings.load()
+
+    async def open_driver(*_: Any) -> tuple[Any, Settings]:
+        return StoppedDriver(), settings
+
+    monkeypatch.setattr(mapping, "open_driver", open_driver)
+    run = MapRun(["a", "b", "c"], settings, "off", "batch", None, {"max_tokens": 8}, ordered=ordered)
+    found = sorted([one async for batch in run.batches() for one in batch], key=lambda one: one.index)
+    assert [one.ok for one in found] == [False, True, False]
+    assert found[1].text == "1"
+    for one in (found[0], found[2]):
+        assert one.failure is not None
+        assert one.failure.cause is Cause.CANCELLED
+        assert "the map stopped (budget)" in one.failure.message
 
 
 def test_a_request_in_several_calls_has_the_usage_of_all_of_them() -> None:
