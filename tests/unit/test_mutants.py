@@ -9,7 +9,7 @@ import pytest
 from support.mutants.fault import Fault, faults_of
 from support.mutants.lua_faults import lua_edits
 from support.mutants.python_faults import python_edits
-from support.mutants.table import ROOT, equivalents, faults_in, groups, modules, sample
+from support.mutants.table import ROOT, equivalents, groups, modules, sample
 
 
 def changes(source: str, kind: str, *, lua: bool = False) -> list[str]:
@@ -106,8 +106,8 @@ def test_the_table_names_files_that_exist_once() -> None:
             assert (ROOT / path).is_file(), f"modules.toml, [{group.name}]: {path}"
 
 
-def test_each_fault_that_changes_nothing_exists_and_has_a_reason() -> None:
-    there = {(fault.path, fault.before, fault.after) for path in modules([]) for fault in faults_in(path)}
+def test_each_fault_that_changes_nothing_is_of_a_module_and_has_a_reason() -> None:
+    """A run names those that are no faults any more, since their lines have changed."""
     for key, why in equivalents().items():
-        assert key in there, f"equivalent.toml: {key} is no fault (any more)"
+        assert key[0] in modules([]), key
         assert len(why) > 20, key

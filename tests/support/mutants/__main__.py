@@ -25,6 +25,11 @@ def main() -> int:
     known = equivalents()
     same = [fault for fault in faults if (fault.path, fault.before, fault.after) in known]
     tried = [fault for fault in faults if fault not in same]
+    for path in dict.fromkeys(fault.path for fault in faults):
+        there = {(fault.path, fault.before, fault.after) for fault in faults_in(path)}
+        for key in known:
+            if key[0] == path and key not in there:
+                print(f"equivalent.toml: no fault any more, since the line has changed: {path}: {key[1]}")
     if options.list:
         for fault in faults:
             print(f"{'= ' if fault in same else '  '}{_text(fault)}")
