@@ -59,7 +59,7 @@ def test_commands_of_a_fleet(encoding: str, tmp_path: Path) -> None:
         shown = _printed(encoding, "run", path, "-o", out, "--max-tokens", "4", codes=(3,), **at)
         assert "2: 1 sampled, 1 failed" in shown
         assert "bad_input 1 - " in shown
-        assert "no run" in _printed(encoding, "runs", "list", **at)
+        assert "finished" in _printed(encoding, "runs", "list", **at)
         _printed(encoding, "report", out)
         assert up.interrupt() == 0
     (record,) = records(out)

@@ -84,6 +84,15 @@ def test_a_run_ignores_it(tmp_path: Path) -> None:
     assert len(records(out)) == 40
 
 
+@pytest.fixture
+def no_nohup() -> Iterator[None]:
+    """What this process starts does not ignore SIGHUP, even if this process itself runs under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("no_nohup")
 def test_without_nohup_a_hangup_stops_the_fleet() -> None:
     with Running("up", "--rehearse", "--workers", "1") as up:
         up.line_with("1 worker ready")
