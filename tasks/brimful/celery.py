@@ -124,8 +124,8 @@ class App(Celery):  # type: ignore[misc]  # celery ships no types
 
 
 def _keep_trace(headers: Any = None, **_: Any) -> None:
-    """Connected last: Celery's instrumentation names a span of its own, which it never ends if the task is another
-    app's."""
+    """Write the headers of brimful's span into a message. Connected last: Celery's instrumentation writes those of a
+    span of its own, which it never ends if the task is another app's."""
     if isinstance(headers, dict):
         headers.update(tracing.sent_headers())
 
@@ -137,8 +137,8 @@ app.checks_key = True
 def configuration(
     redis_url: str | None = None, fleet: str | None = None, rabbitmq_url: str | None = None
 ) -> dict[str, Any]:
-    """Celery's settings, from brimful's. None: the environment's; of RabbitMQ only where ``redis_url`` is None too.
-    Raises SettingError."""
+    """Celery's settings, from brimful's. None: the environment's; ``rabbitmq_url`` is taken from there only if
+    ``redis_url`` is None too. Raises SettingError."""
     from brimful.config import Settings  # pydantic: a service pays for it at its first request, not at its import
 
     settings = Settings.load(redis_url=redis_url, fleet=fleet)
@@ -245,7 +245,7 @@ def _refuse(why: str) -> NoReturn:
 
 
 def app_for(redis_url: str | None, fleet: str | None = None, rabbitmq_url: str | None = None) -> Celery:
-    """A new app without tasks that publishes to a fleet, and sends no task-sent events. None: as configuration."""
+    """A new app without tasks that publishes to a fleet, and sends no task-sent events. None: as in configuration()."""
     publisher = App(APP, set_as_current=False, amqp="brimful.runtime.redaction:DiscreetAMQP")
     publisher.add_defaults(lambda: {**configuration(redis_url, fleet, rabbitmq_url), "task_send_sent_event": False})
     # Celery loads its settings when one is first used, and not thread-safely.

@@ -29,6 +29,7 @@ class Membership:
     """:meth:`join` before the first task is taken, then :meth:`watch` as a task. On the event loop."""
 
     def __init__(self, settings: Settings, *, takes_tasks: bool) -> None:
+        """``takes_tasks``: it is a worker, and not a front door."""
         self._url = required(settings.redis_url)
         self._fleet = settings.fleet
         self._rabbitmq_url = settings.broker_url

@@ -78,7 +78,7 @@ def parse_broker_url(url: str) -> BrokerAddress:
         queries.append(query)
     if len(nodes) > 1 and any(node.scheme == "amqps" for node in nodes):
         # kombu verifies each node's certificate against the name of the first.
-        raise _wrong("names several nodes with TLS; give them one name, as that of a load balancer")
+        raise _wrong("names several nodes with TLS; use one host name for all of them, such as a load balancer's")
     return BrokerAddress(tuple(nodes), _tls(nodes[0].scheme, queries[0]))
 
 
@@ -107,7 +107,7 @@ def _node(scheme: str, rest: str) -> tuple[BrokerNode, dict[str, str]]:
         raise _wrong("names no host, as amqp://USER:PASSWORD@HOST:5672/VHOST does")
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     if unknown := sorted(query.keys() - TLS_PARAMETERS.keys()):
-        raise _wrong(f"{unknown[0]!r} is no parameter of it; known are {', '.join(TLS_PARAMETERS)}")
+        raise _wrong(f"{unknown[0]!r} is no parameter of an amqp URL; known are {', '.join(TLS_PARAMETERS)}")
     node = BrokerNode(
         scheme,
         unquote(parts.hostname),

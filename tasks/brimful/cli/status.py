@@ -86,7 +86,7 @@ def _tags(target: RedisTarget, client: redis.Redis, settings: Settings, wanted: 
 
 
 class _Look(NamedTuple):
-    """One key's."""
+    """What is shown of one key."""
 
     status: Status
     queues: Queues

@@ -89,7 +89,7 @@ class Driver:
 
         ``starting_places``: tasks that the workers will run at once which are starting now, until they say so.
 
-        ``heartbeat``: writes the run's entry, and hears what operators ask. None: the run has no entry.
+        ``heartbeat``: writes the run's entry, and reads what operators ask of it. None: the run has no entry.
         """
         run = of_fleet(fleet, run)
         limits = Limits(profile.slots, profile.starts, profile.window_s)

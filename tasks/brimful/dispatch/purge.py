@@ -40,13 +40,13 @@ def stored_runs(client: redis.Redis) -> list[StoredRun]:
 
 
 def stored_run(client: redis.Redis, run: str) -> StoredRun:
-    """Raises redis.RedisError."""
+    """What the run has in Redis, nothing of it included. Raises redis.RedisError."""
     keys = Keys(run)
     return StoredRun(run, int(client.zcard(keys.shards)), int(client.xlen(keys.results)))
 
 
 def states_weight(client: redis.Redis, run: str) -> bool:
-    """Whether a submitter is at work on the run, be it of a release that writes no entry. Raises redis.RedisError."""
+    """Whether a submitter is at work on the run, also of a release that writes no entry. Raises redis.RedisError."""
     now: Any = client.time()
     since = now[0] - STATED_S
     stated: Any = client.zrangebyscore(weights_key(fleet_in(run)), since, "+inf")

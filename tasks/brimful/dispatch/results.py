@@ -93,8 +93,8 @@ class ResultsReader:
 
 
 def pause_s(in_flight: int, missing: int) -> float:
-    """Seconds before the next read, so that more outcomes come with it. ``missing``: by how many the last read found
-    less than it takes; nothing waits for those that come while ``in_flight`` others are under way."""
+    """Seconds before the next read, so that it finds more outcomes. ``missing``: how many fewer the last read found
+    than it may take. Nobody waits for an outcome while ``in_flight`` other requests are under way."""
     least, most = _GATHER_S
     seconds = min(in_flight * _GATHER_PER_REQUEST_S, most)
     return seconds if missing > 0 and seconds >= least else 0.0

@@ -1,4 +1,4 @@
-"""The type of the setting ``slots``, a number or ``auto``; a file of its own for its size in pydantic's terms."""
+"""The type of the setting ``slots``, a number or ``auto``. A file of its own, as pydantic needs so much for it."""
 
 from __future__ import annotations
 

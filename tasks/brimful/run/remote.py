@@ -1,4 +1,4 @@
-"""What a run says of itself in Redis while it lasts, and how it obeys what ``brimful runs`` asks."""
+"""Writes a run's entry in Redis while the run lasts, and carries out what ``brimful runs`` asks of it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Fields = dict[str, str | int | float]
 
 
 def has_entry() -> bool:
-    """Not if the run only writes a batch's output: the entry of the run that sampled it stays."""
+    """Whether the run writes an entry. One that only writes a batch's output keeps that of the run that sampled it."""
     return os.environ.get(BATCH_VARIABLE) != ""
 
 
@@ -54,11 +54,11 @@ class Remote:
         self._say = say
         self._rates = Rates()
         self._fixed = _fixed(prepared, settings)
-        # A batch's front door tries it again by itself: that is nobody's wish to have it resumed.
+        # A front door starts a batch's run again by itself, which must not resume a held one.
         self.heartbeat = Heartbeat(self._figures, self._obey, keep_ask=bool(os.environ.get(BATCH_VARIABLE)))
 
     async def end(self) -> None:
-        """Write how it ended. Does without, if Redis does not answer at once."""
+        """Write how it ended, unless Redis does not answer within a second."""
         client = redis_client(self._url, socket_timeout=_END_S, socket_connect_timeout=_END_S)
         fields = self._figures() | _ending(self._session.summary)
         keep_s = DONE_TTL_S if fields["state"] == RunState.FINISHED else LEFT_TTL_S
@@ -123,7 +123,7 @@ class Remote:
 
 
 def _fixed(prepared: Prepared, settings: Settings) -> Fields:
-    """What stays the same."""
+    """The fields that stay the same while the run lasts."""
     names = [source.name for source in prepared.options.read.sources]
     more = f" and {counted(len(names) - 1, 'more file')}" if len(names) > 1 else ""
     return {
@@ -164,5 +164,5 @@ def _ending(summary: Summary | None) -> Fields:
 
 
 def _text(value: str) -> str:
-    """As Redis takes it: names of files may hold bytes that are no UTF-8."""
+    """Valid UTF-8, and not too long: names of files may hold any bytes."""
     return cut(value.encode("utf-8", "replace").decode(), _MOST_CHARACTERS)

@@ -1,4 +1,4 @@
-"""Who runs this process, for messages to others. Alone, since ``run`` and ``cli`` both say it."""
+"""The user and the host of this process. A file of its own, since ``run`` and ``cli`` both show them."""
 
 from __future__ import annotations
 

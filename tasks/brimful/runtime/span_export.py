@@ -1,4 +1,4 @@
-"""Where brimful's own processes send their spans: what the standard ``OTEL_*`` variables say.
+"""Exports the spans of brimful's own processes, as the standard ``OTEL_*`` variables say.
 
 Apart from :mod:`brimful.runtime.tracing`, since services configure OpenTelemetry themselves.
 """
@@ -26,7 +26,7 @@ _closing: Callable[[], None] | None = None
 
 
 def set_up(service: str, instance: str = "") -> None:
-    """Export this process's spans, if ``OTEL_TRACES_EXPORTER`` or an OTLP endpoint is set and no provider is yet.
+    """Export this process's spans, if ``OTEL_TRACES_EXPORTER`` or an OTLP endpoint is set, unless it has a provider.
 
     ``service`` and ``instance`` describe it where OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES do not. What is
     missing or wrong is logged: a process works without its spans. :func:`close` is called when it ends.

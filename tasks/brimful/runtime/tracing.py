@@ -1,4 +1,4 @@
-"""Spans of OpenTelemetry, in a process that has a tracer provider. It costs any other process one look-up a span.
+"""Spans of OpenTelemetry, in a process that has a tracer provider. In any other process, each costs one look-up.
 
 A service configures OpenTelemetry as it likes, or runs under ``opentelemetry-instrument``; brimful's own processes call
 :func:`brimful.runtime.span_export.set_up`. Whoever configures it imports ``opentelemetry.trace``: where
@@ -83,7 +83,7 @@ def _value(value: Any) -> Any:
 
 
 def fail(begun: Any, kind: str, message: str = "") -> None:
-    """Mark a span as failed. ``kind``: a low number of words, such as a cause; ``message`` may be shown to anybody."""
+    """Mark a span as failed. ``kind``: one of a small set, such as a cause. ``message``: safe to show to anybody."""
     trace = sys.modules["opentelemetry.trace"]
     begun.set_attribute("error.type", kind)
     begun.set_status(trace.Status(trace.StatusCode.ERROR, _value(message) or None))

@@ -1,5 +1,5 @@
 """Celery's queues in Redis, as kombu lays them out: how many messages wait, how long, and where a run's shards are.
-Where RabbitMQ is the broker, only the first is known, from :mod:`brimful.state.rabbitmq.queues`.
+Where RabbitMQ is the broker, only the number that waits is known (:mod:`brimful.state.rabbitmq.queues`).
 
 A queue is one list per priority step; messages delivered to workers and not yet acknowledged are in one hash.
 """

@@ -222,7 +222,7 @@ def check_submitter(settings: Settings) -> None:
 
 
 def note_broker(client: redis.Redis, name: str, rabbitmq_url: str | None) -> None:
-    """A worker of the fleet says which broker it has. Raises redis.RedisError."""
+    """Store which broker a worker of the fleet has. Raises redis.RedisError."""
     client.hset(BROKERS, name, "redis" if rabbitmq_url is None else "rabbitmq")
 
 

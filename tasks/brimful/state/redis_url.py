@@ -58,7 +58,7 @@ def celery_settings(
 
 
 def rabbitmq_settings(url: str) -> dict[str, Any]:
-    """Those of Celery's settings that RabbitMQ as the broker changes. Raises SettingError for an invalid URL."""
+    """Celery's settings that differ where RabbitMQ is the broker. Raises SettingError for an invalid URL."""
     address = parse_broker_url(url)
     return {
         "broker_url": address.url,

@@ -1,4 +1,4 @@
-"""Parts of messages: texts cut, texts of others, enumerations. A module of its own, since many rooms use them."""
+"""Parts of messages: texts cut or made printable, enumerations. A module of its own, since many rooms use them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def cut(text: str, most: int) -> str:
 
 
 def printable(text: str) -> str:
-    """The text with ``?`` for each control character: of others' words, none may steer a terminal."""
+    """The text with ``?`` for each control character, so that text from elsewhere cannot control a terminal."""
     return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
 

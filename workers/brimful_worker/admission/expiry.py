@@ -81,7 +81,7 @@ async def keep_refreshing(
 ) -> None:
     """Call ``refresh`` (:func:`keep_keys` or :func:`expire_keys`) every ten minutes until ``closing`` is set.
 
-    End it so, not by a cancellation: redis-py would leave a half-open connection behind.
+    Set ``closing`` to end it. If it were cancelled, redis-py could leave a half-open connection behind.
     """
     while True:
         with contextlib.suppress(TimeoutError):

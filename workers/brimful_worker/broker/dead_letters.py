@@ -150,7 +150,7 @@ class DeadLetters:
                 self._acknowledge_written()
 
     def _acknowledge_written(self) -> None:
-        """Those that RabbitMQ still waits for, now and a moment later, until there are none."""
+        """Acknowledge the written ones of RabbitMQ, and look again a moment later until none are left."""
         for pending in [pending for pending in self._to_acknowledge if pending.written]:
             self._to_acknowledge.remove(pending)
             pending.message.ack_log_error(log, broker_errors())  # it redelivers what is not acknowledged

@@ -1,4 +1,4 @@
-"""What a worker does otherwise where Redis is not its broker, which in practice means RabbitMQ.
+"""What a worker does differently where Redis is not its broker, which in practice means RabbitMQ.
 
 RabbitMQ redelivers what a lost connection had not acknowledged, so nothing is renewed. A worker has a consumer for each
 queue; each may have as many unacknowledged messages as the worker's concurrency, and all of them run at once. So no

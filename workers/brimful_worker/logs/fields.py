@@ -1,4 +1,4 @@
-"""What this process is doing for whom: the fields that join log records, spans, outcomes and error records.
+"""The fields that log records, spans, outcomes and error records of one request have in common.
 
 They are set once for each task or request, and hold in the coroutine that sets them and in those that it starts.
 """
@@ -36,7 +36,7 @@ def described() -> dict[str, Any]:
 
 
 def log_failure(log: logging.Logger, outcome: Outcome, failure: Failure) -> None:
-    """One record of a request that failed, at INFO: its caller gets the failure, and decides what it is worth."""
+    """Log a request that failed, at INFO: its caller gets the failure, and decides how serious it is."""
     attempts = counted(outcome.attempts, "attempt")
     log.info(
         "request %s failed after %s: %s: %s", outcome.id, attempts, failure.cause.value, failure.message,

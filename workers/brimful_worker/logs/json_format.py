@@ -1,7 +1,7 @@
 """Log records as JSON, one object a line: ``BRIMFUL_LOG_FORMAT=json``.
 
-Of what libraries attach to a record, only the id and the name in Celery's ``data`` are used: it also holds a task's
-arguments. So it is no formatter that writes whatever a record bears.
+Of what libraries attach to a record, only the id and the name in Celery's ``data`` are written. The rest may hold
+anything, such as a task's arguments.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from brimful.runtime import json_bytes, tracing
 from brimful_worker.logs.fields import EXTRA, described
 
 _LOGGERS = ("", "celery", "celery.task", "celery.redirected")
-"""Those that Celery may have given handlers of their own; ``""`` is the root."""
+"""Loggers that Celery may have given handlers of their own; ``""`` is the root."""
 
 
 class RecordFormatter(logging.Formatter):
@@ -50,7 +50,7 @@ class RecordFormatter(logging.Formatter):
 
 
 def use_log_format(settings: Settings, process: str) -> None:
-    """Let the handlers of this process's loggers write what the settings ask for. Call it once they are there."""
+    """Give this process's log handlers the format of the settings. Call it when the handlers are there."""
     if settings.log_format is not LogFormat.JSON:
         return
     formatter = RecordFormatter(process, settings.fleet)

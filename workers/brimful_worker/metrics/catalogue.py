@@ -3,8 +3,8 @@
 Nothing is counted until :func:`serve` is called (``BRIMFUL_METRICS_PORT``); until then every call below is one ``if``.
 Every series has the label ``key``, the API key's fingerprint, so that fleets of several keys do not add up.
 
-Labels come from fixed sets (workloads, causes, modes, task names), never from prompts or ids. Of models and callers, so
-many have series of their own, and the others share one.
+Labels come from fixed sets (workloads, causes, modes, task names), never from prompts or ids. The first models and
+callers have series of their own, and all others share one (:class:`.kinds.BoundedLabel`).
 Fleet-wide gauges (``brimful_slots_used`` …) are the same in every worker that reports them: take ``max by (key)``,
 not a sum.
 """

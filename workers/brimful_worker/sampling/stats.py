@@ -24,7 +24,7 @@ _MANY_STALE_GRANTS = 5
 
 
 def log_attempt(log: logging.Logger, request: str, attempt: int, answer: Classification) -> None:
-    """One record of an attempt that failed, at DEBUG."""
+    """Log an attempt that failed, at DEBUG."""
     ids = [answer.request_id] if answer.request_id else []
     extra = {"attempt": attempt, "cause": answer.cause, "status": answer.status, "provider_request_ids": ids}
     log.debug("request %s, attempt %d: %s: %s", request, attempt, answer.cause, answer.message, extra=extra)
@@ -150,7 +150,7 @@ def model_of(request: Request, profile: Profile) -> str:
 
 
 def cost_of(request: Request, profile: Profile, completion: Mapping[str, Any]) -> float | None:
-    """In the currency of the profile's prices; None without usage or a price."""
+    """The completion's cost, in the currency of the profile's prices; None without usage or a price."""
     usage = completion.get("usage")
     price = profile.price(model_of(request, profile), str(completion.get("model")))
     if price is None or not isinstance(usage, dict):

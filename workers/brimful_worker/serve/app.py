@@ -81,8 +81,8 @@ def make_app(front: Front) -> web.Application:
 
 @web.middleware
 async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Gives each request an id, or takes its caller's, each error OpenAI's form, and the log one line. None of them
-    holds prompts."""
+    """Gives each request an id unless it brings one, gives each error OpenAI's form, and logs one line a request. Ids,
+    errors and log hold no prompts."""
     request[REQUEST_ID] = f"req_{uuid.uuid4().hex}"
     request[SHOWN_ID] = callers_id(request) or request[REQUEST_ID]
     describe(request_id=request[SHOWN_ID])

@@ -194,6 +194,6 @@ class Store:
 
 
 def between_steps_s(in_hand: int) -> float:
-    """``in_hand``: requests whose outcomes are still to come."""
+    """Seconds between two steps. ``in_hand``: requests whose outcomes are still to come."""
     least, most = _GATHER_S
     return min(max(least, in_hand * _GATHER_PER_REQUEST_S), most)

@@ -1,4 +1,4 @@
-"""``brimful runs``: runs as objects, from any machine that reaches the Redis."""
+"""The commands of ``brimful runs``, which work on any machine that reaches the Redis."""
 
 from brimful.cli.runs.commands import runs
 

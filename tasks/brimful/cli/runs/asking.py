@@ -1,4 +1,4 @@
-"""Asks runs to hold, resume or end, and waits until they say that they do."""
+"""Asks runs to hold, resume or end, and waits until their entries show that they did."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def ask_all(client: redis.Redis, runs: Sequence[str], asked: Asked) -> ExitCode:
         if found is not None:
             print(f"{run}  {_obeying(found)}")
         elif not entry.live:
-            print(f"{run}  asked; the front door obeys when it goes on with {entry.batch}")
+            print(f"{run}  asked; it takes effect when a front door goes on with {entry.batch}")
         else:
-            say(f"{run} was asked, and has not answered within {_PATIENCE_S:.0f} s: see `brimful runs show {run}`")
+            say(f"run {run} was asked, but did not respond within {_PATIENCE_S:.0f} s: see `brimful runs show {run}`")
             code = ExitCode.INTERNAL
     return code
 

@@ -46,7 +46,7 @@ _Runs = Annotated[
 
 @dataclass(frozen=True)
 class _Place:
-    """A Redis, and the runs in it."""
+    """Two clients of the Redis, and how its runs are found."""
 
     client: redis.Redis
     """Answers with str."""
@@ -55,7 +55,7 @@ class _Place:
     shown: str
 
     def find(self, names: Sequence[str]) -> list[str]:
-        """Raises UsageError."""
+        """The ids of the runs that are named. Raises UsageError."""
         entries = read_entries(self.client)
         others: list[str] = []
         found = []
@@ -73,7 +73,7 @@ class _Place:
 
 @contextlib.contextmanager
 def _opened() -> Iterator[tuple[_Place, Settings]]:
-    """Raises RedisUnreachable, also for what fails in the block."""
+    """Connect to the Redis of the settings. Raises RedisUnreachable, also for what fails in the block."""
     settings = Settings.load()
     target = find_redis(settings)
     try:
@@ -118,24 +118,24 @@ def runs_show(
     if as_json:
         print(json.dumps(asdict(left) if entry is None else _as_json(entry, left)))
     elif entry is None:
-        print(f"{run}  no entry, as maps and runs of earlier releases have none: {stored(left)}")
+        print(f"{run}  no entry (maps and runs of earlier releases have none): {stored(left)}")
     else:
         print(details(entry, left))
 
 
 @runs.command("hold")
 def runs_hold(names: _Runs) -> None:
-    """Let runs send nothing new until they are resumed. What has reached the provider ends, and is kept.
+    """Make runs send nothing new until they are resumed. What has reached the provider ends, and is kept.
 
     What waits in queues and workers is taken back within seconds, so that other runs get the slots. A run that is
-    stopped and typed again is not held any more; a batch of the front door is.
+    stopped and started again by the same command is no longer held; a batch of the front door stays held.
     """
     _ask(names, Asked.HOLD)
 
 
 @runs.command("resume")
 def runs_resume(names: _Runs) -> None:
-    """Let held runs go on."""
+    """Resume held runs."""
     _ask(names, Asked.NOTHING)
 
 

@@ -37,7 +37,7 @@ def table(entries: Sequence[RunEntry], others: Sequence[StoredRun]) -> str:
 
 
 def details(entry: RunEntry, run: StoredRun) -> str:
-    """About ten lines."""
+    """All that is known of one run, in about ten lines."""
     rate = f", {entry.rate:,.0f}/min" if entry.rate else ""
     of = f" of {entry.total:,}" if entry.total is not None else ""
     causes = ", ".join(f"{cause} {count:,}" for cause, count in entry.failures.items())
@@ -49,7 +49,7 @@ def details(entry: RunEntry, run: StoredRun) -> str:
         ("tokens", f"{entry.tokens:,}"),
         ("in flight", f"{counted(entry.in_flight, 'API call')}; in Redis {stored(run)}"),
         ("started", f"{ago(time.time() - entry.started)} by {entry.user}@{entry.host}, process {entry.pid}"),
-        ("heard", f"{ago(entry.silent_s)}, of brimful {entry.version or '?'}"),
+        ("last seen", f"{ago(entry.silent_s)}, brimful {entry.version or '?'}"),
         ("weight", f"{entry.weight:g}"),
         ("batch", f"{entry.batch}{f' of {entry.caller}' if entry.caller else ''}" if entry.batch else ""),
         ("input", entry.input),

@@ -1,6 +1,6 @@
-"""A connection to RabbitMQ, and what to say and do where it cannot be made.
+"""Connects to RabbitMQ. Its failures become errors that say what to do.
 
-Its failures are raised as RedisUnreachable and RedisUnusable, the errors of Redis: callers treat both servers alike.
+They are raised as RedisUnreachable and RedisUnusable, the errors of Redis: callers treat both servers alike.
 kombu and py-amqp are imported when they are needed: they are slow to import, and every command imports this module.
 """
 

@@ -130,9 +130,8 @@ class Coordinator:
         if self._leaving or not self._epoch or self.local_state.outgoing.pause:
             return 0.0
         state = self.local_state
-        lasting_s = (
-            0.0 if state.waiting.count(Queue.INTERACTIVE) else state.outgoing.lasting_s
-        )  # someone waits for those
+        # Somebody waits for interactive requests: they are not delayed.
+        lasting_s = 0.0 if state.waiting.count(Queue.INTERACTIVE) else state.outgoing.lasting_s
         return self._pace.wait_s(boot_time(), len(state.held), len(state.waiting), lasting_s)
 
     def _due(self) -> float:

@@ -34,7 +34,7 @@ class FleetView:
         self._lag_most = max(self._lag_most, reply.get("lag_most", 0))
 
     def learn_pushed_limits(self, push: Mapping[str, Any], clock: RedisClock) -> None:
-        """From a push to all processes, which it reaches while this one is idle."""
+        """From a push to all processes, which also reaches an idle one."""
         if "learners" in push:
             self._learn_limits(push["learners"], push["as_of"], clock.not_after(push["as_of"]))
 

@@ -223,7 +223,7 @@ class Drive:
 
 
 async def _in_thread(work: Callable[[], None]) -> None:
-    """As asyncio.to_thread, but a cancelled task waits for the thread, which writes under the batch's lock."""
+    """Like asyncio.to_thread, but a cancelled task waits for the thread, which writes under the batch's lock."""
     working = asyncio.ensure_future(asyncio.to_thread(work))
     try:
         await asyncio.shield(working)
@@ -233,7 +233,7 @@ async def _in_thread(work: Callable[[], None]) -> None:
 
 
 async def _to_the_end(working: asyncio.Future[None]) -> None:
-    """Also if this task is cancelled meanwhile, again and again: the work ends within seconds."""
+    """Wait for work that ends within seconds, even if this task is cancelled several times meanwhile."""
     while not working.done():
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.shield(working)

@@ -93,7 +93,7 @@ class Shares:
         return reply is not None
 
     def _failed(self, error: Exception) -> None:
-        """Without its text in the log: a reply holds the names of callers."""
+        """Log the error without its text: a reply holds the names of callers."""
         name = type(error).__name__
         if isinstance(error, (*REDIS_ERRORS, TimeoutError)) and not isinstance(error, ResponseError):
             log.debug("the shares of the callers could not be read: %s", name)
