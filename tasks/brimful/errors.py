@@ -141,13 +141,14 @@ class FleetError(BrimfulError):
 
 
 class RedisUnreachable(FleetError):
-    """No connection to Redis could be made in the time allowed."""
+    """No connection to Redis, or to RabbitMQ as the broker, could be made in the time allowed."""
 
     exit_code = ExitCode.USAGE
 
 
 class RedisUnusable(RedisUnreachable):
-    """Redis cannot be used with these settings (a wrong password, an untrusted certificate); waiting does not help."""
+    """Redis, or RabbitMQ, cannot be used with these settings (a wrong password, an untrusted certificate); waiting does
+    not help."""
 
 
 class RedisRefused(FleetError):

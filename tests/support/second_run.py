@@ -1,9 +1,9 @@
 """Runs all tests beside each other; then those that failed, if they are few, once more, alone and one at a time.
 
-``python tests/support/second_run.py "OPTIONS OF THE FIRST RUN" PYTEST ARGUMENTS``, as ``make test`` does. What passes
-alone failed beside others: its name is printed at the end, for somebody to mend, and the exit code is 0. It stays 1
-where more than :data:`MOST` tests failed, where one fails again, where a file could not be collected, and where a test
-of the limits failed (marker ``limits``): one request too many is a fault, however seldom it is seen.
+``python tests/support/second_run.py "OPTIONS OF THE FIRST RUN" PYTEST ARGUMENTS``, as ``make test`` does. The name of a
+test that failed beside others and passes alone is printed at the end, so that somebody corrects it, and the exit code
+is 0. It stays 1 where more than :data:`MOST` tests failed, where one fails again, where a file could not be collected,
+and where a test of the limits failed (marker ``limits``): one request too many is a fault, however seldom it is seen.
 """
 
 from __future__ import annotations

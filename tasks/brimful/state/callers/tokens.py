@@ -55,12 +55,12 @@ class CallerRecord:
 
     @property
     def minute_limited(self) -> bool:
-        """Whether its requests, or their tokens, are limited in any minute."""
+        """Whether it has a limit of requests or of tokens a minute."""
         return bool(self.starts or self.tokens_per_minute)
 
     @property
     def limited(self) -> bool:
-        """Whether it has a limit that depends on a clock."""
+        """Whether it has a limit for which front doors read the callers' clock."""
         return bool(self.minute_limited or self.slots or self.budget_tokens)
 
     @property

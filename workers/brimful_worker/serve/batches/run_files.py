@@ -22,7 +22,7 @@ class RunFiles:
         self.failures = folder / "out.jsonl.failures.jsonl"
         self.log = folder / "run.log"
         self.pace = folder / "pace"
-        """Up to which line it may ask, of a caller whose requests in a minute are limited."""
+        """Holds the number of the last line that the run may ask for, where its caller has a limit of a minute."""
         self._sidecar = folder / "out.jsonl.run.json"
 
     def run_id(self) -> str | None:

@@ -67,7 +67,7 @@ local function limit_of(refused, given, used, others)
   return learners.slots.accepts(others + 1) and REFUSED_BY_STARTS or REFUSED_BY_SLOTS
 end
 
--- When the limits were set that are in force: earlier requests were granted under others, and their refusals say nothing.
+-- Notes when the limits in force were set: a refusal of a request that was granted before says nothing about them.
 local function note_revision(rules)
   if state.rev == rules.rev then return end
   put('rev', rules.rev)
@@ -120,8 +120,8 @@ local function learnt_memory()
   return memory
 end
 
--- In an epoch that has just begun, a process brings what it knew. Of several the newest counts, by the clock that it was read
--- from: an age would make what is long on its way look newer.
+-- In an epoch that has just begun, each process reports what was learnt, as it read it last. The newest report counts, by
+-- the time that Redis's clock showed then: by its age, a report that was long on its way would look newer.
 local function restore_learnt(reported)
   if not reported.learners or not state.opens_at then return end
   local as_of, ago, memory = unpack(reported.learners)
