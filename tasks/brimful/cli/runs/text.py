@@ -83,7 +83,7 @@ def _state(entry: RunEntry) -> str:
     if entry.batch:
         again = "its front door goes on with it"
     if entry.lost:
-        return f"lost: nothing was heard of it for {entry.silent_s:,.0f} s; {again}"
+        return f"lost: it has not reported for {entry.silent_s:,.0f} s; {again}"
     if entry.live:
         by = f" by {entry.asked_by}" if entry.ask and entry.asked_by else ""
         if entry.ask == Asked.HOLD and entry.state == RunState.RUNNING:

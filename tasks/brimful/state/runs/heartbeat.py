@@ -24,7 +24,7 @@ class Heartbeat:
     def __init__(self, figures: Figures, on_ask: Callable[[Asked, str], None], *, keep_ask: bool = False) -> None:
         """``on_ask(asked, by)`` is called whenever what is asked has changed.
 
-        ``keep_ask``: obey what was asked of an earlier try. Else a new try is what its user wants, whatever was asked.
+        ``keep_ask``: obey what was asked of an earlier try. Else that is deleted, as its user started the run again.
         """
         self._figures = figures
         self._on_ask = on_ask

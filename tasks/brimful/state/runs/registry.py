@@ -82,7 +82,7 @@ def _check(entry: RunEntry, asked: Asked, *, there: bool) -> None:
         raise UsageError(f"run {run} has ended ({entry.state}): only a run that is under way can be asked")
     if entry.lost and not entry.batch:
         raise UsageError(
-            f"run {run} is lost: nothing was heard of it for {entry.silent_s:.0f} s. The same command, typed again at "
+            f"run {run} is lost: it has not reported for {entry.silent_s:.0f} s. The same command, typed again at "
             f"{entry.host or 'its machine'}, continues it"
         )
     stopping = entry.state == RunState.STOPPING or entry.ask in (Asked.CANCEL, Asked.CANCEL_NOW)

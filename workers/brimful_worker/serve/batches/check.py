@@ -153,7 +153,8 @@ class _Checker:
             raise _Wrong("invalid_request", message, None if param is None else f"body.{param}") from None
         self.hold = request.hold
         if 0 < self._most_tokens < self.hold:
-            text = f"may use {self.hold:,} tokens, and its caller {self._most_tokens:,} a minute: lower max_tokens or n"
+            most = f"more than its caller's limit of {self._most_tokens:,} a minute"
+            text = f"may use {self.hold:,} tokens, {most}: lower max_tokens or n"
             raise _Wrong("rate_limit_exceeded", f"body: {text}", "body")
         return body
 

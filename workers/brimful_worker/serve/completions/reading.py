@@ -20,7 +20,7 @@ from brimful_worker.serve.refusals import Refusal, described
 REQUEST_ID = web.RequestKey("request_id", str)
 """Our id of a request: unique, whatever its caller says."""
 SHOWN_ID = web.RequestKey("shown_id", str)
-"""The id that the response bears as ``x-request-id``, and the log: the caller's own, if it sent one, or else ours."""
+"""The id in the response's ``x-request-id`` and in the log: the caller's own, if it sent a valid one, else ours."""
 
 _MOST_KEY = 255
 _CALLERS_ID = re.compile(r"[A-Za-z0-9._:/@+=-]{1,128}")
