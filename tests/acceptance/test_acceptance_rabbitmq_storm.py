@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from support.commands import environment
-from support.rabbitmq import AVAILABLE
+from support.rabbitmq import NEEDS_RABBITMQ
 
 TESTS = Path(__file__).parents[1]
 SEED, SECONDS = 12, 30
@@ -17,7 +17,7 @@ SEED, SECONDS = 12, 30
 
 @pytest.mark.compat
 @pytest.mark.timeout(500)
-@pytest.mark.skipif(not AVAILABLE, reason="no RabbitMQ here: `make compat` installs Debian's rabbitmq-server")
+@NEEDS_RABBITMQ
 def test_a_short_storm_of_all_faults_leaves_nothing_undone(tmp_path: Path) -> None:
     flags = ("--seed", str(SEED), "--seconds", str(SECONDS), "--workers", "2", "--visibility", "5", "--lines", "50")
     storm = subprocess.run(

@@ -27,7 +27,7 @@ from brimful_worker.metrics.queues import QueueCollector
 from support.commands import brimful, command, environment, records, write_prompts
 from support.messages import item
 from support.pool_worker import Background
-from support.rabbitmq import AVAILABLE, PASSWORD, QUOTED, RabbitMQ
+from support.rabbitmq import NEEDS_RABBITMQ, PASSWORD, QUOTED, RabbitMQ
 from support.strict_gateway import StrictGatewayProcess
 from support.tls import certificate_in, tls_in_front_of
 from support.waiting import wait_until
@@ -35,7 +35,7 @@ from support.waiting import wait_until
 pytestmark = [
     pytest.mark.compat,
     pytest.mark.timeout(300),
-    pytest.mark.skipif(not AVAILABLE, reason="no RabbitMQ here: `make compat` installs Debian's rabbitmq-server"),
+    NEEDS_RABBITMQ,
 ]
 KEY = "sk-rabbit-canary"
 PATIENCE_S = 60.0

@@ -88,7 +88,7 @@ async def test_a_retry_after_pauses_the_fleet_which_then_restarts_spread_out(
     arrivals = [arrival.at for arrival in gateway.request_log.arrivals]
     (told,) = [arrival.ended for arrival in gateway.request_log.arrivals if arrival.status == 429]
     before = [at - told for at in arrivals if 0 < at - told < 1.0]
-    assert len(before) <= 32, "only what was under way when it was told; 160 without a pause"
+    assert len(before) <= 32, "only requests that were under way when the 429 came; without a pause it would be 160"
     back = sorted(at - told for at in arrivals if at - told >= 1.0)[:16]
     assert back[-1] - back[0] > 0.2, "not all at once"
 

@@ -327,7 +327,7 @@ class TestFile:
 
     def test_another_process_s_file_is_not_written(self, tmp_path: Path) -> None:
         first, second = RecordFile(tmp_path / "out.jsonl"), RecordFile(tmp_path / "out.jsonl")
-        second.lock()  # there is none yet
+        second.lock()  # without a file there is nothing to lock
         first.write([{"id": 1}])
         with pytest.raises(UsageError, match="another run is writing"):
             second.lock()

@@ -28,7 +28,7 @@ def read_entries(client: redis.Redis, *, live: bool = False) -> list[RunEntry]:
 
 
 def read_entry(client: redis.Redis, run: str) -> RunEntry | None:
-    """None if there is none: of a map, of a run of an earlier release, or its time is over."""
+    """The run's entry. None where Redis has none: maps and runs of earlier releases write none, and entries expire."""
     return next(iter(_read(client, [run], _now(client))), None)
 
 
