@@ -1,4 +1,4 @@
-"""Which tests assert the limits, so that none of them is ever tried again: they get the marker ``limits``.
+"""Which tests assert the limits, so that no excess is ever tried again: they get the marker ``limits``.
 
 It is read from their source, so that a new one cannot be forgotten: a test that names what a gateway counts at most, or
 calls a function of its module that does.

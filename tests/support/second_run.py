@@ -3,7 +3,8 @@
 ``python tests/support/second_run.py "OPTIONS OF THE FIRST RUN" PYTEST ARGUMENTS``, as ``make test`` does. The name of a
 test that failed beside others and passes alone is printed at the end, so that somebody corrects it, and the exit code
 is 0. It stays 1 where more than :data:`MOST` tests failed, where one fails again, where a file could not be collected,
-and where a test of the limits failed (marker ``limits``): one request too many is a fault, however seldom it is seen.
+and where an assertion of a test of the limits failed (marker ``limits``): one request too many is a fault, however
+seldom it is seen. Such a test whose wait ended, or that another test's leftovers disturbed, has counted nothing.
 """
 
 from __future__ import annotations
@@ -25,16 +26,22 @@ class Failures:
 
     def __init__(self) -> None:
         self.tests: dict[str, bool] = {}
-        """By the test's id: whether it is one of the limits."""
+        """By the test's id: whether an assertion about the limits may have failed."""
         self.not_collected: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
-            self.tests[report.nodeid] = LIMITS in report.keywords
+            self.tests[report.nodeid] = LIMITS in report.keywords and asserted(report)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
             self.not_collected.append(report.nodeid)
+
+
+def asserted(report: pytest.TestReport) -> bool:
+    """Whether an assertion failed, or nothing says what did."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return crash is None or crash.message.startswith(("assert", "AssertionError"))
 
 
 def final(tests: Mapping[str, bool], not_collected: Sequence[str]) -> str:

@@ -12,12 +12,16 @@ PATIENCE_S = 60.0
 _POLL_S = 0.02
 
 
+class NotReached(AssertionError):
+    """What was waited for did not come about in time."""
+
+
 def wait_until(condition: Callable[[], Any], what: str, timeout: float = PATIENCE_S) -> Any:
     """The condition's first true value. Fails naming ``what`` after ``timeout`` seconds."""
     end = time.monotonic() + timeout
     while not (value := condition()):
         if time.monotonic() > end:
-            raise AssertionError(f"waited {timeout} s for: {what}")
+            raise NotReached(f"waited {timeout} s for: {what}")
         time.sleep(_POLL_S)
     return value
 
@@ -34,5 +38,5 @@ async def wait_until_async(
         if value:
             return value
         if time.monotonic() > end:
-            raise AssertionError(f"waited {timeout} s for: {what}")
+            raise NotReached(f"waited {timeout} s for: {what}")
         await asyncio.sleep(_POLL_S)

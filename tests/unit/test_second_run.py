@@ -44,6 +44,16 @@ def test_a_test_of_the_limits_is_not_tried_again(tmp_path: Path) -> None:
     assert (tmp_path / "late").read_text() == "."
 
 
+def test_a_test_of_the_limits_whose_wait_ended_has_counted_nothing(tmp_path: Path) -> None:
+    wait = f"import sys\n\nsys.path.insert(0, {str(TESTS)!r})\nfrom support.waiting import wait_until\n\n\n"
+    late = (
+        "    Path('late').open('a').write('.')\n    wait_until(lambda: len(Path('late').read_text()) > 1, 'it', 0.0)\n"
+    )
+    done = run(tmp_path, f"{wait}@pytest.mark.limits\ndef test_late():\n{late}")
+    assert done.returncode == 0, done.stdout
+    assert "failed beside others, passed alone: test_it.py::test_late" in done.stdout
+
+
 def test_which_failures_are_final() -> None:
     few = {"a": False, "b": False, "c": False}
     assert final(few, []) == ""
