@@ -22,7 +22,8 @@ from brimful.names import APP, FLEET_SETTING, QUEUES, TASK_SAMPLE, TASK_SHARD, W
 from brimful.runtime import fork, tracing
 from brimful.runtime.extras import missing, needs
 from brimful.state.probes import check_servers
-from brimful.state.redis_url import CONFIRM_S, NOT_SET, broker_options, broker_url, celery_settings, required
+from brimful.state.rabbitmq.celery_settings import CONFIRM_S
+from brimful.state.redis_url import NOT_SET, broker_options, broker_url, celery_settings, required
 from brimful.state.result_consumer import keep_waiting
 
 _CELERYS_URLS = ("CELERY_BROKER_URL", "CELERY_BROKER_READ_URL", "CELERY_BROKER_WRITE_URL", "CELERY_RESULT_BACKEND")

@@ -17,7 +17,9 @@ BrimfulError
 │   └── KeyRefused          exit 5   the provider refused the API key (401, 403)
 └── FleetError              exit 1   Redis, the workers or the embedded server
     ├── RedisUnreachable    exit 2   Redis does not answer
-    │   └── RedisUnusable            it does, but not with these settings: password, certificate
+    │   ├── RedisUnusable            it does, but not with these settings: password, certificate
+    │   └── BrokerUnreachable        RabbitMQ, where it is the broker, does not answer
+    │       └── BrokerUnusable       it does, but not with these settings; also a RedisUnusable
     ├── RedisRefused                 it refuses commands: out of memory, read-only, its disk is full
     └── NoWorker                     a task body ran outside a worker
 
@@ -141,14 +143,24 @@ class FleetError(BrimfulError):
 
 
 class RedisUnreachable(FleetError):
-    """No connection to Redis, or to RabbitMQ as the broker, could be made in the time allowed."""
+    """No connection to Redis could be made in the time allowed."""
 
     exit_code = ExitCode.USAGE
 
 
 class RedisUnusable(RedisUnreachable):
-    """Redis, or RabbitMQ, cannot be used with these settings (a wrong password, an untrusted certificate); waiting does
-    not help."""
+    """Redis cannot be used with these settings (a wrong password, an untrusted certificate); waiting does not help."""
+
+
+class BrokerUnreachable(RedisUnreachable):
+    """No connection to RabbitMQ, where it is the broker, could be made in the time allowed.
+
+    Programs that wait for the fleet's servers, whichever they are, catch RedisUnreachable.
+    """
+
+
+class BrokerUnusable(BrokerUnreachable, RedisUnusable):
+    """RabbitMQ cannot be used with these settings (a wrong password, an untrusted certificate)."""
 
 
 class RedisRefused(FleetError):

@@ -16,7 +16,7 @@ from celery import Celery
 
 from brimful import Fleet
 from brimful.celery import app_for
-from brimful.errors import FleetTaken, RedisUnusable
+from brimful.errors import BrokerUnusable, FleetTaken
 from brimful.state.dead_letters import read
 from brimful.state.fleets import register
 from brimful.state.rabbitmq.queues import read_states
@@ -191,9 +191,9 @@ def test_tls_with_a_certificate_authority_of_one_s_own(place: Place, fleet: Flee
         with app_for(place.valkey.url, None, f"{url}?ssl_ca_certs={certificate}") as app:
             sent = app.send_task("brimful.sample", ("over TLS",), {"max_tokens": 4}, queue="batch")
             assert sent.get(timeout=PATIENCE_S)["choices"]
-        with pytest.raises(RedisUnusable, match="its certificate is not accepted"):
+        with pytest.raises(BrokerUnusable, match="its certificate is not accepted"):
             check_broker(url)
-        with pytest.raises(RedisUnusable, match="its certificate is not accepted"):  # another name of the same address
+        with pytest.raises(BrokerUnusable, match="its certificate is not accepted"):  # another name of the same address
             check_broker(f"{url.replace('127.0.0.1', '127.1')}?ssl_ca_certs={certificate}")
 
 

@@ -10,7 +10,7 @@ from kombu import Connection
 from brimful.addresses.broker_address import parse_broker_url
 from brimful.celery import app_for, configuration
 from brimful.config import Settings
-from brimful.errors import RedisUnreachable, RedisUnusable, SettingError
+from brimful.errors import BrokerUnreachable, BrokerUnusable, SettingError
 from brimful.state.rabbitmq.reach import broker_unreachable, check_broker
 from brimful_worker.local.processes.environment import keyless_environment
 from brimful_worker.local.server.valkey import free_port
@@ -113,8 +113,10 @@ def test_what_is_said_of_a_server_that_is_away_or_refuses() -> None:
     from amqp import AccessRefused
 
     url = f"amqp://fleet:hush@127.0.0.1:{free_port()}/v"
-    with pytest.raises(RedisUnreachable, match=r"^no RabbitMQ at amqp://127.0.0.1:\d+/v: .*; check BRIMFUL_BROKER_URL"):
+    with pytest.raises(
+        BrokerUnreachable, match=r"^no RabbitMQ at amqp://127.0.0.1:\d+/v: .*; check BRIMFUL_BROKER_URL"
+    ):
         check_broker(url)
     said = broker_unreachable(url, AccessRefused("user fleet with hush"))
-    assert isinstance(said, RedisUnusable)
+    assert isinstance(said, BrokerUnusable)
     assert "hush" not in str(said)

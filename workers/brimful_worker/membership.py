@@ -12,7 +12,7 @@ import time
 import redis
 
 from brimful.config import REHEARSAL_KEY, Settings
-from brimful.errors import RedisUnreachable
+from brimful.errors import BrokerUnreachable
 from brimful.state.fleets import Unsettled, check_registered, note_broker, register, register_replaced
 from brimful.state.redis_retry import retry_until_available
 from brimful.state.redis_url import required, sync_redis_client
@@ -74,7 +74,7 @@ class Membership:
             more = {"rehearsal": self._rehearsal, "patient": patient}
             try:
                 register(client, self._url, self._fleet, self._tag, **more, rabbitmq_url=self._rabbitmq_url)
-            except RedisUnreachable as error:  # RabbitMQ, whose queues tell whether the fleet may be taken over
+            except BrokerUnreachable as error:  # its queues show whether the fleet may be taken over
                 raise Unsettled(str(error)) from None
             if self._takes_tasks:
                 note_broker(client, self._fleet, self._rabbitmq_url)

@@ -20,7 +20,7 @@ from brimful.doctor.provider import provider_checks
 from brimful.doctor.rabbitmq import broker_checks
 from brimful.doctor.server import server_checks
 from brimful.doctor.watching import watching_checks
-from brimful.errors import ExitCode, RedisUnreachable, SettingError, UsageError
+from brimful.errors import BrokerUnreachable, ExitCode, RedisUnreachable, SettingError, UsageError
 from brimful.profile import Profile
 from brimful.state.probes import connect
 from brimful.state.target import RedisTarget, find_redis
@@ -105,7 +105,7 @@ def _redis_checks(target: RedisTarget, profile: Profile | None, settings: Settin
         for checks in parts:
             try:
                 yield from checks
-            except RedisUnreachable as error:
+            except BrokerUnreachable as error:
                 if away != str(error):  # several checks ask it
                     away = str(error)
                     found, _, remedy = away.rpartition("; ")

@@ -136,7 +136,7 @@ class Client(Generic[Results]):
 
     @contextlib.contextmanager
     def _reporting(self) -> Iterator[None]:
-        """What Celery raises without Redis, or without RabbitMQ as the broker, becomes RedisUnreachable."""
+        """What Celery raises where a server is away becomes RedisUnreachable or BrokerUnreachable."""
         try:
             yield
         except (OperationalError, AMQPError) as error:

@@ -20,7 +20,7 @@ from brimful.dispatch.intake import Intake
 from brimful.dispatch.ledger import RunLedger
 from brimful.dispatch.results import ResultsReader
 from brimful.dispatch.stops.stop import Stop
-from brimful.errors import RedisUnreachable
+from brimful.errors import BrokerUnreachable
 from brimful.state.broker_queues import find_shards
 from brimful.state.rabbitmq.queues import read_states
 from brimful.state.redis_retry import retry_until_available
@@ -112,7 +112,7 @@ class Reconciler:
             return await retry_until_available(lambda: find_shards(client, shards, fleet))
         try:
             states = await asyncio.to_thread(read_states, url, fleet)
-        except RedisUnreachable:
+        except BrokerUnreachable:
             return shards
         return shards if any(state.waiting for state in states.values()) else ()
 

@@ -13,13 +13,13 @@ from brimful.words.counted import counted
 
 
 def broker_checks(url: str) -> Iterator[Check]:
-    """RabbitMQ answers. Raises RedisUnreachable, whose text has the remedy after its last semicolon."""
+    """RabbitMQ answers. Raises BrokerUnreachable, whose text has the remedy after its last semicolon."""
     shown = parse_broker_url(url).shown
     yield Check("broker", Level.OK, f"{check_broker(url)} at {shown}")
 
 
 def reader_checks(url: str, fleet: str, workers: Mapping[str, list[str]]) -> Iterator[Check]:
-    """No consumers but workers. ``workers``: node → queues of those that answer. Raises RedisUnreachable."""
+    """No consumers but workers. ``workers``: node → queues of those that answer. Raises BrokerUnreachable."""
     read = [queue for queues in workers.values() for queue in queues]
     for name, state in read_states(url, fleet).items():
         queue = of_fleet(fleet, name)

@@ -54,7 +54,7 @@ class Queues:
 def read_queues(client: redis.Redis, fleet: str = "", rabbitmq_url: str | None = None) -> Queues:
     """Count the fleet's messages, in one round trip to Redis. Raises redis.RedisError.
 
-    ``rabbitmq_url``: the broker, where it is not Redis. Raises RedisUnreachable then.
+    ``rabbitmq_url``: the broker, where it is not Redis. Raises BrokerUnreachable then.
     """
     if rabbitmq_url is not None:
         return Queues({queue: state.waiting for queue, state in read_states(rabbitmq_url, fleet).items()}, None)

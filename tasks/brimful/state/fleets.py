@@ -86,7 +86,7 @@ class FleetState:
 
 
 def read_fleet(client: redis.Redis, name: str, rabbitmq_url: str | None = None) -> FleetState:
-    """``rabbitmq_url``: the fleet's broker, where it is not Redis. Raises redis.RedisError; RedisUnreachable then."""
+    """``rabbitmq_url``: the fleet's broker, where it is not Redis. Raises redis.RedisError; BrokerUnreachable then."""
     owner = Registration.parse(client.hget(FLEETS, name))
     return FleetState(name, owner, _members(client, name), read_queues(client, name, rabbitmq_url).total)
 
@@ -146,7 +146,7 @@ def register(
     The fleet is taken over from another key whose workers are gone and that left nothing queued; with ``take_over``
     whatever it left. ``patient``: live workers of another key may register first, as they do again when Redis has lost
     its memory. ``rabbitmq_url``: the fleet's broker, where it is not Redis. Raises FleetTaken, Unsettled if patience is
-    needed, and redis.RedisError; RedisUnreachable where RabbitMQ is away.
+    needed, and redis.RedisError; BrokerUnreachable where RabbitMQ is away.
     """
 
     def decide(pipe: Any) -> None:

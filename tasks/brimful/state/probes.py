@@ -63,8 +63,8 @@ def connect(url: str, timeout_s: float = _TIMEOUT_S) -> redis.Redis:
 
 
 def check_servers(settings: Settings, timeout_s: float = _TIMEOUT_S) -> None:
-    """Redis answers, and RabbitMQ where that is the broker. Raises SettingError without a Redis, RedisUnreachable and
-    RedisUnusable."""
+    """Redis answers, and RabbitMQ where that is the broker. Raises SettingError without a Redis, RedisUnreachable,
+    RedisUnusable and their kinds for RabbitMQ."""
     connect(required(settings.redis_url), timeout_s).close()
     if settings.broker_url is not None:
         check_broker(settings.broker_url, timeout_s)
@@ -141,7 +141,7 @@ def worker_queues(
     """Node name → the queues it reads, of the fleet's workers that answer within ``timeout_s``; of the first ``limit``.
 
     ``rabbitmq_url``: the broker, where it is not Redis. Raises kombu.exceptions.OperationalError or redis.RedisError;
-    RedisUnreachable for RabbitMQ.
+    BrokerUnreachable for RabbitMQ.
     """
     from celery import Celery
 

@@ -13,14 +13,12 @@ from redis.asyncio import Redis
 from redis.asyncio.sentinel import Sentinel
 from redis.sentinel import SentinelConnectionPool
 
-from brimful.addresses.broker_address import parse_broker_url
 from brimful.addresses.redis_address import RedisAddress, parse_redis_url
 from brimful.errors import SettingError
 from brimful.names import of_fleet
+from brimful.state.rabbitmq.celery_settings import rabbitmq_settings
 
 NOT_SET = "BRIMFUL_REDIS_URL is not set: it names the fleet's Redis (`brimful up` prints it)"
-CONFIRM_S = 30.0
-"""How long RabbitMQ may take to confirm a message."""
 PRIORITY_STEPS = (0, 3, 6, 9)
 """Message priorities at which kombu begins another list of a queue; 0 is the most urgent."""
 
@@ -54,17 +52,6 @@ def celery_settings(
         "result_backend_transport_options": {**options, "global_keyprefix": of_fleet(fleet, "")},
         "control_exchange": of_fleet(fleet, "celery"),
         "event_exchange": of_fleet(fleet, "celeryev"),
-    }
-
-
-def rabbitmq_settings(url: str) -> dict[str, Any]:
-    """Celery's settings that differ where RabbitMQ is the broker. Raises SettingError for an invalid URL."""
-    address = parse_broker_url(url)
-    return {
-        "broker_url": address.url,
-        "broker_use_ssl": address.tls,
-        # Without confirmation, a message is lost if RabbitMQ dies or refuses it after it was sent.
-        "broker_transport_options": {"confirm_publish": True, "write_timeout": CONFIRM_S},
     }
 
 

@@ -17,7 +17,7 @@ class QueueState(NamedTuple):
 def read_states(url: str, fleet: str = "") -> dict[str, QueueState]:
     """Each of the fleet's queues by its plain name; 0 and 0 where nobody has declared it yet.
 
-    Makes a connection for it. Raises RedisUnreachable.
+    Makes a connection for it. Raises BrokerUnreachable.
     """
     import amqp  # slow to import, and every command imports this module
 

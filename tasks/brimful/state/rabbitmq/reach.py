@@ -1,6 +1,5 @@
-"""Connects to RabbitMQ. Its failures become errors that say what to do.
+"""Connects to RabbitMQ. Its failures become BrokerUnreachable and BrokerUnusable, which say what to do.
 
-They are raised as RedisUnreachable and RedisUnusable, the errors of Redis: callers treat both servers alike.
 kombu and py-amqp are imported when they are needed: they are slow to import, and every command imports this module.
 """
 
@@ -12,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from brimful.addresses.broker_address import parse_broker_url
-from brimful.errors import RedisUnreachable, RedisUnusable
+from brimful.errors import BrokerUnreachable, BrokerUnusable
 
 _TIMEOUT_S = 5.0
 
@@ -27,7 +26,7 @@ def broker_errors() -> tuple[type[Exception], ...]:
 
 @contextlib.contextmanager
 def reached(url: str, timeout_s: float = _TIMEOUT_S) -> Iterator[Any]:
-    """A connection of kombu to the first node that answers. Raises RedisUnreachable, and RedisUnusable."""
+    """A connection of kombu to the first node that answers. Raises BrokerUnreachable and BrokerUnusable."""
     from kombu.connection import Connection
 
     address = parse_broker_url(url)
@@ -41,13 +40,13 @@ def reached(url: str, timeout_s: float = _TIMEOUT_S) -> Iterator[Any]:
 
 
 def check_broker(url: str, timeout_s: float = _TIMEOUT_S) -> str:
-    """Returns RabbitMQ's version, as it states it. Raises RedisUnreachable, and RedisUnusable."""
+    """Returns RabbitMQ's version, as it states it. Raises BrokerUnreachable and BrokerUnusable."""
     with reached(url, timeout_s) as connection:
         properties = connection.connection.server_properties
     return " ".join(str(properties[name]) for name in ("product", "version") if name in properties) or "AMQP 0-9-1"
 
 
-def broker_unreachable(url: str, error: BaseException) -> RedisUnreachable:
+def broker_unreachable(url: str, error: BaseException) -> BrokerUnreachable:
     """The error to raise when a call failed with ``error``; its text holds no password."""
     import amqp
 
@@ -60,8 +59,8 @@ def broker_unreachable(url: str, error: BaseException) -> RedisUnreachable:
     while cause is not None:
         if isinstance(cause, amqp.AccessRefused | amqp.NotAllowed):
             todo = "correct user, password and virtual host in BRIMFUL_BROKER_URL, and the user's permissions"
-            return RedisUnusable(f"{place} refuses this user ({said}); {todo}")
+            return BrokerUnusable(f"{place} refuses this user ({said}); {todo}")
         if isinstance(cause, ssl.SSLCertVerificationError):
-            return RedisUnusable(f"{place}: its certificate is not accepted ({said}); set ?ssl_ca_certs= in its URL")
+            return BrokerUnusable(f"{place}: its certificate is not accepted ({said}); set ?ssl_ca_certs= in its URL")
         cause = cause.__cause__
-    return RedisUnreachable(f"no {place}: {said}; check BRIMFUL_BROKER_URL, and that the server runs")
+    return BrokerUnreachable(f"no {place}: {said}; check BRIMFUL_BROKER_URL, and that the server runs")

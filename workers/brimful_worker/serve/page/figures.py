@@ -24,7 +24,7 @@ _OF_WORKER = ("name", "held", "interactive", "batch", "heard_s", "version", "rtt
 def read_figures(client: redis.Redis, tag: str, fleet: str, rabbitmq_url: str | None = None) -> dict[str, Any]:
     """JSON-ready, under the names that ``brimful status --json`` has. ``client`` answers with str.
 
-    ``rabbitmq_url``: the broker, where it is not Redis. Blocks. Raises redis.RedisError or OSError; RedisUnreachable
+    ``rabbitmq_url``: the broker, where it is not Redis. Blocks. Raises redis.RedisError or OSError; BrokerUnreachable
     where RabbitMQ is away.
     """
     status = read_status(client, tag)
