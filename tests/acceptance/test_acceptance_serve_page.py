@@ -15,6 +15,7 @@ from openai import OpenAI
 
 from brimful.state.keys import weights_key
 from brimful.state.redis_url import sync_redis_client
+from brimful.state.runs.registry import read_entries
 from brimful_worker.local.server.valkey import Valkey
 from support.browser import Tab, chromium, overlapping_labels, sideways, wait_for_text
 from support.commands import Running, brimful_in_process
@@ -148,7 +149,13 @@ def test_a_run_is_on_it_while_it_goes_on(browser: Any, valkey: Valkey, tmp_path:
                 page = open_page(tab, url)
                 page.wait_for_selector("#runs tbody tr")
                 assert page.locator("#runs tbody tr").count() == 1
+                wait_for_text(page, "#runs tbody", "0 / 8")
                 assert PROMPT not in page.content()
+                with sync_redis_client(valkey.url) as client:
+                    (entry,) = wait_until(lambda: read_entries(client, live=True), "the run's entry")
+                brimful_in_process("runs", "hold", entry.run, BRIMFUL_REDIS_URL=valkey.url)
+                wait_for_text(page, "#runs tbody", "held")
+                assert not tab.faults
                 tab.close()
 
 

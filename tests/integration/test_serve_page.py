@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from brimful.state.callers.tokens import add_caller, revoke_caller
-from brimful.state.keys import run_key, weights_key
+from brimful.state.keys import RUNS, entry_key, run_key, weights_key
 from brimful.state.redis_url import sync_redis_client
 from brimful.state.status import read_status
 from brimful_worker.local.server.valkey import Valkey
@@ -57,6 +57,13 @@ async def test_it_shows_what_status_shows_and_who_waits(monkeypatch: pytest.Monk
             seconds = client.time()[0]
             client.zadd(weights_key(""), {"2.5 r-now": seconds + 1000, "1 r-over": seconds - 60})
             client.zadd(run_key("r-now", "shards"), {"a": 1, "b": 2})
+            # a held run states no weight
+            client.hset(
+                entry_key("r-held"), mapping={"state": "held", "said": seconds, "total": 9, "done": 4, "failed": 1}
+            )
+            client.zadd(RUNS, {"r-held": seconds + 1000})
+            client.hset(entry_key("other.r"), mapping={"state": "running", "said": seconds})
+            client.zadd(RUNS, {"other.r": seconds + 1000})
             now = await seen(here, lambda data: sum(data["fleet"]["waiting"].values()) == 3)
             status = read_status(client, here.front.process.key.settings.key_tag).to_dict()
         fleet, own = now["fleet"], now["door"]
@@ -64,7 +71,12 @@ async def test_it_shows_what_status_shows_and_who_waits(monkeypatch: pytest.Monk
             assert fleet[name] == status[name], name
         assert (fleet["slots_used"], fleet["starts_used"], fleet["starts"]) == (2, 2, 600)
         assert [worker["name"] for worker in fleet["workers"]] == [here.front.name]
-        assert fleet["runs"] == [{"run": "r-now", "weight": 2.5, "shards": 2}]
+        nothing = {"state": None, "total": None, "done": None, "failed": None, "rate": None}
+        held = {"state": "held", "total": 9, "done": 4, "failed": 1, "rate": 0.0}
+        assert fleet["runs"] == [
+            {"run": "r-held", "weight": 1.0, "shards": 0, **held},
+            {"run": "r-now", "weight": 2.5, "shards": 2, **nothing},
+        ]
         (caller,) = own["callers"]
         waiting = {name: caller[name] for name in ("interactive", "batch", "sending", "failed")}
         assert {name: caller[name] for name in ("interactive", "batch")} == fleet["waiting"]

@@ -6,18 +6,22 @@ from typing import Any
 
 import redis
 
+from brimful.names import fleet_in
 from brimful.state.broker_queues import read_queues
 from brimful.state.keys import run_key, weights_key
+from brimful.state.runs.entry import RunEntry
+from brimful.state.runs.registry import read_entries
 from brimful.state.status import Status, read_status
 
 _RUN_S = 10.0
-"""A run that has not stated its weight for this long is over."""
+"""A run that has not stated its weight for this long shares nothing any more."""
 _MOST_RUNS = 20
 _OF_STATUS = (
     *("tag", "epoch", "rebuilding", "slots", "slots_used", "cooling", "starts", "starts_used", "window_s"),
     *("tokens", "tokens_used", "budget", "budget_spent", "waiting", "pause_s", "pause_reason", "circuit_breaker"),
     *("failures", "next_start_s"),
 )
+_OF_ENTRY = ("total", "done", "failed", "rate")
 _OF_WORKER = ("name", "held", "interactive", "batch", "heard_s", "version", "rtt_ms")
 
 
@@ -42,19 +46,31 @@ def of_status(status: Status) -> dict[str, Any]:
 
 
 def _runs(client: redis.Redis, fleet: str) -> list[dict[str, Any]]:
-    """Runs and batches under way: shares of the fleet and shards that are not finished, the largest first."""
+    """Runs and batches under way, those that are held too, and maps: the newest first, maps last.
+
+    ``shards`` are not finished. A map has no entry in Redis: ``state`` and the figures in prompts are None.
+    """
+    weights = _weights(client, fleet)
+    entries = {entry.run: entry for entry in read_entries(client, live=True) if fleet_in(entry.run) == fleet}
+    runs = list(dict.fromkeys([*entries, *weights]))[:_MOST_RUNS]
+    with client.pipeline(transaction=False) as pipe:
+        for run in runs:
+            pipe.zcard(run_key(run, "shards"))
+        shards = dict(zip(runs, pipe.execute(), strict=True))
+    return [_run(run, entries.get(run), weights.get(run), shards[run]) for run in runs]
+
+
+def _run(run: str, entry: RunEntry | None, weight: float | None, shards: int) -> dict[str, Any]:
+    said = {name: None if entry is None else getattr(entry, name) for name in _OF_ENTRY}
+    weight = weight if weight is not None or entry is None else entry.weight
+    return {"run": run, "weight": weight, "shards": shards, "state": entry and entry.state_now, **said}
+
+
+def _weights(client: redis.Redis, fleet: str) -> dict[str, float]:
+    """Run or map → its weight, of those that share the fleet's slots now: a held one does not."""
     seconds, micros = _pair(client.time())
     stated: Any = client.zrangebyscore(weights_key(fleet), seconds + micros / 1e6 - _RUN_S, "+inf")
-    runs = [(run, weight) for weight, _, run in (each.partition(" ") for each in stated)][:_MOST_RUNS]
-    with client.pipeline(transaction=False) as pipe:
-        for run, _ in runs:
-            pipe.zcard(run_key(run, "shards"))
-        open_shards = pipe.execute()
-    found = [
-        {"run": run, "weight": float(weight), "shards": shards}
-        for (run, weight), shards in zip(runs, open_shards, strict=True)
-    ]
-    return sorted(found, key=lambda each: -each["shards"])
+    return {run: float(weight) for weight, _, run in (each.partition(" ") for each in stated)}
 
 
 def _pair(value: Any) -> tuple[int, int]:

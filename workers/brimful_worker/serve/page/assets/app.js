@@ -118,21 +118,24 @@ function tables(fleet, door, now) {
   ], fleet.workers, "No process serves this key now.");
   batches = door.batches ?? batches;
   const ofBatches = new Set(batches.map((batch) => batch.run));
+  const held = new Set(fleet.runs.filter((run) => run.state === "held").map((run) => run.run));
   const atWorkers = fleet.unacked === null ? "" : `, ${whole(fleet.unacked)} at workers`;
   const queued = Object.values(fleet.queues).reduce((sum, each) => sum + each, 0);
   table(find("runs"), "Runs under way", `${counted(queued, "task")} queued${atWorkers}`, [
     ["Run", (row) => row.run],
+    ["State", (row) => row.state ?? "map"],
     ["Weight", (row) => brief(row.weight), "number minor"],
-    ["Shards left", (row) => whole(row.shards), "number"],
-    ["Since seen", (row) => progress(row)],
+    ["Failed", (row) => (row.failed ? make("span", { class: "bad" }, whole(row.failed)) : "0"), "number"],
+    ["Done", (row) => (row.state ? `${whole(row.done)} / ${row.total === null ? "?" : whole(row.total)}` : ""), "number"],
+    ["", (row) => ((row.total ?? null) === null ? shardsSeen(row) : doneMeter(row.done + row.failed, row.total))],
   ], fleet.runs.filter((run) => !ofBatches.has(run.run)), "None is under way.");
   table(find("batches"), "Batches", `of ${door.name}`, [
     ["Batch", (row) => make("span", { title: row.id }, row.id.slice(0, 14))],
     ["Caller", (row) => row.caller || "without a token", "minor"],
-    ["Status", (row) => row.status.replaceAll("_", " ")],
+    ["Status", (row) => (held.has(row.run) ? "held" : row.status.replaceAll("_", " "))],
     ["Failed", (row) => (row.failed ? make("span", { class: "bad" }, whole(row.failed)) : "0"), "number"],
     ["Done", (row) => `${whole(row.completed + row.failed)} / ${whole(row.requests)}`, "number"],
-    ["", (row) => make("meter", { min: 0, max: row.requests || 1, value: row.completed + row.failed, "aria-label": "done" })],
+    ["", (row) => doneMeter(row.completed + row.failed, row.requests)],
   ], batches, "None yet.");
   table(find("failures"), "Last failures", `of ${door.name}`, [
     ["When", (row) => make("time", { title: ago(now - row.at) }, clock(row.at))],
@@ -145,12 +148,16 @@ function tables(fleet, door, now) {
 
 const most = new Map();
 
-/** Redis does not know how many shards a run had: those that this page has seen at most. */
-function progress(row) {
+/** How much is done, as a bar. */
+function doneMeter(done, all, title = `${whole(done)} of ${whole(all)}`) {
+  return make("meter", { min: 0, max: all || 1, value: done, "aria-label": "done", title });
+}
+
+/** Redis does not know how many shards a map has: those that this page has seen at most. */
+function shardsSeen(row) {
   most.set(row.run, Math.max(row.shards, most.get(row.run) ?? 0));
   const all = most.get(row.run);
-  return make("meter", { min: 0, max: all || 1, value: all - row.shards, "aria-label": "done",
-    title: `${all - row.shards} of ${all} shards` });
+  return doneMeter(all - row.shards, all, `${all - row.shards} of ${all} shards`);
 }
 
 function say(kind, text) {
