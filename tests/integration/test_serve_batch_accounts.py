@@ -16,7 +16,7 @@ from brimful.state.keys import caller_batches_key, caller_starts_key, caller_tok
 from brimful.state.redis_url import sync_redis_client
 from brimful_worker.local.server.valkey import Valkey
 from brimful_worker.serve.batches import drive, keeper, store
-from brimful_worker.serve.batches.pace import Pace
+from brimful_worker.serve.batches.batch_pace import BatchPace
 from brimful_worker.serve.batches.record import Batch
 from brimful_worker.serve.batches.run_files import RunFiles
 from brimful_worker.serve.batches.store import Batches
@@ -189,7 +189,7 @@ async def test_lines_are_let_in_as_the_caller_s_minute_allows(valkey: Valkey, tm
     key = caller_starts_key("", "ann")
 
     async def let_in(lines: int) -> None:
-        pace = Pace(batch, run, accounts)
+        pace = BatchPace(batch, run, accounts)
         assert await pace.begin()
         pacing = asyncio.create_task(pace.run())
         await wait_until_async(lambda: run.pace.read_text() == f"{lines}\n", f"{lines} lines", 60)
@@ -204,7 +204,7 @@ async def test_lines_are_let_in_as_the_caller_s_minute_allows(valkey: Valkey, tm
             await let_in(22)
             assert client.zcard(key) == 22
             registry._callers = {"d": CallerRecord("ann", "d", 0.0)}
-            assert not await Pace(batch, run, accounts).begin(), "a caller without limits"
+            assert not await BatchPace(batch, run, accounts).begin(), "a caller without limits"
     finally:
         await pipeline.aclose()
 

@@ -12,7 +12,7 @@ from brimful.errors import InputError
 from brimful.packing.units import Recovered, Unit
 from brimful.request import Request
 from brimful.run.input.budget import Budget
-from brimful.run.input.pace import Pace
+from brimful.run.input.line_pace import LinePace
 from brimful.run.output.sidecar import Sidecar
 from support.fake_driver import FakeDriver
 from support.runs import PROFILE, options, prompts, run, write_lines
@@ -112,7 +112,7 @@ def test_attempts_without_usage_use_the_budget_up_in_every_try(tmp_path: Path) -
 async def test_lines_wait_until_another_process_lets_them_in(tmp_path: Path) -> None:
     file, stopped = tmp_path / "pace", False
     file.write_text("2\n")
-    pace = Pace(file)
+    pace = LinePace(file)
     await pace.wait(2, lambda: stopped)
     waiting = [asyncio.ensure_future(pace.wait(line, lambda: stopped)) for line in (3, 9)]
     await asyncio.sleep(0)

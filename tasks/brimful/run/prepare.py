@@ -19,8 +19,8 @@ from brimful.run.files import RunFiles
 from brimful.run.input.budget import Budget, no_price
 from brimful.run.input.changes import InputChanges
 from brimful.run.input.feed import Feed
+from brimful.run.input.line_pace import LinePace
 from brimful.run.input.line_sets import Ranges
-from brimful.run.input.pace import Pace
 from brimful.run.input.reader import BadLine, Entry
 from brimful.run.input.survey import Survey, survey
 from brimful.run.input.sweep.sweep import overridden_notes
@@ -106,7 +106,7 @@ class Prepared:
             changes=self.changes,
             duplicates=self.survey.duplicates if self.survey is not None else None,
             budget=self._budget(),
-            pace=Pace(self.options.pace) if self.options.pace is not None else None,
+            pace=LinePace(self.options.pace) if self.options.pace is not None else None,
             on_bad=on_bad,
             say=say,
             store=self.files.digests.store if self.files is not None else lambda: None,

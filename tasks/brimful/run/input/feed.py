@@ -18,7 +18,7 @@ from brimful.profile import Profile
 from brimful.run.input.budget import Budget
 from brimful.run.input.changes import InputChanges
 from brimful.run.input.ids import Duplicates
-from brimful.run.input.pace import Pace
+from brimful.run.input.line_pace import LinePace
 from brimful.run.input.reader import BadLine, Entry, Reader, ReadOptions
 from brimful.run.input.survey import Survey
 from brimful.run.output.done_index import DoneIndex, all_pairs
@@ -42,7 +42,7 @@ class Feed:
     duplicates: Duplicates | None
     """Of a first pass, which has checked the input; None: the input can be read only once."""
     budget: Budget
-    pace: Pace | None
+    pace: LinePace | None
     """None: nothing holds lines back."""
     on_bad: Callable[[BadLine], None]
     say: Callable[[str], None]

@@ -13,8 +13,8 @@ from brimful.config import Settings
 from brimful.errors import ExitCode
 from brimful.runtime.aio import cancel_and_wait
 from brimful.state.redis_retry import REDIS_ERRORS
+from brimful_worker.serve.batches.batch_pace import BatchPace
 from brimful_worker.serve.batches.check import check
-from brimful_worker.serve.batches.pace import Pace
 from brimful_worker.serve.batches.process import RunProcess
 from brimful_worker.serve.batches.record import Batch, Ending, Fault
 from brimful_worker.serve.batches.results import publish
@@ -173,7 +173,7 @@ class Drive:
     async def _try(self, *, nothing_new: bool = False) -> tuple[int, str]:
         """The exit code of one run, and the last line that it wrote."""
         progress, asked = Progress(self._run), nothing_new
-        pace = Pace(self._batch, self._run, self._accounts)
+        pace = BatchPace(self._batch, self._run, self._accounts)
         paced = not nothing_new and await pace.begin()
         batch, locks = self._batch, self._descriptors
         run = RunProcess(self._run, self._settings, batch, **locks, paced=paced, nothing_new=nothing_new)

@@ -26,7 +26,7 @@ _AT_ONCE = 256
 """Lines that are counted at once."""
 
 
-class Pace:
+class BatchPace:
     """Counts the lines of one batch, and writes which of them the run may ask for."""
 
     def __init__(self, batch: Batch, run: RunFiles, accounts: BatchAccounts) -> None:

@@ -11,7 +11,7 @@ from brimful.errors import InputError
 _LOOK_S = 0.2
 
 
-class Pace:
+class LinePace:
     """Reads the number of the last line that is allowed from a file, which is replaced as the number grows."""
 
     def __init__(self, path: Path) -> None:
