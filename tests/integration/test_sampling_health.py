@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import json
-import logging
 import urllib.request
 
-import pytest
-
-from brimful.state.provider_health import parse_health
 from brimful_worker.local.server.valkey import Valkey, free_port
-from brimful_worker.provider.answers.answer import Classification, Kind
-from brimful_worker.sampling.health import HealthReporter
 from support.commands import brimful_in_process, command, environment
 from support.fleets import declare_new
 from support.gateways import gateway_process
@@ -61,39 +55,3 @@ def test_a_refused_key_is_seen_at_once(valkey: Valkey) -> None:
             assert "the provider takes requests again" in worker.output
             assert worker.stop() == 0
             assert KEY not in worker.output + status.stdout
-
-
-@pytest.mark.parametrize(
-    ("kinds", "said"),
-    [
-        ((Kind.THROTTLED, Kind.THROTTLED, Kind.SUCCESS, Kind.THROTTLED), ["the provider answers 429 (m)"]),
-        ((Kind.TRANSIENT, Kind.PERMANENT, Kind.TRANSIENT), ["the provider fails (m)"]),
-        ((Kind.BUDGET, Kind.BUDGET), ["the key's quota is at its end (m): requests fail until it is raised"]),
-        ((Kind.SUCCESS, Kind.FILTERED, Kind.PERMANENT), []),
-    ],
-)
-def test_each_change_is_logged_once(kinds: tuple[Kind, ...], said: list[str], caplog: pytest.LogCaptureFixture) -> None:
-    reporter = HealthReporter(clock=lambda: 1000.0)
-    with caplog.at_level(logging.WARNING):
-        for kind in kinds:
-            reporter.observe(Classification(kind, message="m", status=400))
-    assert caplog.messages == said
-
-
-def test_a_pause_is_logged_once_until_it_is_longer(caplog: pytest.LogCaptureFixture) -> None:
-    now = [0.0]
-    reporter = HealthReporter(clock=lambda: now[0])
-    with caplog.at_level(logging.WARNING):
-        for _ in range(16):
-            reporter.paused(5.0, "rate_limited")
-        now[0] = 4.0
-        reporter.paused(5.0, "rate_limited")
-    assert caplog.messages == ["the fleet pauses for 5 s: rate_limited"] * 2
-
-
-def test_the_newest_answer_of_all_workers_counts() -> None:
-    said = {"ok": '{"at": 90, "since": 10}', "failing": '{"at": 100, "since": 50, "message": "m", "of": "newer"}'}
-    health = parse_health(said)
-    assert health is not None
-    assert (health.state, health.since, health.at, health.last["ok"]) == ("failing", 90, 100, 90)
-    assert parse_health({}) is None

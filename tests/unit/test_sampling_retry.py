@@ -8,7 +8,9 @@ from statistics import fmean
 import pytest
 
 from brimful.outcome import Cause
+from brimful_worker.admission import Refused
 from brimful_worker.provider.answers.answer import Classification, Kind
+from brimful_worker.provider.answers.limits import Limit
 from brimful_worker.sampling import retry
 
 
@@ -60,3 +62,72 @@ def test_a_failure_says_after_how_many_attempts() -> None:
     assert failure.message == "gave up after 3 failed attempts; the last: too late"
     assert (failure.cause, failure.status, failure.permanent) == (Cause.TIMEOUT, 504, False)
     assert retry.failure(Classification(Kind.PERMANENT, cause=Cause.BAD_REQUEST)).permanent
+
+
+def test_the_first_failure_needs_no_count() -> None:
+    answer = Classification(Kind.TRANSIENT, cause=Cause.TIMEOUT, message="too late", code="slow", retry_after_s=3.0)
+    assert retry.failure(answer, 1).message == "too late"
+    failure = retry.failure(answer, 2)
+    assert failure.message == "gave up after 2 failed attempts; the last: too late"
+    assert (failure.code, failure.retry_after_s) == ("slow", 3.0)
+    assert retry.failure(Classification(Kind.TRANSIENT)).cause is Cause.BAD_ANSWER
+    for kind in Kind:
+        lasting = kind in (Kind.PERMANENT, Kind.FILTERED, Kind.KEY_REFUSED)
+        assert retry.failure(Classification(kind)).permanent is lasting
+
+
+def test_a_failure_at_the_deadline_names_the_setting_and_the_last_attempt() -> None:
+    failure = retry.deadline_failure(None, 90.0)
+    assert (failure.cause, failure.permanent) == (Cause.TIMEOUT, False)
+    assert "BRIMFUL_DEADLINE_S = 90 s" in failure.message
+    last = Classification(Kind.THROTTLED, cause=Cause.RATE_LIMITED, message="HTTP 429", status=429)
+    failure = retry.deadline_failure(last, 90.0)
+    assert (failure.cause, failure.status, failure.permanent) == (Cause.RATE_LIMITED, 429, False)
+    assert failure.message.endswith("; the last failure: HTTP 429")
+    assert retry.deadline_failure(Classification(Kind.TRANSIENT), 90.0).cause is Cause.TIMEOUT
+
+
+@pytest.mark.parametrize(
+    ("limit", "learnt"),
+    [
+        (None, None),
+        (Limit.SLOTS, Refused.SLOTS),
+        (Limit.STARTS, Refused.STARTS),
+        (Limit.UNKNOWN, Refused.EITHER),
+        (Limit.TOKENS, None),
+    ],
+)
+def test_which_limit_a_refusal_teaches(limit: Limit | None, learnt: Refused | None) -> None:
+    assert retry.refused_by(Classification(Kind.THROTTLED, limit=limit)) is learnt
+
+
+_JOB_OVER = (Cause.JOB_FAILED, Cause.JOB_CANCELLED, Cause.JOB_EXPIRED, Cause.BAD_ANSWER)
+
+
+@pytest.mark.parametrize(
+    ("cause", "request_cost", "job_cost"),
+    [
+        (None, None, None),
+        (Cause.TIMEOUT, None, 0),
+        (Cause.CONNECTION, None, 0),
+        (Cause.LEASE_LOST, None, 0),
+        *((cause, None, None) for cause in _JOB_OVER),
+        *((cause, 0, 0) for cause in (Cause.SERVER_ERROR, Cause.RATE_LIMITED, Cause.QUEUE_FULL, Cause.BAD_REQUEST)),
+        *((cause, 0, 0) for cause in (Cause.BUDGET, Cause.KEY_REFUSED, Cause.CONTENT_FILTER)),
+    ],
+)
+def test_the_tokens_that_a_failed_attempt_costs(
+    cause: Cause | None, request_cost: int | None, job_cost: int | None
+) -> None:
+    answer = Classification(Kind.TRANSIENT, cause=cause)
+    assert retry.tokens_cost(answer, sent=True, job=False) == request_cost
+    assert retry.tokens_cost(answer, sent=True, job=True) == job_cost
+    assert retry.tokens_cost(answer, sent=False, job=False) == 0
+    counted = Classification(Kind.SHORT, {"usage": {"total_tokens": 7}}, cause=cause)
+    assert retry.tokens_cost(counted, sent=True, job=False) == 7
+
+
+def test_a_wait_begins_at_zero_and_polls_vary_by_a_fifth() -> None:
+    assert retry.full_jitter(3, base_s=0.5, cap_s=30.0, uniform=lambda: 0.0) == 0
+    assert retry.full_jitter(3, base_s=0.5, cap_s=30.0, uniform=lambda: 0.5) == 1.0
+    assert retry.poll_pause(0, first_s=1.0, uniform=lambda: 1.0) == pytest.approx(1.2)

@@ -39,6 +39,18 @@ def test_the_verdict_on_a_request(divided: bool, divisible: bool, deaths: int, a
     assert verdict is None or verdict.cause is Cause.WORKER_LOST
 
 
+def test_a_request_is_given_to_five_workers_at_most() -> None:
+    suspicion = Suspicion()
+    assert not suspicion.alone
+    verdicts = []
+    for deaths in range(1, 7):
+        assert suspicion.learn(deaths) == 1
+        verdicts.append(suspicion.verdict() is not None)
+    assert verdicts == [False, False, False, False, True, True]
+    assert suspicion.learn(3) == 0, "a lease may know of fewer deaths than the last one"
+    assert suspicion.deaths == 6
+
+
 async def test_one_at_a_time_is_alone_and_the_others_wait() -> None:
     isolation, order = Isolation(), []
     assert isolation.enter(alone=False)

@@ -97,3 +97,133 @@ def test_images_do_not_count_as_text() -> None:
     body, request, _ = sampled(messages=[{"role": "user", "content": content}], max_tokens=9)
     body["usage"]["prompt_tokens"] = 800
     assert UsageCheck().check(body, request) == 0
+
+
+def answered(
+    usage: Any, *texts: str, prompt: Any = "p" * 24, max_tokens: int = 100, finish: str = "stop", **fields: Any
+) -> tuple[dict[str, Any], Request]:
+    """A completion with such texts and usage ``(prompt_tokens, completion_tokens)``, and its request."""
+    if isinstance(usage, tuple):
+        usage = dict(zip(("prompt_tokens", "completion_tokens"), usage, strict=True))
+    choices = [{"index": index, "text": text, "finish_reason": finish} for index, text in enumerate(texts)]
+    request = Request.parse({"prompt": prompt, "n": len(texts), "max_tokens": max_tokens, **fields}, get_profile("acs"))
+    return {"choices": choices, "usage": usage}, request
+
+
+def believes(check: UsageCheck, completion: dict[str, Any], request: Request) -> bool:
+    check.check(completion, request)
+    return "estimated" not in completion["usage"]
+
+
+@pytest.mark.parametrize(
+    ("usage", "prompt", "text", "believed"),
+    [
+        ((1, 1), "p" * 24, "t" * 24, True),
+        ((2, 2), "p" * 48, "t" * 48, True),
+        ((1, 2), "p" * 48, "t" * 48, False),
+        ((2, 1), "p" * 48, "t" * 48, False),
+        ((0, 1), "p", "t", False),
+        ((1, 0), "p", "t", False),
+        ((1, 0), "p", "", True),
+        ((3, 1), [1, 2, 3], "t", True),
+        ((2, 1), [1, 2, 3], "t", False),
+        ((True, 1), "p", "t", False),
+        ((1, True), "p", "t", False),
+        ((-1, 1), "p", "t", False),
+        ((1, 1.0), "p", "t", False),
+        (None, "p", "t", False),
+        ([1, 1], "p", "t", False),
+    ],
+)
+def test_a_choice_has_a_token_for_24_bytes_at_least(usage: Any, prompt: Any, text: str, believed: bool) -> None:
+    assert believes(UsageCheck(), *answered(usage, text, prompt=prompt)) is believed
+
+
+@pytest.mark.parametrize(("completion_tokens", "believed"), [(12, True), (11, False)])
+def test_choices_cut_at_max_tokens_have_most_of_them(completion_tokens: int, believed: bool) -> None:
+    cut = answered((9, completion_tokens), "a", "b", max_tokens=10, finish="length")
+    assert believes(UsageCheck(), *cut) is believed
+
+
+def test_what_is_not_cut_has_no_least_tokens_but_those_of_its_text() -> None:
+    assert believes(UsageCheck(), *answered((9, 2), "a", "b", max_tokens=10))
+
+
+@pytest.mark.parametrize(("taught", "believed"), [(2, True), (3, False)])
+def test_three_answers_of_one_choice_are_enough_to_doubt_others(taught: int, believed: bool) -> None:
+    check = UsageCheck()
+    for _ in range(taught):
+        assert believes(check, *answered((80, 80), "t" * 320, prompt="p" * 320))
+    assert believes(check, *answered((80, 80), "t" * 320, "t" * 320, prompt="p" * 320)) is believed
+
+
+@pytest.mark.parametrize(
+    ("usage", "length", "believed"),
+    [
+        ((80, 160), 320, True),
+        ((64, 128), 320, True),  # four fifths
+        ((63, 160), 320, False),
+        ((80, 127), 320, False),
+        ((63, 127), 120, True),  # too short to judge
+    ],
+)
+def test_usage_below_four_fifths_of_the_fewest_tokens_seen_is_doubted(
+    usage: tuple[int, int], length: int, believed: bool
+) -> None:
+    check = UsageCheck()
+    for _ in range(3):
+        assert believes(check, *answered((80, 80), "t" * 320, prompt="p" * 320))
+    text = "t" * length
+    assert believes(check, *answered(usage, text, text, prompt="p" * (320 if length == 320 else 255))) is believed
+
+
+def test_a_server_that_is_wrong_half_of_the_time_is_not_believed() -> None:
+    check = UsageCheck()
+    right, wrong = ((9, 20), "a", "b"), ((9, 1), "t" * 48, "t" * 48)
+    for usage, believed in ((right, True), (wrong, False), (right, True), (wrong, False), (right, True)):
+        assert believes(check, *answered(usage[0], *usage[1:])) is believed
+    assert not believes(check, *answered(wrong[0], *wrong[1:]))
+    assert not believes(check, *answered(wrong[0], *wrong[1:]))
+    assert not believes(check, *answered(right[0], *right[1:])), "four of eight could not be true"
+    assert believes(check, *answered((9, 1), "a")), "one choice is judged alone"
+
+
+def test_an_estimate_is_made_of_texts_and_of_choices_that_were_cut() -> None:
+    check = UsageCheck()
+    body, request = answered(None, "t" * 40, "", prompt=["p" * 40, "q" * 80], max_tokens=100)
+    body["choices"] = [*body["choices"], {"index": 2, "text": "x", "finish_reason": "length"}]
+    beyond = check.check(body, request)
+    asked, sampled = 30, 10 + 0 + 100
+    assert body["usage"] == {
+        "prompt_tokens": asked,
+        "completion_tokens": sampled,
+        "total_tokens": asked + sampled,
+        "estimated": True,
+    }
+    assert beyond == request.hold - asked - sampled > 0
+
+
+def test_an_estimate_is_no_more_than_max_tokens_and_no_less_than_what_was_reported() -> None:
+    body, request = answered((50, 0), "t" * 400, max_tokens=20)
+    assert UsageCheck().check(body, request) == max(0, request.hold - 70)
+    assert (body["usage"]["prompt_tokens"], body["usage"]["completion_tokens"]) == (50, 20)
+    body, request = answered((0, 70), "t" * 40, max_tokens=100)
+    UsageCheck().check(body, request)
+    assert (body["usage"]["prompt_tokens"], body["usage"]["completion_tokens"]) == (6, 70)
+
+
+def test_all_texts_of_a_chat_count(caplog: pytest.LogCaptureFixture) -> None:
+    message = {"content": "a" * 40, "reasoning": "b" * 40, "tool_calls": [{"name": "f" * 20}], "refusal": None}
+    body = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}], "usage": {}}
+    chat = [{"role": "user", "content": "Hi"}]
+    UsageCheck().check(body, Request.parse({"messages": chat, "max_tokens": 90}, get_profile("acs")))
+    assert body["usage"]["completion_tokens"] == round((80 + len(str(message["tool_calls"]))) / 4)  # type: ignore[call-overload]
+    assert "the provider reports no usage" in caplog.text
+
+
+def test_what_cannot_be_right_is_reported_once_with_the_numbers(caplog: pytest.LogCaptureFixture) -> None:
+    check = UsageCheck()
+    for _ in range(2):
+        assert not believes(check, *answered((0, 3), "a", "b", prompt=["p", "q"]))
+    [message] = caplog.messages
+    assert "(0 prompt and 3 completion tokens for 2 prompts and 2 choices)" in message
