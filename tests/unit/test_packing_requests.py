@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,15 @@ from hypothesis import strategies as st
 from brimful.errors import RequestTooLarge
 from brimful.names import Mode
 from brimful.outcome import Cause, Failure, Outcome
-from brimful.packing.packing import PackedRequest, failed_lines, fill_requests, slices_of, split_failed, unpack
+from brimful.packing.packing import (
+    PackedRequest,
+    PackKey,
+    failed_lines,
+    fill_requests,
+    slices_of,
+    split_failed,
+    unpack,
+)
 from brimful.packing.request_size import MAX_PACK_BYTES, line_profile
 from brimful.packing.units import Unit, manifest_from, manifest_message
 from brimful.profile import Profile, get_profile
@@ -200,7 +209,11 @@ def test_a_permanently_failed_request_is_split_down_to_the_culprits(culprits: se
 @pytest.mark.parametrize(
     ("cause", "status", "permanent", "entry"),
     [
-        (Cause.BAD_REQUEST, 404, True, 0),
+        *((Cause.BAD_REQUEST, status, True, 0) for status in (404, 405, 406, 415)),
+        (Cause.BAD_REQUEST, 400, True, 2),
+        (Cause.CANCELLED, None, True, 0),
+        (Cause.BAD_ANSWER, None, False, 8),
+        (Cause.JOB_FAILED, None, False, 8),
         (Cause.KEY_REFUSED, 401, True, 0),
         (Cause.RATE_LIMITED, 429, False, 0),
         (Cause.CONNECTION, None, False, 0),
@@ -215,3 +228,94 @@ def test_only_failures_that_one_prompt_may_cause_split_a_request(
 ) -> None:
     [packed] = pack(*(unit(line, prompt="p", max_tokens=1) for line in range(64)))
     assert len(split_failed(packed, Failure(cause, "", status, permanent))) == entry
+
+
+def test_a_single_prompt_is_never_split() -> None:
+    [packed] = pack(unit(1, prompt="p", max_tokens=1))
+    for cause in Cause:
+        assert split_failed(packed, Failure(cause, "", 400, permanent=True)) == []
+
+
+@pytest.mark.parametrize(("lines", "sizes"), [(2, [1, 1]), (9, [4, 5]), (17, [8, 9])])
+def test_a_lasting_failure_halves_a_request(lines: int, sizes: list[int]) -> None:
+    [packed] = pack(*(unit(line, prompt="p", max_tokens=1) for line in range(lines)))
+    assert [len(part) for part in split_failed(packed, Failure(Cause.BAD_REQUEST, "", 400, True))] == sizes
+
+
+@pytest.mark.parametrize(("lines", "sizes"), [(2, [1, 1]), (8, [1] * 8), (9, [1, 2, 2, 2, 2]), (40, [5] * 8)])
+def test_a_failure_that_may_pass_makes_eight_requests_at_most(lines: int, sizes: list[int]) -> None:
+    [packed] = pack(*(unit(line, prompt="p", max_tokens=1) for line in range(lines)))
+    assert [len(part) for part in split_failed(packed, Failure(Cause.TIMEOUT, ""))] == sizes
+
+
+def test_what_a_request_carries_and_takes_in_memory() -> None:
+    one, two = unit(1, prompt=["abc", "de"], n=2, max_tokens=5), unit(2, prompt="f", n=2, max_tokens=5)
+    [packed] = pack(replace(one, columns_bytes=101), two)
+    assert (packed.choices, packed.lines, len(packed.slices)) == (6, 2, 3)
+    assert packed.size == 7 + 6 + 5
+    assert packed.held_bytes == packed.size + 50 + 50, "each prompt has its share of the line's columns"
+    assert [each.wanted for each in packed.slices] == [((0, 0), (0, 1)), ((1, 0), (1, 1)), ((0, 0), (0, 1))]
+    assert packed.request.n == 2
+    assert packed.pack_key.tokens_per_prompt == 10
+
+
+def test_a_request_with_one_choice_names_no_n() -> None:
+    [packed] = pack(unit(1, prompt="a", n=1, max_tokens=5))
+    assert packed.request.fields == {"prompt": "a", "max_tokens": 5}
+    [several] = pack(unit(1, prompt="a", n=2, max_tokens=5))
+    assert several.request.fields == {"prompt": "a", "max_tokens": 5, "n": 2}
+
+
+def test_without_max_tokens_a_prompt_counts_as_256() -> None:
+    [packed] = pack(unit(1, prompt="a"))
+    assert packed.pack_key.tokens_per_prompt == 256
+
+
+def test_pack_keys_are_remembered_up_to_a_bound() -> None:
+    known: dict[str, PackKey] = {}
+    wish = unit(1, prompt="a", max_tokens=5)
+    [(first, _)] = slices_of(wish, ACS, known)
+    [(again, _)] = slices_of(wish, ACS, known)
+    assert again is first
+    known |= {str(place): first for place in range(4095)}
+    [(again, _)] = slices_of(wish, ACS, known)
+    assert again is first
+    list(slices_of(unit(1, prompt="a", max_tokens=6), ACS, known))
+    assert len(known) == 1, "all are forgotten for the next one"
+
+
+def test_a_request_may_have_exactly_the_most_bytes_and_slices() -> None:
+    [[whole]] = [pack(unit(1, prompt="x" * (MAX_PACK_BYTES // 2 - 4), max_tokens=1))[0].slices]
+    assert [len(part) for part in fill_requests([whole] * 5, 99)] == [2, 2, 1]
+    [[small]] = [pack(unit(1, prompt="x", max_tokens=1))[0].slices]
+    assert [len(part) for part in fill_requests([small] * 5, 2)] == [2, 2, 1]
+    assert list(fill_requests([], 2)) == []
+
+
+def test_nothing_is_unpacked_without_an_answer_or_a_manifest() -> None:
+    [packed] = pack(unit(1, prompt="a", max_tokens=1))
+    for manifest, completion in ((packed.manifest, None), ((), answer(packed).completion)):
+        with pytest.raises(ValueError, match="no completion to unpack"):
+            unpack(manifest, Outcome("x", completion=completion))
+
+
+def test_what_is_delivered_has_the_answer_s_other_fields() -> None:
+    [packed] = pack(unit(1, prompt="a", max_tokens=1), unit(2, prompt="b", max_tokens=1))
+    completion = {**(answer(packed).completion or {}), "id": "c-9", "usage": "unknown"}
+    first, second = unpack(packed.manifest, Outcome("x", completion=completion), "asked")
+    assert first.response == {"model": "llama-8b", "id": "c-9"}
+    assert (first.model, first.asked_model, first.packed, first.usage) == ("llama-8b", "asked", 2, None)
+    assert (second.line, second.id) == (2, "2")
+    del completion["model"]
+    assert unpack(packed.manifest, Outcome("x", completion=completion))[0].model == ""
+
+
+def test_failed_lines_name_all_that_was_wanted_of_each() -> None:
+    [packed] = pack(
+        unit(1, prompt=["a", "b"], n=2, max_tokens=1), unit(2, ((0, 1), (0, 2)), prompt="c", n=3, max_tokens=1)
+    )
+    failure = Failure(Cause.BAD_REQUEST, "no")
+    first, second = failed_lines(packed, Outcome("x", failure=failure))
+    assert (first.line, first.wanted) == (1, ((0, 0), (0, 1), (1, 0), (1, 1)))
+    assert (second.line, second.id, second.wanted) == (2, "2", ((0, 1), (0, 2)))
+    assert second.failure is failure

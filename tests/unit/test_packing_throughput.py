@@ -59,3 +59,34 @@ def test_requests_of_one_prompt_are_sent_ahead_of_the_slots(monkeypatch: pytest.
         chosen = batcher.next(0.0, None, False)
         assert chosen is not None, f"request {number} waits for answers"
         slots.enqueued(str(number), lambda: 1.0, 0.0)
+
+
+def test_what_was_reached_in_the_last_two_minutes_counts() -> None:
+    reached = Throughput()
+    reached.add(1000, 0.0, 0.2)
+    reached.add(500, 100.0, 100.2)
+    reached.add(10, 120.0, 120.2)
+    assert reached.most == pytest.approx(4000)
+    reached.add(10, 130.0, 130.2)
+    assert reached.most == pytest.approx(2000)
+    reached.add(10, 220.0, 220.2)
+    assert reached.most == pytest.approx(2000)
+    reached.add(10, 220.3, 220.4)
+    assert reached.most == pytest.approx(40)
+
+
+def test_a_request_that_began_before_the_first_is_spread_over_what_is_kept() -> None:
+    reached = Throughput()
+    reached.add(10, 50.0, 50.2)
+    reached.add(100, 49.0, 50.2)  # of its five quarters of a second only the last is kept
+    assert reached.most == pytest.approx(440)
+    reached.add(1000, 30.0, 49.9)
+    assert reached.most == pytest.approx(440), "it ended before anything that is kept"
+
+
+def test_a_long_request_reaches_little_at_once() -> None:
+    reached = Throughput()
+    reached.add(480, 0.0, 119.9)
+    assert reached.most == pytest.approx(4)
+    reached.add(481, 1000.0, 1240.0)  # twice as long as anything is kept
+    assert reached.most == pytest.approx(4)

@@ -54,3 +54,62 @@ def test_what_was_counted_is_never_underestimated_again(seen: list[tuple[str, fl
         counted.append((size, max(1, round(size.bytes * tokens_a_byte))))
         ratio.learn(*counted[-1])
     assert all(tokens <= ratio.most(size) for size, tokens in counted)
+
+
+def test_sizes_begin_at_nothing_and_add_up() -> None:
+    assert PromptSize() == (0, 0, 0)
+    assert PromptSize(1, 20, 300) + PromptSize(4, 50, 600) == PromptSize(5, 70, 900)
+    assert PromptSize.of(["", [{"role": "user", "content": None}, {"role": "user"}], [7]]) == (1, 0, 3)
+
+
+def test_what_is_not_counted_teaches_nothing() -> None:
+    ratio = TokenRatio()
+    assert not ratio.known
+    for size, counted in ((PROSE, 0), (PromptSize(9, 100, 1), 9), (PromptSize.of([""]), 5), (PromptSize(1), 7)):
+        ratio.learn(size, counted)
+        assert not ratio.known
+        assert ratio.revision == 0
+    ratio.learn(PROSE, 60)
+    assert ratio.known
+
+
+def test_the_bounds_follow_from_the_extremes_that_were_seen() -> None:
+    ratio, size = TokenRatio(), PromptSize(0, 1000, 1)
+    assert (ratio.most(size), ratio.least(size), ratio.likely(size)) == (1004, 0, 250)
+    ratio.learn(size, 200)
+    ratio.learn(size, 400)
+    assert (ratio.most(size), ratio.least(size), ratio.likely(size)) == (484, 200, 300)
+    with_ids = PromptSize(7, 1000, 1)
+    assert (ratio.most(with_ids), ratio.least(with_ids), ratio.likely(with_ids)) == (491, 207, 307)
+    ratio.learn(with_ids, 7 + 100)
+    assert (ratio.most(size), ratio.least(size)) == (484, 100)
+
+
+def test_no_text_has_more_than_a_token_a_byte_at_least() -> None:
+    ratio, size = TokenRatio(), PromptSize(0, 100, 1)
+    ratio.learn(size, 150)
+    assert ratio.least(size) == 100
+    assert ratio.most(size) == 184
+
+
+def test_a_part_is_short_below_64_bytes() -> None:
+    ratio = TokenRatio()
+    ratio.learn(PromptSize(0, 63, 1), 20)
+    assert ratio.most(PromptSize(0, 63, 1)) == 24
+    assert ratio.most(PromptSize(0, 126, 2)) == 48
+    assert ratio.most(PromptSize(0, 64, 1)) == 64 + 24
+    ratio.learn(PromptSize(0, 64, 1), 32)
+    assert ratio.most(PromptSize(0, 64, 1)) == 63  # 1.2 x (32 + 20), rounded up
+
+
+def test_the_revision_changes_with_the_upper_bound_only() -> None:
+    ratio, revisions = TokenRatio(), []
+    for bytes_, counted in ((100, 20), (100, 20), (100, 10), (100, 30), (10, 5), (10, 4), (10, 6)):
+        ratio.learn(PromptSize(0, bytes_, 1), counted)
+        revisions.append(ratio.revision)
+    assert revisions == [1, 1, 1, 2, 3, 3, 4]
+
+
+def test_every_part_has_a_token_at_least() -> None:
+    assert TokenRatio().likely(PromptSize(0, 8, 4)) == 4
+    assert TokenRatio().likely(PromptSize(0, 40, 4)) == 10
