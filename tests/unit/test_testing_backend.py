@@ -200,6 +200,7 @@ def test_a_chord_with_a_service_s_own_task() -> None:
 
 def test_the_fixture_works_in_a_project_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text('pytest_plugins = ["brimful.testing.plugin"]\n')
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")  # whatever lies around the tests' folder
     (tmp_path / "test_service.py").write_text(
         "from brimful import Fleet, sample\n"
         "def test_it(brimful_backend):\n"
