@@ -34,6 +34,8 @@ class Script:
         self.now = 1_000_000
         info: Any = client.info("server")
         self.server = str(info["run_id"])
+        self.granted_at: dict[str, int] = {}
+        """Ticket → when, of all that its process has taken."""
         self._commands: dict[str, int] = {}
         self._epochs: dict[str, str] = {}
         self._seen: dict[str, int] = {}
@@ -112,6 +114,15 @@ class Script:
         process = tickets[0].split(".")[0]
         return self.turn(process, release=[[ticket, cooldown, verdict, used, undo] for ticket in tickets])
 
+    def answer(self, *tickets: str, refused: int = 0, took: int = 0, size: int = 1) -> dict[str, Any]:
+        """Their process releases them with what the provider answered. ``refused``: 0 = accepted, 1 by the limit on
+        slots, 2 by that on starts, 3 by either.
+        """
+        process = tickets[0].split(".")[0]
+        release = [[ticket, 0, -1 if refused else 1, -1, 0] for ticket in tickets]
+        answers = {ticket: [self.granted_at[ticket], refused, took, size] for ticket in tickets}
+        return self.turn(process, release=release, answers=answers)
+
     def set_limits(self, **fields: int) -> None:
         """As the operator does, under the next revision."""
         self.client.hset(self.keys["limits"], mapping=fields)  # type: ignore[arg-type]  # numbers are stored as text
@@ -154,6 +165,7 @@ class Script:
         reply = timed_call(self.client, self.tag, message, self.now)
         if reply["status"] == "ok":
             self._epochs[process] = reply["epoch"]
+            self.granted_at |= {grant[1]: grant[2] for grant in reply.get("grants", [])}
             numbers = [grant[0] for grant in reply.get("grants", [])]
             self._seen[process] = max([self._seen.get(process, 0), reply.get("base", 0), *numbers])
         return reply

@@ -66,7 +66,7 @@ local function learner(kind)
   function self.limit(given)
     if not has('level') then return given end
     if given > 0 and get('level') >= given then
-      if not has('probing') then self.forget() end
+      if not has('probing') or get('level') > given then self.forget() end
       return given
     end
     return get('level')
@@ -214,11 +214,13 @@ local function learner(kind)
     local most = given > 0 and given or kind == 'slots' and AUTO_MOST or math.huge
     if not has('full_since') then set('full_since', now) end
     local by
-    if get('ceiling') > level then
+    if level >= most then
+      set('ceiling', level) -- so that an acceptance at this level ends the growth
+      return 0, nil
+    elseif get('ceiling') > level then
       local pace = GROWTH_MS / level
       local steps = math.min(math.floor((now - at) / pace), math.max(1, math.floor(level * GROWTH_SHARE)))
       by = math.min(steps, get('ceiling') - level, most - level)
-      if level >= most then return 0, nil end
       if by < 1 then return 0, math.ceil(at + pace) end
     elseif has('probing') then
       return 0, nil

@@ -1,0 +1,334 @@
+"""Rules of the admission's script, command by command: limits on starts that are learnt or stated by the provider, which
+limit a refusal is taken for, and what all processes hear of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from brimful_worker.local.server.valkey import Valkey
+from support.admission_script import Script, granted
+
+SLOTS, STARTS, EITHER = 1, 2, 3
+"""What a request was refused by."""
+WINDOW, GUARD = 5000, 500
+HOLD, DOUBTFUL_HOLD = 10_000, 4_000
+STATED_MOST = 15 * 60 * 1000
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[redis.Redis]:
+    folder: Path = tmp_path_factory.mktemp("valkey")
+    with Valkey(folder) as server, redis.Redis.from_url(server.url, decode_responses=True) as client:
+        yield client
+
+
+def fleet(client: redis.Redis, **limits: int) -> Script:
+    """One process, more slots than it needs, and leases that do not end."""
+    return Script(client, **{"slots": 100, "lease_ms": 10_000_000, **limits})
+
+
+def remembering(client: redis.Redis, learners: dict[str, Any], **limits: int) -> Script:
+    """After a loss of memory: one process brings what was learnt."""
+    script = Script(client, clean=False, **{"slots": 100, "lease_ms": 10_000_000, **limits})
+    script.join(
+        alive=1, members=["aa"], used=0, used_age_ms=0, starts=[], tokens=[], learners=[script.now, 0, learners]
+    )
+    return script
+
+
+def learnt(reply: dict[str, Any], kind: str = "starts") -> dict[str, int]:
+    memory: dict[str, int] = reply["learners"][kind]
+    return memory
+
+
+class TestRefused:
+    """Any refusal of a start may be random: three of them lower the limit."""
+
+    @pytest.mark.parametrize(
+        ("starts", "used", "level"), [(20, 10, 15), (20, 19, 15), (20, 20, 16), (40, 40, 36), (0, 10, 6), (0, 2, 1)]
+    )
+    def test_to_three_fewer_than_were_accepted_but_by_a_quarter_at_most(
+        self, client: redis.Redis, starts: int, used: int, level: int
+    ) -> None:
+        script = fleet(client, starts=starts)
+        tickets = script.ask(count=used)
+        tickets += script.later(WINDOW).ask(count=3 - used) if used < 3 else []
+        for ticket in tickets[:2]:
+            assert script.answer(ticket, refused=STARTS)["learnt"] == {}
+        reply = script.answer(tickets[2], refused=STARTS)
+        assert (reply["learnt"], reply["limits"]["starts"]) == ({"starts": level}, starts)
+        assert learnt(reply) == {
+            "level": level, "ceiling": level, "hold_ms": DOUBTFUL_HOLD, "most_accepted": 0, "changed_at": 0,
+            "lowered_at": 0,
+        }  # fmt: skip
+
+    @pytest.mark.parametrize("starts", [0, 30])
+    def test_starts_that_left_the_window_are_not_in_use(self, client: redis.Redis, starts: int) -> None:
+        """Those of the guard are not either: the provider does not count them."""
+        script = fleet(client, starts=starts)
+        script.ask(count=10)
+        tickets = script.later(WINDOW).ask(count=8)
+        for ticket in tickets[:2]:
+            script.answer(ticket, refused=STARTS)
+        assert script.answer(tickets[2], refused=STARTS)["learnt"] == {"starts": 22 if starts else 4}
+
+    def test_those_of_one_turn_are_one_fewer_each(self, client: redis.Redis) -> None:
+        script = fleet(client)
+        tickets = script.ask(count=10)
+        assert script.answer(*tickets[:3], refused=STARTS)["learnt"] == {"starts": 4}
+
+    def test_what_was_started_without_a_limit_counts(self, client: redis.Redis) -> None:
+        script = fleet(client)
+        tickets = script.ask(count=10)
+        for ticket in tickets[:3]:
+            script.answer(ticket, refused=STARTS)
+        assert script.ask() == []
+        assert len(script.later(WINDOW + GUARD).ask(count=9)) == 7, "six, and one to try"
+
+    def test_in_a_nearly_full_window_one_is_enough(self, client: redis.Redis) -> None:
+        for used, level, hold in ((18, 20, DOUBTFUL_HOLD), (19, 19, HOLD)):
+            script = remembering(
+                client,
+                {"starts": {"level": 20, "ceiling": 20, "hold_ms": DOUBTFUL_HOLD, "changed_at": 0, "lowered_at": 0}},
+                starts=40,
+            )
+            memory = learnt(script.later(1).answer(script.ask(count=used)[-1], refused=STARTS))
+            assert (memory["level"], memory["hold_ms"]) == (level, hold)
+
+
+class TestRaised:
+    MEMORY: dict[str, int] = {"level": 4, "ceiling": 4, "hold_ms": HOLD, "changed_at": 0, "lowered_at": 0}
+
+    def probing(self, client: redis.Redis) -> Script:
+        """Four starts in a window became five, and others wait."""
+        script = remembering(client, {"starts": {**self.MEMORY, "most_accepted": 0}}, starts=20)
+        begun = script.now
+        assert len(script.ask(count=30)) == 4
+        assert len(script.later(WINDOW + GUARD).look()) == 4
+        script.now = begun + HOLD - 1
+        assert script.look() == []
+        reply = script.later(1).turn()
+        assert len(granted(reply)) == 1
+        assert (learnt(reply)["level"], learnt(reply)["probing"]) == (5, 1)
+        assert reply["at"] == begun + 2 * (WINDOW + GUARD)
+        return script
+
+    def late(self, script: Script) -> str:
+        """One that was granted when the raised limit had been in use for a window."""
+        assert len(script.later(1000).look()) == 4
+        (ticket,) = script.later(WINDOW + GUARD - 1000).look()
+        return ticket
+
+    def test_by_one_after_the_hold_when_the_window_is_full(self, client: redis.Redis) -> None:
+        self.probing(client)
+
+    def test_only_when_a_full_window_later_one_is_accepted_it_grows_on(self, client: redis.Redis) -> None:
+        script = self.probing(client)
+        for ticket in script.later(1000).look():
+            assert learnt(script.answer(ticket))["probing"] == 1
+        (late,) = script.later(WINDOW + GUARD - 1000).look()
+        memory = learnt(script.answer(late))
+        assert "probing" not in memory
+        assert (memory["ceiling"], memory["hold_ms"]) == (10, HOLD)
+
+    def test_it_grows_as_its_pace_allows(self, client: redis.Redis) -> None:
+        script = self.probing(client)
+        assert script.answer(self.late(script))["at"] == script.now + 200
+        reply = script.later(200).turn()
+        assert (learnt(reply)["level"], len(granted(reply))) == (6, 1)
+
+    def test_an_end_that_is_not_known_is_no_proof(self, client: redis.Redis) -> None:
+        script = self.probing(client)
+        assert learnt(script.end(self.late(script)))["probing"] == 1
+
+    def test_a_raise_that_is_far_off_is_not_waited_for(self, client: redis.Redis) -> None:
+        for before, waits in ((1001, WINDOW + GUARD), (1000, 1000)):
+            memory = {**self.MEMORY, "changed_at": HOLD - before, "lowered_at": HOLD - before, "most_accepted": 0}
+            script = remembering(client, {"starts": memory}, starts=20)
+            reply = script.turn(ask=[[script.ticket(), 0] for _ in range(6)])
+            assert (len(granted(reply)), reply["at"]) == (4, script.now + waits)
+
+    def test_the_start_that_leaves_first_is_waited_for_where_that_is_sooner(self, client: redis.Redis) -> None:
+        memory = {**self.MEMORY, "changed_at": HOLD - 6000, "lowered_at": HOLD - 6000, "most_accepted": 0}
+        script = remembering(client, {"starts": memory}, starts=20)
+        leaves = script.now + WINDOW + GUARD
+        script.ask(count=6)
+        assert script.later(5100).turn()["at"] == leaves
+
+    def test_of_more_than_the_limit_as_many_must_leave(self, client: redis.Redis) -> None:
+        script = fleet(client, starts=20)
+        begun = script.now
+        tickets = script.ask(count=10)
+        for _ in range(10):
+            tickets += script.later(10).ask()
+        for ticket in tickets[:3]:
+            reply = script.answer(ticket, refused=STARTS)
+        assert reply["learnt"] == {"starts": 16}
+        reply = script.turn(ask=[[script.ticket(), 0] for _ in range(9)])
+        assert reply["at"] == begun + WINDOW + GUARD
+        script.now = reply["at"]
+        assert len(script.look()) == 7, "and one to try"
+        script.set_limits(starts=3)
+        script.turn()
+        reply = script.later(250).turn()
+        assert reply["at"] == begun + 2 * (WINDOW + GUARD), "all but two of sixteen must have left"
+
+
+class TestWhichLimit:
+    def refused(self, client: redis.Redis, count: int, *, accepted: bool = False, **limits: int) -> dict[str, Any]:
+        script = fleet(client, **limits)
+        tickets = script.ask(count=count)
+        if accepted:
+            script.end(tickets.pop())
+            tickets += script.ask()
+        return script.answer(tickets[0], refused=EITHER)
+
+    @pytest.mark.parametrize(("count", "slots"), [(7, 6), (8, None), (10, None)])
+    def test_that_on_starts_when_four_fifths_of_it_are_used(
+        self, client: redis.Redis, count: int, slots: int | None
+    ) -> None:
+        assert self.refused(client, count, starts=10)["learnt"].get("slots") == slots
+
+    def test_that_on_slots_when_there_is_no_other(self, client: redis.Redis) -> None:
+        assert self.refused(client, 7)["learnt"] == {"slots": 6}
+
+    def test_that_on_starts_when_as_many_slots_were_in_use_before(self, client: redis.Redis) -> None:
+        assert self.refused(client, 7, accepted=True)["learnt"] == {}
+        assert self.refused(client, 7, accepted=True, starts=100)["learnt"] == {}
+
+    def test_whatever_is_used_where_the_provider_says_which(self, client: redis.Redis) -> None:
+        for by, kind in ((SLOTS, "slots"), (STARTS, "starts")):
+            script = fleet(client, starts=10)
+            tickets = script.ask(count=10)
+            for ticket in tickets[:3]:
+                reply = script.answer(ticket, refused=by)
+            assert list(reply["learnt"]) == [kind]
+
+    def test_the_starts_of_a_lower_limit_that_was_learnt(self, client: redis.Redis) -> None:
+        memory = {"level": 5, "ceiling": 5, "hold_ms": HOLD, "changed_at": 0, "lowered_at": 0, "most_accepted": 0}
+        for count, slots in ((3, 2), (4, None)):
+            script = remembering(client, {"starts": memory}, starts=100)
+            ticket, *_ = script.ask(count=count)
+            assert script.later(1).answer(ticket, refused=EITHER)["learnt"].get("slots") == slots
+
+
+class TestStated:
+    @pytest.mark.parametrize(
+        ("set_to", "stated", "limit"),
+        [(0, 120, 10), (11, 120, 10), (10, 120, None), (9, 120, None), (0, 131, 10), (0, 132, 11), (0, 1, 1)],
+    )
+    def test_a_number_of_a_minute_holds_where_it_is_the_lower_one(
+        self, client: redis.Redis, set_to: int, stated: int, limit: int | None
+    ) -> None:
+        script = fleet(client, starts=set_to)
+        reply = script.turn(stated_starts=stated)
+        assert reply.get("learnt", {}).get("starts") == limit
+        assert reply["limits"]["starts"] == set_to
+        assert len(script.ask(count=20)) == (limit or set_to)
+
+    def test_for_a_quarter_of_an_hour(self, client: redis.Redis) -> None:
+        script = fleet(client)
+        script.turn(stated_starts=240)
+        script.later(1).turn(stated_starts=120)
+        reply = script.later(STATED_MOST).turn()
+        assert (reply["learnt"], reply["learners"]["stated"]) == ({"starts": 10}, [10, WINDOW, STATED_MOST])
+        assert "learnt" not in script.later(1).turn()
+
+    def test_of_another_window_it_is_another_number(self, client: redis.Redis) -> None:
+        script = fleet(client)
+        script.turn(stated_starts=120)
+        script.set_limits(window_ms=2 * WINDOW)
+        reply = script.later(7).turn()
+        assert (reply["learnt"], reply["learners"]["stated"]) == ({"starts": 20}, [20, 2 * WINDOW, 7])
+        script.set_limits(window_ms=WINDOW // 2)
+        assert script.turn()["learnt"] == {"starts": 5}
+
+    def test_a_window_that_a_former_version_did_not_note_is_not_converted(self, client: redis.Redis) -> None:
+        script = remembering(client, {"stated": [10, 0, 100]})
+        assert script.turn()["learners"]["stated"] == [10, 0, 100]
+        script.set_limits(window_ms=2 * WINDOW)
+        assert script.turn()["learnt"] == {"starts": 10}
+
+    def test_it_is_brought_back_with_its_age(self, client: redis.Redis) -> None:
+        script = remembering(client, {"stated": [10, WINDOW, STATED_MOST - 5]})
+        assert script.later(5).turn()["learnt"] == {"starts": 10}
+        assert "learnt" not in script.later(1).turn()
+
+    def test_batch_keeps_a_start_of_it(self, client: redis.Redis) -> None:
+        script = fleet(client, starts=50, reserve_starts=20)
+        script.turn(stated_starts=120)
+        assert script.turn()["limits"]["reserve_starts"] == 9
+        assert len(script.ask(count=5)) == 1
+
+
+class TestHeard:
+    """All processes hear what is learnt, not more than four times a second."""
+
+    def lowered(self, client: redis.Redis) -> tuple[Script, list[str]]:
+        script = fleet(client, slots=16)
+        script.listen("aa")
+        tickets = script.ask(count=6)
+        script.published()
+        assert script.later(1).answer(tickets.pop(), refused=SLOTS)["learnt"] == {"slots": 5}
+        return script, tickets
+
+    def test_at_once(self, client: redis.Redis) -> None:
+        script, _ = self.lowered(client)
+        ((channel, heard),) = script.published()
+        assert (channel, heard["learnt"], heard["as_of"]) == ("everyone", {"slots": 5}, script.now)
+        assert heard["learners"]["slots"] == learnt(script.turn(), "slots")
+        assert script.published() == []
+
+    def test_the_next_change_a_quarter_of_a_second_later(self, client: redis.Redis) -> None:
+        script, tickets = self.lowered(client)
+        script.published()
+        first = script.now
+        reply = script.later(100).answer(tickets.pop(), refused=SLOTS)
+        assert (reply["learnt"], reply["at"]) == ({"slots": 4}, first + 250)
+        assert script.later(149).turn()["at"] == first + 250
+        assert script.published() == []
+        assert "at" not in script.later(1).turn()
+        ((_, heard),) = script.published()
+        assert (heard["learnt"], heard["as_of"]) == ({"slots": 4}, first + 250)
+
+    def test_a_turn_that_is_due_before_stays_due(self, client: redis.Redis) -> None:
+        script, tickets = self.lowered(client)
+        script.end(tickets.pop(), cooldown=120, verdict=-1)
+        script.turn(ask=[[script.ticket(), 0] for _ in range(2)])
+        reply = script.later(100).answer(tickets.pop(), refused=SLOTS)
+        assert reply["at"] == script.now + 20
+
+    def test_and_when_it_is_forgotten(self, client: redis.Redis) -> None:
+        script, _ = self.lowered(client)
+        script.published()
+        script.set_limits(slots=5)
+        script.later(250).turn()
+        ((_, heard),) = script.published()
+        assert (heard["learnt"], heard["learners"]) == ({}, {})
+
+    def test_one_process_logs_it_after_three_seconds(self, client: redis.Redis) -> None:
+        script, _ = self.lowered(client)
+        assert "told" not in script.later(2999).turn()
+        reply = script.later(1).turn()
+        assert (reply["told"], learnt(reply, "slots")["logged"]) == (["slots"], 1)
+        assert "told" not in script.later(1).turn()
+
+    def test_of_starts_too(self, client: redis.Redis) -> None:
+        script = fleet(client)
+        for ticket in script.ask(count=9)[:3]:
+            script.answer(ticket, refused=STARTS)
+        assert script.later(3000).turn()["told"] == ["starts"]
+
+    def test_a_number_of_slots_that_nobody_set_is_not_logged(self, client: redis.Redis) -> None:
+        script = fleet(client, auto=1)
+        ticket, *_ = script.ask(count=5)
+        for ticket in script.ask(count=5):
+            script.later(300).answer(ticket, refused=SLOTS)
+        assert script.turn()["learnt"]["slots"] < 8
+        assert "told" not in script.later(3000).turn()
