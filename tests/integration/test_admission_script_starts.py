@@ -1,12 +1,13 @@
-"""Rules of the admission's script, command by command: limits on starts that are learnt or stated by the provider, which
-limit a refusal is taken for, and what all processes hear of it.
+"""Rules of the admission's script, command by command: limits on starts that are learnt, or stated by the provider.
+
+Also which limit a refusal is taken for, and what all processes hear of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import redis
@@ -103,7 +104,7 @@ class TestRefused:
 
 
 class TestRaised:
-    MEMORY: dict[str, int] = {"level": 4, "ceiling": 4, "hold_ms": HOLD, "changed_at": 0, "lowered_at": 0}
+    MEMORY: ClassVar = {"level": 4, "ceiling": 4, "hold_ms": HOLD, "changed_at": 0, "lowered_at": 0}
 
     def probing(self, client: redis.Redis) -> Script:
         """Four starts in a window became five, and others wait."""

@@ -41,6 +41,7 @@ class Script:
         self._seen: dict[str, int] = {}
         self._epoch_numbers = itertools.count(1)
         self._tickets = itertools.count(1)
+        self._marks = itertools.count(1)
         self._subscriptions: dict[str, PubSub] = {}
         if clean:
             mark_clean(client, self.tag)
@@ -69,9 +70,10 @@ class Script:
 
     def published(self, process: str = "aa") -> list[tuple[str, dict[str, Any]]]:
         """What it has received since the last call: its name or ``everyone``, and the message."""
-        self.client.publish(everyone_channel(self.tag), "mark")
+        mark = f"mark {next(self._marks)}"
+        self.client.publish(process_channel(self.tag, process), mark)
         messages = []
-        while (got := self._receive(process, "message"))["data"] != "mark":
+        while (got := self._receive(process, "message"))["data"] != mark:
             messages.append((got["channel"].rsplit(":", 1)[-1], json.loads(got["data"])))
         return messages
 

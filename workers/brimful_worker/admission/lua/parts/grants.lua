@@ -173,7 +173,7 @@ local function deliver(granted, noted)
 end
 
 -- When this process must send its next command. Only the process of the waiting head polls when something frees, not a
--- herd; if that is another process, it gets one message.
+-- herd; if that is another process, it gets one message, and nil is returned.
 local function next_poll_at(outcome)
   if not outcome.wake then
     if state.told then put('told', nil) end
@@ -188,5 +188,4 @@ local function next_poll_at(outcome)
     put('told', announced)
     redis.call('PUBLISH', channel_prefix .. outcome.head, cjson.encode({now = now, epoch = state.epoch, at = outcome.wake}))
   end
-  return nil
 end
