@@ -13,8 +13,8 @@ import redis
 from brimful_worker.local.server.valkey import Valkey
 from support.admission_script import Script, granted
 
-SLOTS = 1
-"""Refused by the limit on slots."""
+SLOTS, STARTS = 1, 2
+"""What a request was refused by."""
 WINDOW = 5500
 """Window and guard."""
 HOLD = 10_000
@@ -275,14 +275,18 @@ class TestLimits:
         assert len(granted(script.later(HOLD).turn())) == 1
         assert script.turn()["learnt"] == {"slots": 5}
 
-    def test_starts_for_batch_are_raised_only_where_none_is_left(self, client: redis.Redis) -> None:
-        script = pair(client, starts=8, slots=100, reserve_starts=6, lease_ms=1_000_000)
-        assert len(script.ask(count=4)) == 2
-        at = script.now + WINDOW
-        reply = script.later(100).turn()
-        assert reply["at"] == at
-        assert len(script.ask(queue="i", count=6)) == 6
-        assert script.turn()["used"] == 8
+    def test_batch_that_waits_for_the_reserve_of_starts_raises_none(self, client: redis.Redis) -> None:
+        script = pair(client, starts=20, slots=100, lease_ms=1_000_000)
+        leaves = script.now + WINDOW
+        tickets = script.ask(count=10)
+        for ticket in tickets[:3]:
+            reply = script.answer(ticket, refused=STARTS)
+        assert reply["learnt"] == {"starts": 15}
+        script.set_limits(reserve_starts=10)
+        script.turn(ask=[[script.ticket(), 0]])
+        reply = script.later(4500).turn()
+        assert (reply["learnt"], reply["at"]) == ({"starts": 15}, leaves)
+        assert len(script.ask(queue="i", count=6)) == 6, "the window is full, and the hold has passed"
 
     def test_the_window_as_it_was_is_kept_until_the_epoch_is_open(self, client: redis.Redis) -> None:
         script = pair(client, starts=5)

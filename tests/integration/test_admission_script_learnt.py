@@ -456,3 +456,23 @@ class TestWithoutANumber:
         script.later(HOLD).turn()
         grow(script, 3)
         assert self.round(script, 400, count=12)["level"] == 12
+
+    def test_the_latest_round_of_a_level_is_compared(self, client: redis.Redis) -> None:
+        script = self.auto(client)
+        self.round(script, 400)
+        script.end(*list(script.held())[8:], verdict=-1)
+        for took in (400, 800):
+            assert self.round(script, took, count=8)["level"] == 8
+        script.later(HOLD).turn()
+        grow(script, 3)
+        assert self.round(script, 900, count=12)["level"] == 12
+
+    def test_one_slot_more_is_too_few_to_be_compared_with(self, client: redis.Redis) -> None:
+        script = fleet(client, auto=1)
+        refused, *_ = script.ask(count=200)
+        assert learnt(script.answer(refused, refused=SLOTS))["level"] == 7
+        assert "probing" not in self.round(script, 100, count=7)
+        assert learnt(script.later(2 * HOLD).turn())["level"] == 8
+        assert self.round(script, 200, count=8)["ceiling"] == 16
+        grow(script, 8)
+        assert self.round(script, 180)["level"] == 8, "sixteen bring too little, compared with seven"
