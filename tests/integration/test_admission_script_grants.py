@@ -288,6 +288,22 @@ class TestLimits:
         assert (reply["learnt"], reply["at"]) == ({"starts": 15}, leaves)
         assert len(script.ask(queue="i", count=6)) == 6, "the window is full, and the hold has passed"
 
+    def test_a_start_that_is_raised_may_be_for_batch_beside_the_reserve(self, client: redis.Redis) -> None:
+        script = pair(client, starts=20, slots=100, lease_ms=1_000_000)
+        tickets = script.ask(count=10)
+        for ticket in tickets[:3]:
+            script.answer(ticket, refused=STARTS)
+        assert len([*script.ask(count=4), *script.ask(queue="i")]) == 5
+        script.set_limits(reserve_starts=1)
+        assert script.ask() == []
+        reply = script.later(4500).turn()
+        assert (reply["learnt"], len(granted(reply))) == ({"starts": 16}, 1)
+
+    def test_without_a_limit_no_start_is_counted(self, client: redis.Redis) -> None:
+        script = pair(client)
+        script.ask()
+        assert (script.turn()["used"], script.starts()) == (0, {})
+
     def test_the_window_as_it_was_is_kept_until_the_epoch_is_open(self, client: redis.Redis) -> None:
         script = pair(client, starts=5)
         (ticket,) = script.ask()

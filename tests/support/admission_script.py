@@ -165,6 +165,8 @@ class Script:
             **fields,
         }
         reply = timed_call(self.client, self.tag, message, self.now)
+        if reply["status"] in ("late", "frozen"):
+            self._commands[process] -= 1  # it is sent again
         if reply["status"] == "ok":
             self._epochs[process] = reply["epoch"]
             self.granted_at |= {grant[1]: grant[2] for grant in reply.get("grants", [])}
