@@ -183,6 +183,52 @@ class TestOpening:
         script.forget(key)
         assert script.turn("aa")["status"] == "join"
 
+    @pytest.mark.parametrize("key", ["pushed", "inbox", "workers", "start_only", "interactive", "batch", "limits"])
+    def test_also_of_one_that_only_passes_work_on(self, client: redis.Redis, key: str) -> None:
+        script = pair(client, slots=1)
+        script.set_limits(age_ms=1000)
+        script.ask()
+        waiting = [[script.ticket(queue=queue), 0] for queue in "sib"]
+        script.turn("aa", ask=waiting, pause=[1000, "wait"], worker='{"host":"h"}', seen=0)
+        assert script.turn("aa", seen=0)["status"] == "ok"
+        script.forget(key)
+        assert script.turn("aa")["status"] == "join"
+
+    @pytest.mark.parametrize("key", ["slots", "starts", "tokens"])
+    def test_and_of_one_entry_of_several(self, client: redis.Redis, key: str) -> None:
+        script = pair(client, tokens=1000, starts=1000)
+        first, *_ = script.ask(tokens=5, count=3)
+        script.client.zrem(script.keys[key], first)
+        assert script.turn("aa")["status"] == "join"
+
+    @pytest.mark.parametrize("field", ["clock", "owners", "last", "sums"])
+    def test_and_of_a_field_of_the_state(self, client: redis.Redis, field: str) -> None:
+        script = pair(client)
+        assert script.client.hdel(script.keys["state"], field) == 1
+        assert script.turn("aa")["status"] == "join"
+
+    @pytest.mark.parametrize(
+        ("rev", "dropped", "status"), [(2, "", "ok"), (3, "slots", "ok"), (2, "slots", "join"), (1, "", "join")]
+    )
+    def test_the_operator_changes_limits_under_a_new_revision_only(
+        self, client: redis.Redis, rev: int, dropped: str, status: str
+    ) -> None:
+        script = pair(client)
+        script.set_limits(slots=9)
+        script.set_limits(age_ms=9000)
+        script.turn("aa")
+        if dropped:
+            script.client.hdel(script.keys["limits"], dropped)
+        script.client.hset(script.keys["limits"], "rev", str(rev))
+        assert script.turn("aa")["status"] == status
+
+    def test_a_turn_of_a_version_that_counts_no_entries_is_none(self, client: redis.Redis) -> None:
+        script = pair(client)
+        script.ask()
+        script.client.hset(script.keys["state"], "last", str(script.now))
+        script.forget("slots")
+        assert script.turn("aa")["status"] == "ok"
+
     def test_slots_that_cooled_down_are_waited_for_when_they_are_lost(self, client: redis.Redis) -> None:
         script = pair(client)
         (ticket,) = script.ask()

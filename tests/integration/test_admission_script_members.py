@@ -258,6 +258,15 @@ class TestQuota:
         assert not self.confirmed_late(client, LEASE // 16)
         assert self.confirmed_late(client, LEASE // 16 + 1)
 
+    def test_one_that_spoke_just_before_it_was_asked_is_away_too(self, client: redis.Redis) -> None:
+        script = fleet(client, "aa", "bb", slots=2)
+        held = script.ask(count=2)
+        script.turn("bb", ask=[[script.ticket("bb"), 0] for _ in range(3)])
+        script.end(*held)
+        assert len(sent(script, "bb")) == 2
+        script.later(LEASE // 16 + 1).turn("aa")
+        assert [score >= PARKED for score in script.waiting().values()] == [True]
+
     def test_one_that_is_far_has_time_for_it(self, client: redis.Redis) -> None:
         assert not self.confirmed_late(client, LEASE // 16 + 200, rtt=100)
         assert self.confirmed_late(client, LEASE // 16 + 201, rtt=100)

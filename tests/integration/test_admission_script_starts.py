@@ -79,6 +79,13 @@ class TestRefused:
             script.answer(ticket, refused=STARTS)
         assert script.answer(tickets[2], refused=STARTS)["learnt"] == {"starts": 22 if starts else 4}
 
+    @pytest.mark.parametrize("place", [0, 31])
+    def test_without_a_limit_those_of_all_slices_of_time_count(self, client: redis.Redis, place: int) -> None:
+        """They are counted by the slice, of which there are 32 of 1936 ms."""
+        script = fleet(client)
+        script.now = (32 * 20 + place) * 1936
+        assert script.answer(*script.ask(count=10)[:3], refused=STARTS)["learnt"] == {"starts": 4}
+
     def test_those_of_one_turn_are_one_fewer_each(self, client: redis.Redis) -> None:
         script = fleet(client)
         tickets = script.ask(count=10)
