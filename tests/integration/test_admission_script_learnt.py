@@ -390,6 +390,11 @@ class TestWithoutANumber:
         script.set_limits(auto=1)
         assert learnt(script.turn())["level"] == 12
 
+    def test_it_ends_at_ten_thousand(self, client: redis.Redis) -> None:
+        script = remembering(client, 10_000, limits={"auto": 1}, level=10_000, ceiling=10_000)
+        script.turn(ask=[[script.ticket(), 0]])
+        assert learnt(script.later(2 * HOLD).turn())["level"] == 10_000
+
     def test_a_round_of_answers_must_be_complete(self, client: redis.Redis) -> None:
         script = fleet(client, auto=1)
         for ticket in script.ask(count=30)[:7]:
