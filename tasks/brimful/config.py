@@ -64,7 +64,7 @@ class Settings(ServeSettings):
     redis_url: str | None = None
     """Redis's URL: redis://, rediss://, unix:// or sentinel://. Default: an embedded Valkey on this machine."""
     broker_url: str | None = Field(None, repr=False)
-    """URL of RabbitMQ as the broker beside Redis: amqp:// or amqps://. Default: none; Redis is the broker."""
+    """URL of RabbitMQ as the broker beside Redis: amqp:// or amqps://; ``redis`` = none. Default: none."""
 
     # limits
     slots: Slots | None = None

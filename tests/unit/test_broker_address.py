@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from kombu import Connection
 
-from brimful.addresses.broker_address import parse_broker_url
+from brimful.addresses.broker_address import NO_BROKER, parse_broker_url
 from brimful.celery import app_for, configuration
 from brimful.config import Settings
 from brimful.errors import BrokerUnreachable, BrokerUnusable, SettingError
@@ -96,7 +96,20 @@ def test_a_rehearsal_has_no_part_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert keyless_environment(settings, environ)["BRIMFUL_BROKER_URL"] == URL
     own = settings.placed(redis_url="redis://own/0", api_base="http://127.0.0.1:1/v1")
     assert own.broker_url is None
-    assert "BRIMFUL_BROKER_URL" not in keyless_environment(own, environ)
+    assert URL not in keyless_environment(own, environ).values()
+
+
+def test_the_processes_of_a_rehearsal_do_not_read_the_broker_from_a_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".env").write_text(f"BRIMFUL_BROKER_URL={URL}\nBRIMFUL_REDIS_URL=redis://here/1\nACS_API_KEY=sk-unit\n")
+    own = Settings.load().placed(redis_url="redis://own/0", api_base="http://127.0.0.1:1/v1")
+    for name, value in keyless_environment(own, {}).items():
+        monkeypatch.setenv(name, value)
+    settings = Settings.load()
+    assert (settings.redis_url, settings.broker_url) == ("redis://own/0", None)
+    assert keyless_environment(settings)["BRIMFUL_BROKER_URL"] == NO_BROKER, "for processes that these start"
 
 
 def test_the_tls_settings_verify_the_server(tmp_path: Path) -> None:

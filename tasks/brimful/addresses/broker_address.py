@@ -7,7 +7,7 @@
 ==========================================================  ==================================================
 
 User, password and virtual host are percent-encoded; the virtual host is ``/`` if none is named. TLS parameters are
-:data:`TLS_PARAMETERS`.
+:data:`TLS_PARAMETERS`. :data:`NO_BROKER` stands for no RabbitMQ.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from brimful.errors import SettingError
 
+NO_BROKER = "redis"
+"""The setting's value where Redis is the broker, although a ``.env`` file names a RabbitMQ."""
 PORTS = {"amqp": 5672, "amqps": 5671}
 TLS_PARAMETERS = {"ssl_ca_certs": "ca_certs", "ssl_certfile": "certfile", "ssl_keyfile": "keyfile"}
 """Query parameters → py-amqp's names. They are files; the server's certificate and its name are always verified."""
@@ -83,7 +85,9 @@ def parse_broker_url(url: str) -> BrokerAddress:
 
 
 def checked_broker_url(url: str | None, *, alone: bool) -> str | None:
-    """The setting, for pydantic: raises ValueError. ``alone``: no Redis is set beside it."""
+    """The setting, for pydantic: None for :data:`NO_BROKER`. Raises ValueError. ``alone``: no Redis is set besides."""
+    if url == NO_BROKER:
+        return None
     if url is not None:
         try:
             parse_broker_url(url)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
+from brimful.addresses import NO_BROKER
 from brimful.config import Settings
 from brimful.credentials import first_set, header_variables, read_key
 from brimful.profile import load_profiles
@@ -39,12 +40,13 @@ def keyless_environment(settings: Settings, environ: Mapping[str, str] | None = 
     keys = {name for profile in profiles for name in (*profile.key_env, *header_variables(profile.headers))}
     names = keys | {f"{name}_FILE" for name in keys}
     names |= {name for name in environ if name.startswith("FLOWER_")} | {"BRIMFUL_FLOWER_PASSWORD"}
-    if settings.broker_url is None:
-        names.add("BRIMFUL_BROKER_URL")  # in a rehearsal, whose Valkey carries the messages
     secret = settings.api_key.get_secret_value()
     if len(secret) >= _MIN_KEY_CHARS:
         names |= {name for name, value in environ.items() if secret in value}
     kept = {name: value for name, value in environ.items() if name not in names}
+    if settings.broker_url is None:
+        # In a rehearsal, whose Valkey carries the messages. A variable that is missing would be read from .env.
+        kept["BRIMFUL_BROKER_URL"] = NO_BROKER
     return {**kept, **_settings_environment(settings), "PYTHONUNBUFFERED": "1"}
 
 
