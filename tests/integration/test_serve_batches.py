@@ -21,6 +21,8 @@ from brimful.request import Request
 from brimful.state.callers.tokens import TOKENS, add_caller, change_caller, revoke_caller
 from brimful.state.keys import caller_batches_key, caller_starts_key, caller_tokens_keys
 from brimful.state.redis_url import sync_redis_client
+from brimful.state.runs.entry import Asked, RunState
+from brimful.state.runs.registry import ask, read_entries
 from brimful_worker.local.server.valkey import Valkey
 from brimful_worker.serve.batches import drive, record, store
 from brimful_worker.serve.records import Owner
@@ -464,6 +466,20 @@ async def test_what_is_finished_is_kept(monkeypatch: pytest.MonkeyPatch, workers
             assert found.error_file_id is None
 
 
+def _ask_held(redis_url: str, batch: str, asked: Asked, state: RunState) -> None:
+    """Ask the run of a batch once it is under way, held unless ``asked`` is to hold it, and wait until it obeys."""
+    before = RunState.RUNNING if asked is Asked.HOLD else RunState.HELD
+    with sync_redis_client(redis_url) as client:
+
+        def runs(state: RunState) -> list[str]:
+            mine = (entry for entry in read_entries(client, live=True) if entry.batch == batch)
+            return [entry.run for entry in mine if entry.state == state]
+
+        wait_until(lambda: runs(before), f"the batch to be {before}", 60)
+        ask(client, *runs(before), asked, "bea@desk")
+        wait_until(lambda: runs(state), f"the batch to be {state}", 60)
+
+
 @pytest.mark.parametrize("end", ["kill all", "terminate", "kill beside another"])
 def test_a_batch_outlives_its_front_door(workers: Fleet, end: str, tmp_path: Path) -> None:
     gateway, redis_url = workers.gateway, workers.local.redis_url
@@ -488,6 +504,7 @@ def test_a_batch_outlives_its_front_door(workers: Fleet, end: str, tmp_path: Pat
         family = running.look()
         assert family, "the run is a process of its own"
         if end == "terminate":
+            _ask_held(redis_url, made.id, Asked.HOLD, RunState.HELD)
             running.process.terminate()
         else:
             for process in (running.process, *(family if end == "kill all" else ())):
@@ -500,6 +517,8 @@ def test_a_batch_outlives_its_front_door(workers: Fleet, end: str, tmp_path: Pat
         if end != "kill beside another":
             other, _ = stack.enter_context(door_process(redis_url, gateway.url, **env))
             until_ready(other)
+        if end == "terminate":
+            _ask_held(redis_url, made.id, Asked.NOTHING, RunState.RUNNING)
         with OpenAI(base_url=other, api_key="any", max_retries=0) as api:
             wait_until(lambda: api.batches.retrieve(made.id).status == "completed", "the batch to end", 90)
             found = api.batches.retrieve(made.id)

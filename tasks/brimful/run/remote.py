@@ -55,17 +55,19 @@ class Remote:
         self._rates = Rates()
         self._fixed = _fixed(prepared, settings)
         # A front door starts a batch's run again by itself, which must not resume a held one.
-        self.heartbeat = Heartbeat(self._figures, self._obey, keep_ask=bool(os.environ.get(BATCH_VARIABLE)))
+        self._keep_ask = bool(os.environ.get(BATCH_VARIABLE))
+        self.heartbeat = Heartbeat(self._figures, self._obey, keep_ask=self._keep_ask)
 
     async def end(self) -> None:
         """Write how it ended, unless Redis does not answer within a second."""
         client = redis_client(self._url, socket_timeout=_END_S, socket_connect_timeout=_END_S)
         fields = self._figures() | _ending(self._session.summary)
         keep_s = DONE_TTL_S if fields["state"] == RunState.FINISHED else LEFT_TTL_S
+        keep_ask = self._keep_ask and fields["state"] != RunState.FINISHED
         try:
             with contextlib.suppress(*REDIS_ERRORS, TimeoutError):
                 async with asyncio.timeout(_END_S):
-                    await end_entry(client, self._run, fields, keep_s=keep_s)
+                    await end_entry(client, self._run, fields, keep_s=keep_s, keep_ask=keep_ask)
         finally:
             await close_redis_client(client)
 

@@ -69,13 +69,19 @@ class Heartbeat:
         return True
 
 
-async def end_entry(client: Redis, run: str, fields: Mapping[str, str | int | float], *, keep_s: int) -> None:
-    """Write the entry for a last time, to be kept for ``keep_s`` seconds. Raises redis.RedisError."""
+async def end_entry(
+    client: Redis, run: str, fields: Mapping[str, str | int | float], *, keep_s: int, keep_ask: bool = False
+) -> None:
+    """Write the entry for a last time, to be kept for ``keep_s`` seconds. Raises redis.RedisError.
+
+    ``keep_ask``: the next try must obey what was asked of this one (see :class:`Heartbeat`).
+    """
     now = (await client.time())[0]
     values: dict[Any, Any] = {**fields, "said": now}
     async with client.pipeline(transaction=True) as pipe:
         pipe.hset(entry_key(run), mapping=values)
-        pipe.hdel(entry_key(run), "ask", "asked_by")
+        if not keep_ask:
+            pipe.hdel(entry_key(run), "ask", "asked_by")
         pipe.expire(entry_key(run), keep_s)
         pipe.zadd(RUNS, {run: now})
         pipe.expire(RUNS, LEFT_TTL_S)
