@@ -70,6 +70,11 @@ def test_a_run_that_is_not_found_is_named_with_those_that_may_be_meant(given: st
         find_run(given, [ENTRY, RunEntry("01ff")], [], "here")
 
 
+def test_an_empty_id_does_not_name_the_only_run() -> None:
+    with pytest.raises(UsageError, match="the run's id is empty"):
+        find_run("", [ENTRY], [], "here")
+
+
 def test_the_table_and_the_details() -> None:
     lost = replace(ENTRY, run="evals.2", silent_s=600.0, rate=80.0, batch="batch_1", caller="bob")
     text = table([replace(ENTRY, rate=1234.0), lost], [StoredRun("map", 1, 0)])
@@ -115,12 +120,12 @@ def test_what_is_asked_holds_until_something_else_is_asked() -> None:
 
 def test_tail_shows_texts_only_when_asked() -> None:
     completion = {
-        "choices": [{"index": 0, "text": "secret\x1b[2J", "finish_reason": "stop"}],
+        "choices": [{"index": 0, "text": "secret\x1b[2J", "finish_reason": "stop\x1b[2J"}],
         "usage": {"prompt_tokens": 2, "completion_tokens": 1, "total_tokens": 3},
     }
     manifest = (ManifestEntry(4, "p4", 0, (0,)),)
     good = Result("1-0", "q", manifest, Outcome("q", completion, attempts=1, provider_s=0.5))
-    assert lines(good, text=False) == ["p4  1 rollout, 3 tokens (stop), 0.5 s, 1 attempt"]
+    assert lines(good, text=False) == ["p4  1 rollout, 3 tokens (stop?[2J), 0.5 s, 1 attempt"]
     assert lines(good, text=True)[1] == r"  0.0 'secret\x1b[2J'"
     failure = Failure(Cause.BAD_REQUEST, "400: cannot read 'my prompt'", 400, permanent=True)
     bad = Result("1-1", "q", manifest, Outcome("q", failure=failure, attempts=2))

@@ -54,7 +54,7 @@ def _sampled(part: Delivered, took: str, *, text: bool) -> list[str]:
     words = [counted(len(part.rollouts), "rollout")]
     if isinstance(tokens, int):
         words.append(counted(tokens, "token"))
-    reasons = ", ".join(dict.fromkeys(str(rollout.finish_reason) for rollout in part.rollouts))
+    reasons = ", ".join(dict.fromkeys(printable(str(rollout.finish_reason)) for rollout in part.rollouts))
     packed = f", packed with {counted(part.packed - 1, 'other')}" if part.packed > 1 else ""
     found = [f"{printable(part.id)}  {', '.join(words)} ({reasons}), {took}{packed}"]
     if text:

@@ -37,6 +37,8 @@ def find_run(given: str, entries: Sequence[RunEntry], others: Sequence[str], whe
 
     ``others``: ids of runs without an entry. Raises UsageError, with runs that may be meant, unless it is one run.
     """
+    if not given:  # as of a variable that is not set; it would be the beginning of every id
+        raise UsageError("the run's id is empty: `brimful runs list` shows all")
     names = {entry.run: (entry.run, entry.batch) for entry in entries} | {run: (run, "") for run in others}
     exact = [run for run, each in names.items() if given in each]
     begins = [run for run, each in names.items() if any(_begins(name, given) for name in each if name)]
