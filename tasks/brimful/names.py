@@ -41,6 +41,9 @@ BATCH_VARIABLE, BATCH_CALLER_VARIABLE = "BRIMFUL_BATCH", "BRIMFUL_BATCH_CALLER"
 """Environment variables by which the front door names a batch, and its caller, to the run that samples it. The first is
 empty where the run only writes the batch's output."""
 
+NO_BROKER = "redis"
+"""BRIMFUL_BROKER_URL where Redis is the broker, although a ``.env`` file names a RabbitMQ."""
+
 FLEET_SETTING = "brimful_fleet"
 """The fleet's name among the settings of our Celery apps."""
 

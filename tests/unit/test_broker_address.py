@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from kombu import Connection
 
-from brimful.addresses.broker_address import NO_BROKER, parse_broker_url
+from brimful.addresses.broker_address import parse_broker_url
 from brimful.celery import app_for, configuration
 from brimful.config import Settings
 from brimful.errors import BrokerUnreachable, BrokerUnusable, SettingError
+from brimful.names import NO_BROKER
 from brimful.state.rabbitmq.reach import broker_unreachable, check_broker
 from brimful_worker.local.processes.environment import keyless_environment
 from brimful_worker.local.server.valkey import free_port

@@ -7,7 +7,7 @@
 ==========================================================  ==================================================
 
 User, password and virtual host are percent-encoded; the virtual host is ``/`` if none is named. TLS parameters are
-:data:`TLS_PARAMETERS`. :data:`NO_BROKER` stands for no RabbitMQ.
+:data:`TLS_PARAMETERS`. :data:`~brimful.names.NO_BROKER` stands for no RabbitMQ.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from brimful.errors import SettingError
+from brimful.names import NO_BROKER
 
-NO_BROKER = "redis"
-"""The setting's value where Redis is the broker, although a ``.env`` file names a RabbitMQ."""
 PORTS = {"amqp": 5672, "amqps": 5671}
 TLS_PARAMETERS = {"ssl_ca_certs": "ca_certs", "ssl_certfile": "certfile", "ssl_keyfile": "keyfile"}
 """Query parameters → py-amqp's names. They are files; the server's certificate and its name are always verified."""

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from brimful.addresses import NO_BROKER
 from brimful.config import Settings
 from brimful.credentials import first_set, header_variables, read_key
+from brimful.names import NO_BROKER
 from brimful.profile import load_profiles
 
 _MIN_KEY_CHARS = 8
