@@ -42,7 +42,6 @@ class Settings(ServeSettings):
         frozen=True,
         env_ignore_empty=True,
         hide_input_in_errors=True,
-        use_attribute_docstrings=True,  # the fields' descriptions
     )
 
     # where

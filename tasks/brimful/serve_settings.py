@@ -5,15 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from pydantic import ByteSize, Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings
 
 from brimful.names import Workload
 
 
 class ServeSettings(BaseSettings):
     """``BRIMFUL_SERVE_*``"""
-
-    model_config = SettingsConfigDict(use_attribute_docstrings=True)
 
     serve_workload: Workload = Workload.INTERACTIVE
     """Of requests to the front door without X-Acs-Workload."""

@@ -6,13 +6,17 @@
 
 from __future__ import annotations
 
+import ast
 import enum
+import inspect
 import re
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from pydantic import ByteSize
+from pydantic import BaseModel, ByteSize
 from typer.main import get_command
 
 from brimful.cli.commands import app
@@ -25,14 +29,28 @@ from support import house
 DOCS = house.ROOT / "docs"
 
 
+def descriptions(model: type[BaseModel]) -> dict[str, str]:
+    """The docstring of each field of the model, its bases' too. Read here: pydantic would do it at each import."""
+    found: dict[str, str] = {}
+    for part in (part for part in reversed(model.__mro__) if part.__module__.startswith("brimful")):
+        body = ast.parse(textwrap.dedent(inspect.getsource(part))).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for field, below in pairwise(body.body):
+            match field, below:
+                case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(text))):
+                    found[name] = inspect.cleandoc(text)
+    return found
+
+
 def settings() -> str:
     """A row for each field of the settings, the front door's last."""
+    described = descriptions(Settings)
     ours = [name for name in Settings.model_fields if name in Settings.__annotations__]
     theirs = [name for name in Settings.model_fields if name not in Settings.__annotations__]
     lines = ["| setting | default | what |", "| --- | --- | --- |"]
     for name in (*ours, *theirs):
         field = Settings.model_fields[name]
-        about, _, said = _cell(field.description or "").partition("Default: ")
+        about, _, said = _cell(described.get(name, "")).partition("Default: ")
         default = _default(field.default) or said.strip().removesuffix(".") or "–"
         lines.append(f"| `{variable(name)}` | {default} | {about.strip()} |")
     return "\n".join([*lines, ""])

@@ -9,6 +9,7 @@ import pytest
 from brimful.config import Settings
 from brimful.errors import SettingError
 from brimful.words.setting_faults import FORMER_NAMES
+from support.docs import descriptions
 
 
 @pytest.mark.parametrize(
@@ -80,9 +81,7 @@ def test_a_redis_url_with_an_unknown_scheme_is_refused() -> None:
 
 @pytest.mark.parametrize("name", Settings.model_fields)
 def test_every_setting_has_a_description(name: str) -> None:
-    description = Settings.model_fields[name].description
-    assert description
-    assert description.endswith(".")
+    assert descriptions(Settings).get(name, "").endswith(".")
 
 
 def test_settings_beat_the_profile_and_zero_is_no_limit() -> None:
