@@ -42,7 +42,7 @@ demo: $(VENV)/.worker
 # At most three tests that fail beside others run once more, alone; never those of the limits. Each of pytest's processes
 # imports all test files, which takes twice as long if their bytecode may not be kept.
 test: $(VENV)/.dev
-	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python tests/support/second_run.py "-n 4 --dist loadfile --no-loadscope-reorder" tests -m "not compat"
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python tests/support/second_run.py "-n 6 --dist loadfile --no-loadscope-reorder" tests -m "not compat"
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check $(SOURCES)

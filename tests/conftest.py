@@ -13,6 +13,7 @@ from kombu.asynchronous import Hub, set_event_loop
 from brimful.credentials import header_variables
 from brimful.profile import load_profiles
 from brimful_worker.local.server.valkey import Valkey
+from support.file_order import interleaved
 from support.limit_tests import asserts_limits
 
 # The same examples at each run, so that a test fails for a change only; the long tests try others each time.
@@ -31,6 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.Function) and asserts_limits(item.path, item.function, item.cls):
             item.add_marker("limits")
+    items[:] = interleaved(items)
 
 
 @pytest.fixture(autouse=True)

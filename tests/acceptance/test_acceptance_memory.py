@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 BENCH = Path(__file__).parents[2] / "ops" / "bench"
-LINES = 12_000
+LINES = 8_000
 
 
 @pytest.fixture

@@ -112,7 +112,7 @@ def test_a_disk_that_fails_ends_the_run_and_the_same_command_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, fsync = tmp_path / "out.jsonl", os.fsync
-    asked = options(write_lines(tmp_path / "in.txt", ["a"] * 20), out=out, rehearse=True)
+    asked = options(write_lines(tmp_path / "in.txt", ["a"] * 20), out=out, rehearse=True, workers=1)
 
     def failing(fd: int) -> None:
         if os.readlink(f"/proc/self/fd/{fd}") == str(out):

@@ -19,9 +19,12 @@ from support.waiting import wait_until
 
 
 def environment(**more: str) -> dict[str, str]:
-    """The environment of a user's shell with the test's own state directory, and ``more``."""
+    """The environment of a user's shell with the test's own state directory, and ``more``.
+
+    A fleet that a command brings has one worker, since each costs a second of CPU, unless the test names more.
+    """
     names = ("PATH", "HOME", "XDG_STATE_HOME", "LANG", "TMPDIR")
-    return {**{name: os.environ[name] for name in names if name in os.environ}, **more}
+    return {"BRIMFUL_WORKERS": "1", **{name: os.environ[name] for name in names if name in os.environ}, **more}
 
 
 def command(*arguments: str | Path) -> list[str]:
