@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import os
 import time
 from collections.abc import Iterator
@@ -26,6 +27,16 @@ _OF_PROVIDERS = {
     for profile in load_profiles(None).values()
     for name in (*profile.base_env, *profile.key_env, *header_variables(profile.headers))
 }
+
+
+def pytest_collectstart() -> None:
+    """What collecting tests makes stays until the end: the garbage collector looks through none of it."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

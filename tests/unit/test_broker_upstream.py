@@ -140,7 +140,8 @@ class Part:
 
 def listed() -> Iterator[Part]:
     for module, file in house.modules().items():
-        text = ast.get_docstring(ast.parse(file.read_text("utf-8"))) or ""
+        source = file.read_text("utf-8")
+        text = ast.get_docstring(ast.parse(source)) or "" if "\nPrivate parts of " in source else ""
         for package, read_in, block in re.findall(r"^Private parts of (\S+) (\S+):\n((?: .*\n?)+)", text, re.MULTILINE):
             for owner, names in re.findall(r"^    ([\w.]+): (.*(?:\n        .*)*)", block, re.MULTILINE):
                 yield from (Part(module, package, read_in, f"{owner}.{name}") for name in re.findall(r"\w+", names))
