@@ -49,7 +49,6 @@ def test_only_kios_api_key(tmp_path: Path) -> None:
     ("url", "path"),
     [
         ("", "/openai/v1/chat/completions"),
-        ("/openai/v1/", "/openai/v1/chat/completions"),
         (
             "/openai/deployments/mine/chat/completions?api-version=2024-10-21",
             "/openai/deployments/mine/chat/completions?api-version=2024-10-21",

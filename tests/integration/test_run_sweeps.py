@@ -8,8 +8,6 @@ import signal
 from itertools import product
 from pathlib import Path
 
-import pytest
-
 from brimful_worker.local.server.valkey import Valkey
 from support.commands import Running, brimful, nothing_left, records
 from support.fleets import declare_new
@@ -52,16 +50,15 @@ def test_a_sweep_of_a_template_is_packed_and_compared(tmp_path: Path) -> None:
         assert record["id"] == f"{a}#model={record['asked_model']},temperature={record['sweep']['temperature']:g}"
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["file", "stream"])
-def test_a_killed_sweep_goes_on_where_it_stopped(tmp_path: Path, valkey: Valkey, stream: bool) -> None:
+def test_a_killed_sweep_of_a_file_goes_on_where_it_stopped(tmp_path: Path, valkey: Valkey) -> None:
     source, out, count = _write(tmp_path / "in.jsonl", 40), tmp_path / "out.jsonl", 160
     with StrictGatewayProcess(latency=0.3) as gateway:
         env = {"BRIMFUL_REDIS_URL": valkey.url, "ACS_API_BASE": gateway.url, "ACS_API_KEY": KEY}
         declare_new(valkey, KEY)
-        arguments = ["run", "-" if stream else source, "-o", out, "--max-tokens", "8", "--pack", "off", *SWEEP]
+        arguments = ["run", source, "-o", out, "--max-tokens", "8", "--pack", "off", *SWEEP]
         arguments += ["--template", "{{ a }}+{{ b }}="]
         with Running("worker", **env) as worker:
-            with Running(*arguments, stdin=source if stream else None, **env) as run:
+            with Running(*arguments, **env) as run:
                 wait_until(lambda: out.exists() and out.stat().st_size > 0, "the first record", timeout=60)
                 family = run.look()
                 os.kill(run.process.pid, signal.SIGKILL)
@@ -69,7 +66,7 @@ def test_a_killed_sweep_goes_on_where_it_stopped(tmp_path: Path, valkey: Valkey,
                 nothing_left(family)  # the process that renders ends with it
             there = len(records(out))
             wait_until(lambda: gateway.ledger()["sampled"] >= there + 8, "more to be sampled", timeout=60)
-            with Running(*arguments, stdin=source if stream else None, **env) as run:
+            with Running(*arguments, **env) as run:
                 output, _ = run.process.communicate(timeout=120)
                 assert run.process.returncode == 0, output
             worker.look()

@@ -27,7 +27,6 @@ FIRST = 80
 COUNTED = 1000
 WHERE: dict[str, list[Mapping[str, int]]] = {
     "one": [{"a": 48, "b": 48, "c": 48}],
-    "evenly": [{"a": 24, "b": 24, "c": 24}, {"a": 24, "b": 24, "c": 24}],
     "apart": [{"a": 48}, {"b": 48, "c": 48}],
     "mixed": [{"a": 40, "b": 40}, {"a": 8, "c": 48}, {"b": 8}],
 }
