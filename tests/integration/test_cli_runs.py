@@ -100,6 +100,7 @@ def test_tail_prints_what_is_there_and_ends_with_the_run(tmp_path: Path, valkey:
     assert "no run xyz in redis://" in elsewhere("runs", "show", "xyz", code=2)
 
 
+@pytest.mark.timeout(400)  # some twenty commands, each a process
 async def test_two_runs_and_a_batch_are_steered_from_a_second_machine(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, workers: Fleet
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -95,7 +96,9 @@ def subscribers(valkey: Valkey, ids: list[str]) -> int:
 
 
 @pytest.mark.parametrize("kind", [Fleet, AsyncFleet])
-async def test_a_sample_is_waited_for_through_an_outage(valkey: Valkey, way: Proxy, kind: Any) -> None:
+async def test_a_sample_is_waited_for_through_an_outage(
+    monkeypatch: pytest.MonkeyPatch, valkey: Valkey, way: Proxy, kind: Any
+) -> None:
     fleet = impatient(kind(way.url))
 
     async def sample() -> Any:
@@ -103,9 +106,17 @@ async def test_a_sample_is_waited_for_through_an_outage(valkey: Valkey, way: Pro
             return await fleet.sample("hi", max_tokens=2)
         return await asyncio.to_thread(fleet.sample, "hi", max_tokens=2)
 
+    sent, send = threading.Event(), fleet._send
+
+    def send_and_say(*asked: Any) -> Any:
+        handle = send(*asked)
+        sent.set()  # Redis's answer is here: an outage before it would end the call
+        return handle
+
+    monkeypatch.setattr(fleet, "_send", send_and_say)
     waiting = asyncio.create_task(sample())
+    await wait_until_async(sent.is_set, "the request to be sent")
     with sync_redis_client(valkey.url) as redis:
-        await wait_until_async(lambda: redis.llen("interactive") == 1, "the request to be sent")
         message = redis.lindex("interactive", 0)
     id = json.loads(message)["headers"]["id"]
     if kind is Fleet:

@@ -406,7 +406,7 @@ async def test_packs_that_would_time_out_are_sent_again_in_smaller_ones(valkey: 
 
     sampler = StubSampler(slow)
     async with stub_fleet(valkey.url, sampler):
-        driver = Driver(valkey.url, "r", FREE, pack="auto", timeout_s=0.9, sweep_s=0.5)
+        driver = Driver(valkey.url, "r", FREE, pack="auto", timeout_s=4.0, sweep_s=0.5)
         driver._sizer._longest_s = 48.0  # so that the first packs are large
         running = asyncio.create_task(drive(driver, [unit(line, max_tokens=8) for line in range(1, 2001)], total=2000))
         await wait_until_async(

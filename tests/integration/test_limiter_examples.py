@@ -93,7 +93,9 @@ def ran(valkey: Valkey, example: str, command: list[str], **environment: str) ->
             text=True,
             timeout=120,
         )
-        assert (done.returncode, done.stderr) == (0, "")
+        # A busy machine is slow to answer, which the limiter may remark on.
+        said = [line for line in done.stderr.splitlines() if "Redis is far away" not in line]
+        assert (done.returncode, said) == (0, [])
         assert len(done.stdout.splitlines()) == PRINTED[example], done.stdout
         assert server.total == ASKED.get(example, 0)
 

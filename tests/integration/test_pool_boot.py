@@ -19,9 +19,9 @@ OUTAGE_S = 11.0
 
 
 def warnings(worker: Background) -> list[str]:
-    return [
-        line for line in worker.output.splitlines() if "Redis" in line and (": WARNING" in line or ": ERROR" in line)
-    ]
+    """Of an outage: that Redis is far away is said on a busy machine, too."""
+    lines = [line for line in worker.output.splitlines() if "Redis" in line and "far away" not in line]
+    return [line for line in lines if ": WARNING" in line or ": ERROR" in line]
 
 
 def test_a_worker_waits_for_the_end_of_the_outage_and_warns_once(tmp_path: Path) -> None:

@@ -116,7 +116,8 @@ def test_plain_celery_serves_over_a_unix_socket(server: Valkey, gateway: Gateway
 
 def test_a_worker_can_be_stopped_while_redis_is_away(gateway: GatewayProcess) -> None:
     url = f"redis://127.0.0.1:{free_port()}/0"
-    env = environment(ACS_API_BASE=gateway.url, ACS_API_KEY=KEY, BRIMFUL_REDIS_URL=url)
+    # The lease: a busy machine may stop a worker that ends for more than the four seconds of the default one.
+    env = environment(ACS_API_BASE=gateway.url, ACS_API_KEY=KEY, BRIMFUL_REDIS_URL=url, BRIMFUL_LEASE_S="60")
     with Background(command("worker"), env) as early:
         wait_until(lambda: "edis" in early.output, "a word about it", WAIT_S)
         assert early.stop() == 0

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Self
 
 import psutil
+import pytest
 
 from brimful.errors import SampleError
 from brimful_worker.local.server.valkey import Valkey
@@ -52,6 +53,7 @@ class PeakMemory:
             self.bytes = max(self.bytes, self._process.memory_info().rss)
 
 
+@pytest.mark.timeout(400)
 def test_hostile_answers_end_their_own_requests_in_bounded_memory(valkey: Valkey, tmp_path: Path) -> None:
     """All of them, four at a time, with ordinary requests between them."""
     with hostile_provider() as url, client(valkey.url) as service:

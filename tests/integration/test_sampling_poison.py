@@ -30,8 +30,8 @@ from support.waiting import wait_until, wait_until_async
 
 WAIT_S = 240.0
 KEY = "sk-poison"
-SOON = {"BRIMFUL_VISIBILITY_TIMEOUT_S": "3", "BRIMFUL_LEASE_S": "1.5", "BRIMFUL_COOLDOWN_S": "0.1"}
-"""A dead worker's tasks are with another after three seconds."""
+SOON = {"BRIMFUL_VISIBILITY_TIMEOUT_S": "3", "BRIMFUL_LEASE_S": "6", "BRIMFUL_COOLDOWN_S": "0.1"}
+"""A dead worker's tasks are with another after three seconds. A busy machine may stop one for as long."""
 
 
 @contextmanager
@@ -109,7 +109,7 @@ async def test_what_never_started_is_not_charged(
     kills = 10 if LONG else 2
     before = {} if LONG else {LOST_HEADER: MAX_LOST - kills}  # what an earlier release would have charged
     monkeypatch.setenv("ACS_API_KEY", KEY)
-    settings = Settings.load(redis_url=valkey.url, slots=1, lease_s=1.5)
+    settings = Settings.load(redis_url=valkey.url, slots=1, lease_s=60)
     with fleet(tmp_path, valkey, 1, 0.0, BRIMFUL_SLOTS="1") as (it, _, app, _):
         async with Admission.from_settings(settings) as other, other.slot(Workload.INTERACTIVE):
             later = [ask(app, f"later {place}", countdown=3600, headers=before) for place in range(30)]
