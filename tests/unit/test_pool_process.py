@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 
-from brimful_worker.pool.process import tune_gc
+from brimful_worker.gc_tuning import tune_gc
 
 
 def test_the_collector_skips_what_is_loaded_and_looks_rarely_at_the_rest() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
-import gc
 import logging
 import sys
 from collections.abc import Callable
@@ -23,6 +21,7 @@ from brimful_worker.broker.dead_letters import dead_letters
 from brimful_worker.broker.fairness import fairness
 from brimful_worker.broker.renewal import Renewal
 from brimful_worker.broker.worker_state import raise_if_shutting_down
+from brimful_worker.gc_tuning import tune_gc
 from brimful_worker.logs import celery_records
 from brimful_worker.pool import events, mingle, task_context
 from brimful_worker.pool.execution import adapt_tasks
@@ -33,11 +32,6 @@ log = logging.getLogger(__name__)
 
 _ASSEMBLE = "brimful_worker.worker:assemble"
 """Makes the port. By name, since ``worker`` imports the pool."""
-_YOUNG, _MIDDLE, _OLD = 200_000, 20, 50
-"""Thresholds of the garbage collector: new objects before it looks (some 40 MB), and how rarely it walks more.
-
-Python's default, 700, walks the heap again and again: with a few thousand requests in flight that was half of a
-worker's CPU time (300 µs a request against 150). Almost everything here dies by reference counting."""
 _LETTERS_S = 2.0
 """How long dead letters may take to be written when the worker stops. The rest goes to another worker."""
 
@@ -136,15 +130,6 @@ def prepare(app: Celery, node: str) -> Process:
         return Process(app, node, assemble(node))
     except BrimfulError as error:
         raise _exit(error) from None
-
-
-def tune_gc() -> None:
-    """Set the garbage collector for thousands of requests in flight. Called once everything is loaded."""
-    gc.collect()
-    gc.freeze()  # what is loaded now stays for good, and is walked no more
-    gc.set_threshold(_YOUNG, _MIDDLE, _OLD)
-    atexit.unregister(gc.freeze)
-    atexit.register(gc.freeze)  # else the exit walks everything, for a third of a second
 
 
 def _exit(error: BrimfulError) -> SystemExit:

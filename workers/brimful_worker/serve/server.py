@@ -23,6 +23,7 @@ from brimful.state.callers.tokens import list_callers
 from brimful.state.redis_retry import REDIS_ERRORS
 from brimful.state.redis_url import required, sync_redis_client
 from brimful_worker.fleet_process import open_metrics
+from brimful_worker.gc_tuning import tune_gc
 from brimful_worker.logs.json_format import use_log_format
 from brimful_worker.serve.app import make_app
 from brimful_worker.serve.front import Front
@@ -54,6 +55,7 @@ def serve(settings: Settings, *, host: str, port: int, ready: Callable[[str], No
     span_export.set_up("brimful-serve", name)
     with listen(host, port) as listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         open_metrics(settings)
+        tune_gc()
         runner.run(_serve(settings, host, listener, ready))
 
 
