@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 KEPT_S = 900.0
 _EVERY_S = 1.0
-_UNWATCHED_S = 5.0
+_UNWATCHED_S = 15.0
 """So that a page that is opened shows the last minutes."""
 _TIMEOUT_S = 5.0
 POINT = ("at", "slots", "starts", "tokens", "interactive", "batch", "answered", "spent", "throttled", "failed", "pause")
