@@ -11,6 +11,8 @@ import redis
 from brimful_worker.local.server.valkey import Valkey
 from support.admission_script import Script, granted
 
+WINDOW_MS = 5500
+"""With the guard."""
 PARKED = 10**15
 """Added to the scores of tickets whose process is away."""
 
@@ -131,6 +133,46 @@ class TestOrder:
         full.turn(ask=[[ticket, 0] for ticket in tickets.values()])
         full.turn(cancel=list(tickets.values()))
         assert full.waiting("batch") == full.waiting("interactive") == {}
+
+
+class TestSpareSlots:
+    """What a process is told of slots that serve nobody if they are released at once."""
+
+    def test_of_nobody_who_waits_and_half_of_the_slots(self, client: redis.Redis) -> None:
+        script = Script(client, slots=4)
+        one, two = script.ask(count=2)
+        assert script.turn()["idle"] is True
+        (three,) = script.ask()
+        assert "idle" not in script.turn()
+        script.ask(count=2)
+        assert "idle" not in script.turn()
+        script.end(one, two, three)
+        assert script.turn()["idle"] is True
+
+    @pytest.mark.parametrize("slots", [3, 8], ids=["all slots taken", "free slots"])
+    def test_of_a_full_window(self, client: redis.Redis, slots: int) -> None:
+        script = Script(client, slots=slots, starts=3)
+        assert "full_until" not in script.turn()
+        script.ask(count=3)
+        until = script.now + WINDOW_MS
+        assert script.turn()["full_until"] == until
+        script.later(100).ask()
+        assert script.turn()["full_until"] == until
+
+    def test_starts_that_leave_the_window_nearly_together_are_granted_together(self, client: redis.Redis) -> None:
+        script = Script(client, slots=8, starts=4)
+        began = script.now
+        for after in (0, 4, 7, 30):  # a window of 5.5 s: within 11 ms
+            script.now = began + after
+            script.end(*script.ask())
+        script.now = began + 40
+        first = script.ticket()
+        assert script.turn(ask=[[first, 0]])["at"] == began + WINDOW_MS  # a single one does not wait for others
+        reply = script.turn(ask=[[script.ticket(), 0] for _ in range(3)])
+        assert reply["at"] == reply["full_until"] == began + 7 + WINDOW_MS
+        script.now = reply["at"]
+        assert len(script.look()) == 3
+        assert script.turn()["at"] == began + 30 + WINDOW_MS
 
 
 class TestReserve:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -298,3 +300,64 @@ async def test_a_body_whose_lease_is_lost_raises_lease_lost(state: LocalState) -
     state.granted(waiter.id, (boot_time() + 1000) * 1000)
     with pytest.raises(LeaseLost):
         await task
+
+
+async def end_one(state: LocalState, clock: Clock, *, ok: bool | None = True, cooldown_s: float = 0.005) -> None:
+    lease = await grant(state, clock.now, 0)
+    state.outgoing.take()
+    lease.report(ok=ok, cooldown_s=cooldown_s)
+    state.end(lease, failed=False)
+
+
+async def test_a_release_waits_for_the_end_of_a_short_cooldown(timed: LocalState, clock: Clock) -> None:
+    """The slot could not be given to anybody before: one command does what two did."""
+    await end_one(timed, clock)
+    assert not timed.outgoing
+    assert timed.outgoing.due == pytest.approx(clock.now + 0.005)
+    clock.now += 0.006
+    assert [release[1] for release in timed.outgoing.take().releases] == [0]
+    assert timed.outgoing.due == math.inf
+
+
+async def test_taken_before_it_carries_the_rest_of_its_cooldown(timed: LocalState, clock: Clock) -> None:
+    await end_one(timed, clock)
+    clock.now += 0.0025
+    assert [release[1] for release in timed.outgoing.take().releases] == [3]
+
+
+@pytest.mark.parametrize(("idle", "full_s", "due_s"), [(True, 0, 0.02), (False, 0.01, 0.01), (False, 9, 0.02)])
+async def test_a_release_waits_where_its_slot_serves_nobody(
+    timed: LocalState, clock: Clock, idle: bool, full_s: float, due_s: float
+) -> None:
+    timed.outgoing.idle, timed.outgoing.full_until = idle, clock.now + full_s
+    await end_one(timed, clock, cooldown_s=0.0)
+    assert not timed.outgoing
+    assert timed.outgoing.due == pytest.approx(clock.now + due_s)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"ok": False},
+        {"ok": None},
+        {"cooldown_s": 1.0},
+        {"learning": True},
+        {"tokens": 9},
+        {"budget": 9},
+        {"idle": False},
+    ],
+    ids=lambda fields: next(iter(fields)),
+)
+async def test_other_releases_are_sent_at_once(timed: LocalState, clock: Clock, fields: dict[str, Any]) -> None:
+    """Those that say more than that a slot is free, and those whose slot somebody may wait for."""
+    timed.outgoing.idle, timed.learning = fields.pop("idle", True), fields.pop("learning", False)
+    limits = {name: fields.pop(name) for name in ("tokens", "budget") if name in fields}
+    timed.rules = replace(timed.rules, **limits)
+    await end_one(timed, clock, **({"cooldown_s": 0.0} | fields))
+    assert timed.outgoing
+
+
+async def test_a_release_that_was_put_back_is_sent_at_once(timed: LocalState, clock: Clock) -> None:
+    await end_one(timed, clock)
+    timed.outgoing.put_back(timed.outgoing.take())
+    assert timed.outgoing

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from brimful.errors import SettingError
 from brimful.names import Mode
 from brimful.request import Request
+from brimful_worker.admission.policy import WindowUse
 from brimful_worker.serve.completions.reading import Asked
 from brimful_worker.serve.completions.stream_answer import EventSplitter, StreamAnswer, data_of
-from brimful_worker.serve.rate_headers import _duration
+from brimful_worker.serve.rate_headers import RateHeaders, _duration
 from brimful_worker.serve.server import check_address, listen
 
 LINES = st.sampled_from([b"data: a", b"data:b", b": comment", b"event: x", b"data: \xc3\xa4", b"id"])
@@ -100,6 +101,19 @@ def test_a_whole_answer_is_no_stream() -> None:
 @pytest.mark.parametrize(("seconds", "text"), [(60.8, "1m0.8s"), (10.25, "10.25s"), (120, "2m0s"), (0.5, "0.5s")])
 def test_durations_are_written_as_openai_writes_them(seconds: float, text: str) -> None:
     assert _duration(seconds) == text
+
+
+def test_the_headers_of_the_window_name_what_is_limited() -> None:
+    assert RateHeaders(lambda: None).headers() == {}
+    assert RateHeaders(lambda: WindowUse(0, 7, 0, 7, 60.8)).headers() == {}
+    assert RateHeaders(lambda: WindowUse(600, 7, 1000, 1200, 60.8)).headers() == {
+        "x-ratelimit-limit-requests": "600",
+        "x-ratelimit-remaining-requests": "593",
+        "x-ratelimit-reset-requests": "1m0.8s",
+        "x-ratelimit-limit-tokens": "1000",
+        "x-ratelimit-remaining-tokens": "0",
+        "x-ratelimit-reset-tokens": "1m0.8s",
+    }
 
 
 def test_addresses() -> None:

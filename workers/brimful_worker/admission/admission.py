@@ -19,7 +19,7 @@ from brimful.state.keys import TAGS
 from brimful.state.status import Status, read_status_async
 from brimful_worker.admission.errors import Retired
 from brimful_worker.admission.expiry import expire_keys, forget_tags, keep_keys, keep_refreshing
-from brimful_worker.admission.policy import Limits
+from brimful_worker.admission.policy import Limits, WindowUse
 from brimful_worker.admission.shared_queue import SharedQueue
 from brimful_worker.admission.slot import Slot
 from brimful_worker.admission.turns import NO_FLOW, Flow
@@ -241,6 +241,12 @@ class Admission:
     def commands(self) -> int:
         """Number of commands that this process has sent to Redis."""
         return self._coordinator.rpc.commands if self._coordinator else 0
+
+    @property
+    def window(self) -> WindowUse | None:
+        """What is used of the window, as of this process's last command; None before the first. Costs no command."""
+        coordinator = self._coordinator
+        return None if coordinator is None else coordinator.fleet_view.window(coordinator.local_state.rules)
 
     @property
     def round_trip_s(self) -> float:

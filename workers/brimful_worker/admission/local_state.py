@@ -88,20 +88,20 @@ class LocalState:
         if lease.given_back:
             self._count_stale(lease)
             self.recent_starts.drop(lease.id)
-            self.outgoing.releases.append([lease.id, 0, -1, -1, 1, *named])
-        elif lease.start_only:
-            return
-        else:
+            self.outgoing.release(lease.id, 0.0, -1, -1, 1, *named)
+            self._wake()
+        elif not lease.start_only:
             self._stale = 0
             verdict = -1 if lease.ok is None else int(lease.ok)
             used = -1 if lease.tokens_used is None else lease.tokens_used
             if used >= 0:
                 self.recent_starts.set_tokens(lease.id, used)
-            cooldown_ms = math.ceil(lease.rest_s(self.limits.cooldown_s, failed) * 1000)
-            self.outgoing.releases.append([lease.id, cooldown_ms, verdict, used, 0, *named])
             self.outgoing.note_answer(lease, self.learning)
             self.outgoing.note_stated(lease.stated_starts)
-        self._send_soon()
+            cooldown_s = lease.rest_s(self.limits.cooldown_s, failed)
+            plain = verdict == 1 and not (self.learning or self.rules.tokens or self.rules.budget)
+            if self.outgoing.release(lease.id, cooldown_s, verdict, used, 0, *named, may_wait=plain):
+                self._wake()
 
     # called by the coordinator
 

@@ -133,6 +133,18 @@ class Rules(Limits):
         return self.lease_s - min(self.lease_s / 2, self.cooldown_s + 0.25)
 
 
+@dataclass(frozen=True, slots=True)
+class WindowUse:
+    """The fleet's window, as one process read it last. A limit of 0 is no such limit."""
+
+    starts: int
+    starts_used: int
+    tokens: int
+    tokens_used: int
+    length_s: float
+    """With its guard: a start counts for so long."""
+
+
 def wire_lag(guard_s: float) -> float:
     """Seconds a process may take from the grant to the wire.
 

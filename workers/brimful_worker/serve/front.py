@@ -53,7 +53,7 @@ class Front:
         counts = self.usage, self.minutes, clock
         accounts = BatchAccounts(settings.fleet, self.callers, *counts, lambda: self.once.pipeline)
         self.keeper = Keeper(settings, self.batches, self.files, accounts)
-        self.rates = RateHeaders(lambda: self.process.key.admission.status())
+        self.rates = RateHeaders(lambda: self.process.key.admission.window)
         self.recent = Recent()
         self.feed = Feed(
             required(settings.redis_url),

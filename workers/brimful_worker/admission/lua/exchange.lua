@@ -65,9 +65,12 @@
 --    lost         optional [ticket]: released or renewed too late
 --    refused      optional [ticket]: no room in the budget
 --    at           optional: send the next command at this time
+--    idle         optional true: nobody waits, and half of the slots are free
+--    full_until   optional: nothing can start before this time, since the window is full
 --    used, alive  starts in the window; processes seen within a lease. Absent during a rebuild
 --    members      optional [revision, [id]], when the process knows another revision or joins
 --    spent        optional: of the budget
+--    tokens_used  optional: tokens in the window, where they are limited
 --    lag_most     optional: most milliseconds by which a start counts longer
 --    pause        optional [milliseconds, reason]: what is left of a pause
 --    base         after a join: its grants are numbered above this
@@ -181,6 +184,8 @@ local function exchange()
   note_unlogged(rules, outcome.granted)
   reply.grants = deliver(outcome.granted, outcome.noted)
   reply.at = next_poll_at(outcome)
+  if outcome.idle then reply.idle = true end
+  reply.full_until = outcome.full_until
   reply_learnt(reply, given, stated)
   if #lost > 0 then reply.lost = lost end
   if #outcome.refused > 0 then reply.refused = outcome.refused end
@@ -190,6 +195,7 @@ local function exchange()
   end
   if now < number('pause_until') then reply.pause = {number('pause_until') - now, state.pause_reason} end
   if rules.budget > 0 then reply.spent = number('spent') end
+  if rules.tokens > 0 then reply.tokens_used = number('tokens_sum') end
   if message.members and (message.join or message.members ~= number('members_rev')) then
     reply.members = {number('members_rev'), members()}
   end

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import secrets
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +26,7 @@ from brimful_worker.admission.wire.learnt import Learnt
 from brimful_worker.admission.wire.outgoing import Outgoing
 from brimful_worker.admission.wire.pending_grants import PendingGrants
 from brimful_worker.admission.wire.redis_clock import RedisClock
-from brimful_worker.admission.wire.rpc import SCHEMA, Answer, Rpc
+from brimful_worker.admission.wire.rpc import SCHEMA, Answer, Rpc, other_schema
 from brimful_worker.admission.wire.subscriber import Subscriber
 from brimful_worker.liveness.boot_time import boot_time
 from brimful_worker.liveness.watchdog import NAP_S
@@ -36,7 +37,6 @@ _POLL_S = 0.25
 """Time between commands of a process that waits and cannot receive pushes."""
 _LATE_MS = 500
 """A grant that a reply brings this long after it was pushed: the push was lost."""
-_TICK_S = 0.001  # Redis's clock is read in whole milliseconds
 
 
 class Coordinator:
@@ -59,7 +59,7 @@ class Coordinator:
         self._epoch = ""
         """Empty: the next command joins."""
         self._rev = ""
-        self._fleet_view = FleetView()
+        self.fleet_view = FleetView()
         self._learnt = Learnt(self.local_state)
         self._paused_until, self._pause_reason = 0.0, ""
         self._last_sent = boot_time()
@@ -120,7 +120,8 @@ class Coordinator:
             if due <= boot_time():
                 return
             self._wake.clear()
-            timer = loop.call_later(min(due - boot_time(), NAP_S), self._wake.set)
+            left_s = math.ceil(1000 * (due - boot_time())) / 1000  # uvloop rounds to milliseconds, also down
+            timer = loop.call_later(min(left_s, NAP_S), self._wake.set)
             try:
                 await self._wake.wait()
             finally:
@@ -137,7 +138,7 @@ class Coordinator:
     def _due(self) -> float:
         state, rules = self.local_state, self.local_state.rules
         active = bool(state.waiting or state.held)
-        due = self._last_sent + (rules.heartbeat_s if active else rules.idle_s)
+        due = min(state.outgoing.due, self._last_sent + (rules.heartbeat_s if active else rules.idle_s))
         if (renewal := state.next_renewal()) is not None:
             due = min(due, renewal)
         if state.waiting and not self._subscriber.subscribed:
@@ -155,10 +156,7 @@ class Coordinator:
         self.local_state.outgoing.add_pause(self.rpc.eviction.pause(self.local_state.rules.idle_s))
         status = answer.reply["status"]
         if status == "schema":
-            raise SchemaMismatch(
-                f"this process uses version {SCHEMA} of the admission's schema, and the workers of this key on its "
-                f"Redis use version {answer.reply['schema']}: stop those first, or run the same version of brimful here"
-            )
+            raise SchemaMismatch(other_schema(SCHEMA, answer.reply["schema"]))
         if status == "ok":
             if not self.joined.done():
                 await self.rpc.check_distance(answer, limits_from_redis(answer.reply["limits"])["lease_s"])
@@ -178,7 +176,7 @@ class Coordinator:
             "epoch": self._epoch,
             "lease_ms": round(state.rules.lease_s * 1000),
             "rev": self._rev,
-            "members": self._fleet_view.members[0],
+            "members": self.fleet_view.members[0],
         }
         fresh = state.waiting.register(state.rules.registered)
         if not self._epoch:
@@ -218,7 +216,7 @@ class Coordinator:
             join["starts"] = [[ticket, age] for ticket, age, _ in state.recent_starts.ages(now)]
         if rules.tokens:
             join["tokens"] = state.recent_starts.ages(now)
-        return join | self._fleet_view.join_fields(now)
+        return join | self.fleet_view.join_fields(now)
 
     # what Redis sends
 
@@ -228,13 +226,13 @@ class Coordinator:
         if reply["epoch"] != self._epoch:
             self._clock.reset()
             self._epoch = reply["epoch"]
-            self._fleet_view.new_epoch()
+            self.fleet_view.new_epoch()
         self._clock.note(sent, received, now_ms)
         self.rpc.round_trips.note(received - sent, received - self._clock.not_after(now_ms))
         self._last_sent = sent
         if limits := reply.get("limits"):
             self._rev = reply["rev"]
-            self._fleet_view.overrides = reply.get("overrides")
+            self.fleet_view.overrides = reply.get("overrides")
             self._learnt.given = Rules.from_fields(limits, state.limits.cooldown_s)
         self._learnt.replied(reply)
         self.rpc.set_timeout(state.rules.reply_timeout_s)
@@ -242,7 +240,7 @@ class Coordinator:
             differed, self._differs = self._differs, bool(reply.get("differs"))
             if self._differs and not differed:
                 log.warning("admission: other processes' limits stay in force, this one's differ: %s", state.rules)
-        self._fleet_view.learn(reply, self._clock)
+        self.fleet_view.learn(reply, self._clock)
         self._learn_members(reply)
         if pause := reply.get("pause"):
             self._paused_until, self._pause_reason = received + pause[0] / 1000, pause[1]
@@ -260,6 +258,9 @@ class Coordinator:
             state.lost(ticket)
         for ticket in reply.get("refused") or ():
             state.refused(ticket)
+        state.outgoing.idle, state.outgoing.full_until = "idle" in reply, 0.0
+        if (full_until := reply.get("full_until")) is not None:
+            state.outgoing.full_until = self._clock.sent_at(now_ms, full_until)
         if (at := reply.get("at")) is not None:
             self._poll_at(now_ms, at)
         state.recent_starts.trim(received, state.rules.window_s + state.rules.guard_s)
@@ -273,7 +274,7 @@ class Coordinator:
             if push.get("epoch") == self._epoch:
                 self._learn_members(push)
                 self._learnt.pushed(push)
-                self._fleet_view.learn_pushed_limits(push, self._clock)
+                self.fleet_view.learn_pushed_limits(push, self._clock)
             if push.get("epoch") != self._epoch or "limits" in push:
                 self._send_soon()
             return
@@ -289,11 +290,10 @@ class Coordinator:
 
     def _learn_members(self, told: dict[str, Any]) -> None:
         """Confirm a newer list at once: a process that has just joined waits for it."""
-        if self._fleet_view.learn_members(told):
+        if self.fleet_view.learn_members(told):
             self._send_soon()
 
     def _poll_at(self, now_ms: float, at_ms: float) -> None:
-        """A command sent at the clock's lower bound is carried out at this time or later: no round trip is lost."""
-        at = min(self._clock.not_after(at_ms), boot_time() + (at_ms - now_ms) / 1000) + _TICK_S
+        at = self._clock.sent_at(now_ms, at_ms)
         self._next_poll_at = at if self._next_poll_at is None else min(at, self._next_poll_at)  # either may come first
         self._wake.set()

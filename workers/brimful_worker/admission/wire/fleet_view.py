@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from brimful_worker.admission.policy import Rules, WindowUse
 from brimful_worker.admission.wire.redis_clock import RedisClock
 
 
@@ -18,6 +19,7 @@ class FleetView:
         self.overrides: dict[str, int] | None = None
         """The limits that the operator set."""
         self._alive, self._used, self._used_at, self._spent = 0, 0, 0.0, 0
+        self._tokens_used = 0
         self._lag_most = 0
         """Milliseconds by which the starts of the fleet's farthest process count longer."""
         self._learners: Mapping[str, Any] = {}
@@ -30,6 +32,7 @@ class FleetView:
             self._alive, self._used = reply["alive"], reply["used"]
             self._used_at = clock.not_after(reply["now"])
             self._learn_limits(reply.get("learners") or {}, reply["now"], self._used_at)
+        self._tokens_used = reply.get("tokens_used", 0)
         self._spent = reply.get("spent", self._spent)
         self._lag_most = max(self._lag_most, reply.get("lag_most", 0))
 
@@ -49,6 +52,11 @@ class FleetView:
         if newer := revision > self.members[0]:
             self.members = revision, ids
         return newer
+
+    def window(self, rules: Rules) -> WindowUse:
+        """``rules``: in force."""
+        length_s = rules.window_s + rules.guard_s
+        return WindowUse(rules.starts or 0, self._used, rules.tokens or 0, self._tokens_used, length_s)
 
     def new_epoch(self) -> None:
         """Revisions are an epoch's."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 from dataclasses import dataclass, field, replace
@@ -10,12 +11,15 @@ from typing import Any
 
 from brimful.runtime.json_bytes import encode
 from brimful_worker.admission.lease import Lease
+from brimful_worker.admission.policy import GATHER_SHARE
 from brimful_worker.liveness.boot_time import boot_time
 
 _HOST = socket.gethostname()
 _VERSION = version("brimful")
 
 
+_HELD_MOST_S = 0.02
+"""For how long a release may wait for another command."""
 _LATEST = 1 / 32
 """Weight of the last request in :attr:`Outgoing.lasting_s`."""
 _STATED_EVERY_S = 60.0
@@ -41,20 +45,50 @@ class Outgoing:
     """Starts a minute that the provider states; 0 = nothing to send."""
     urgent: bool = False
     """Whether to send the next command at once."""
+    due: float = math.inf
+    """On ``boot_time()``: when the next command is sent at the latest."""
+    idle: bool = False
+    """Nobody in the fleet waits, and half of the slots are free, as far as this process knows."""
+    full_until: float = 0.0
+    """On ``boot_time()``: nothing can start before, since the window is full."""
     lasting_s: float = 0.0
     """From a request's start to its end, on average of the latest; stays when the content is taken."""
+    _taken_until: dict[str, float] = field(default_factory=dict)
+    """Ticket of a release that waits → when its slot's cooldown ends, on ``boot_time()``."""
     _stated: tuple[int, float] = (0, 0.0)
     """The last such limit that was sent, and when (``boot_time()``)."""
 
     def __bool__(self) -> bool:
-        return bool(self.releases or self.renames or self.cancels or self.pause or self.urgent)
+        return bool(self.renames or self.cancels or self.pause or self.urgent)
 
     def take(self) -> Outgoing:
         """Move the content to a new object."""
+        now = boot_time()
+        for release in self.releases:
+            if (until := self._taken_until.get(release[0])) is not None:
+                release[1] = max(0, math.ceil((until - now) * 1000))
         taken = replace(self)
         self.releases, self.answers, self.renames, self.cancels, self.pause = [], {}, [], [], None
-        self.stated_starts, self.urgent = 0, False
+        self.stated_starts, self.urgent, self.due, self._taken_until = 0, False, math.inf, {}
         return taken
+
+    def release(self, ticket: str, cooldown_s: float, *report: Any, may_wait: bool = False) -> bool:
+        """Add a release. ``report``: the elements after the cooldown. ``may_wait``: it brings nothing but a free slot.
+
+        It is sent at once, unless its slot serves nobody before it can go along with another command: during a short
+        cooldown, while the window is full, or while half of the slots are free. Returns whether a command must be sent
+        sooner than before.
+        """
+        self.releases.append([ticket, math.ceil(cooldown_s * 1000), *report])
+        now = boot_time()
+        idle_s = _HELD_MOST_S if self.idle else min(self.full_until - now, _HELD_MOST_S)
+        if not may_wait or cooldown_s > _HELD_MOST_S or max(cooldown_s, idle_s) <= 0:
+            self.urgent = True
+            return True
+        self._taken_until[ticket] = now + cooldown_s
+        gathering_s = min(GATHER_SHARE * self.lasting_s, _HELD_MOST_S)  # for those that end a moment later
+        due, self.due = self.due, min(self.due, now + max(idle_s, cooldown_s + gathering_s))
+        return self.due < due
 
     def note_answer(self, lease: Lease, learning: bool) -> None:
         """Whether a released lease's request was refused, for the learners of the limits, and how long it took."""
@@ -84,6 +118,7 @@ class Outgoing:
 
     def put_back(self, taken: Outgoing) -> None:
         self.releases = taken.releases + self.releases
+        self.urgent = self.urgent or bool(taken.releases)
         self.answers = taken.answers | self.answers
         self.stated_starts = self.stated_starts or taken.stated_starts
         self.renames = taken.renames + self.renames

@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from brimful_worker.liveness.boot_time import boot_time
+
 _KEPT = 16
 _SLACK_S = 0.25
 """How far the clock may run ahead of this process's before that counts as a step; less than the network's part of the
@@ -70,6 +72,11 @@ class RedisClock:
     def not_after(self, at_ms: float) -> float:
         """A ``boot_time()`` not later than the moment at which the clock showed ``at_ms``."""
         return max(least for least, _ in self._readings) + at_ms / 1000
+
+    def sent_at(self, now_ms: float, at_ms: float) -> float:
+        """The ``boot_time()`` at which to send a command that is to be carried out at ``at_ms``, or a moment later. It
+        is the clock's lower bound, so that no round trip is lost. ``now_ms``: what the clock shows now."""
+        return min(self.not_after(at_ms), boot_time() + (at_ms - now_ms) / 1000) + _TICK_S / 2
 
     def bound_ms(self, sent: float, *, stepped: bool = False) -> int | None:
         """The most the clock can show when a command sent now is carried out, unless it was stepped forward.

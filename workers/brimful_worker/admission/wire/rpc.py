@@ -212,6 +212,14 @@ class Rpc:
         return Answer(first_sent, sent, boot_time(), decode(raw))
 
 
+def other_schema(ours: int, theirs: int) -> str:
+    """Why a process cannot join a fleet that uses another version."""
+    return (
+        f"this process uses version {ours} of the admission's schema, and the workers of this key on its "
+        f"Redis use version {theirs}: stop those first, or run the same version of brimful here"
+    )
+
+
 def _failure(error: ConnectionDown | ResponseError) -> FleetError:
     text = str(error)
     if isinstance(error, ConnectionDown):

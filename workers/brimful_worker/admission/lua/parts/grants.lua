@@ -18,10 +18,24 @@ local function add_grant(outcome, ticket)
   push_quota[process] = push_quota[process] - 1
 end
 
--- When enough starts have left the window for one more.
-local function next_start_at(rules, used, window)
-  local leaves = math.max(0, used - rules.starts)
-  return redis.call('ZRANGEBYSCORE', starts_key, '(' .. (now - window), '+inf', 'WITHSCORES', 'LIMIT', leaves, 1)[2] + window
+-- When enough starts have left the window for one more, or for up to `most` more if those leave it a moment later: one
+-- command then grants them together.
+local function next_start_at(rules, used, window, most)
+  local leaves, together_ms = math.max(0, used - rules.starts), math.min(20, window / 500)
+  local starts = redis.call('ZRANGEBYSCORE', starts_key, '(' .. (now - window), '+inf', 'WITHSCORES',
+    'LIMIT', leaves, math.min(most, 64))
+  local at = starts[2]
+  for i = 4, #starts, 2 do
+    if starts[i] - starts[2] <= together_ms then at = starts[i] end
+  end
+  return at + window
+end
+
+-- When the next start is possible while the window is full; nil if it is not.
+local function full_until(rules, used, window)
+  if rules.starts == 0 or used < rules.starts then return nil end
+  local waiting = redis.call('ZCARD', interactive_key) + redis.call('ZCARD', batch_key)
+  return next_start_at(rules, used, window, math.max(1, math.min(waiting, rules.slots)))
 end
 
 -- Starts without a slot, for processes that hold one. Returns true if one must wait: nothing else may be granted then.
@@ -32,7 +46,7 @@ local function grant_starts(rules, outcome, window)
     if not ticket then return false end
     local later = closed_until()
     if not later and rules.starts > 0 and outcome.used >= rules.starts then
-      later = next_start_at(rules, outcome.used, window)
+      later = next_start_at(rules, outcome.used, window, 1)
     end
     if later then
       outcome.head, outcome.wake = process_of(ticket), later
@@ -48,7 +62,8 @@ local function grant_starts(rules, outcome, window)
 end
 
 -- Returns granted {process → [ticket]}, noted [{ticket, name}] of those with a slot, refused [ticket], used, and where it
--- stopped: head (the process of the ticket that waits) and wake (when it may be granted; nil = at a release).
+-- stopped: head (the process of the ticket that waits) and wake (when it may be granted; nil = at a release). Where released
+-- slots serve nobody for a while: idle (nobody waits, and half of the slots are free) or full_until.
 local function grant_all(rules, given)
   local window = rules.window_ms + rules.guard_ms
   local outcome = {granted = {}, noted = {}, refused = {}, used = 0}
@@ -69,7 +84,11 @@ local function grant_all(rules, given)
   while true do
     room = room or batch_room(rules)
     local queue, ticket, aged = choose(rules, interactive, batch, room)
-    if not ticket then return outcome end
+    if not ticket then
+      outcome.idle = not state.opens_at and 2 * free >= rules.slots
+      outcome.full_until = full_until(rules, outcome.used, window)
+      return outcome
+    end
     outcome.head = process_of(ticket)
     local allowed, later = allowance(rules)
     local budget = budget_verdict(rules, ticket)
@@ -83,6 +102,7 @@ local function grant_all(rules, given)
         outcome.wake = tonumber(redis.call('ZRANGE', slots_key, 0, 0, 'WITHSCORES')[2])
         if outcome.wake and outcome.wake > now + rules.lease_ms / 3 then outcome.wake = nil end
         outcome.wake = sooner(outcome.wake, more_at)
+        outcome.full_until = full_until(rules, outcome.used, window)
         return outcome
       end
       free, room = free + more, nil
@@ -91,7 +111,8 @@ local function grant_all(rules, given)
       local more, more_at = 0, nil
       if outcome.used >= rules.starts then more, more_at = learners.starts.grow(given.starts) end
       if more == 0 then
-        outcome.wake = sooner(next_start_at(rules, outcome.used, window), more_at)
+        outcome.full_until = full_until(rules, outcome.used, window)
+        outcome.wake = sooner(outcome.full_until or next_start_at(rules, outcome.used, window, 1), more_at)
         return outcome
       end
       room = nil
