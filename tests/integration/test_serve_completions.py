@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from aiohttp import web
 
 from brimful_worker.gateway import Gateway
 from brimful_worker.local.server.valkey import Valkey
+from brimful_worker.serve.completions import reading
 from support.doors import KEY, Door, door, until_active
 from support.gateways import running_gateway
 from support.provider_server import serving
@@ -231,6 +233,33 @@ async def test_a_body_that_is_too_large(monkeypatch: pytest.MonkeyPatch, valkey:
     async with running_gateway() as gateway, door(monkeypatch, valkey.url, gateway.url) as here:
         status, _, body = await here.complete("a" * 2000)
         assert (status, body["error"]["code"]) == (413, "request_too_large")
+
+
+async def test_a_large_body_is_read_while_other_requests_go_on(monkeypatch: pytest.MonkeyPatch, valkey: Valkey) -> None:
+    answered, decode = threading.Event(), reading._decode_large
+
+    def decode_when_answered(raw: bytes) -> Any:
+        assert answered.wait(60)
+        return decode(raw)
+
+    monkeypatch.setattr(reading, "_LARGE", 1000)
+    monkeypatch.setattr(reading, "_decode_large", decode_when_answered)
+    async with running_gateway() as gateway, door(monkeypatch, valkey.url, gateway.url) as here:
+        large = asyncio.create_task(here.complete("a" * 2000))
+        assert (await here.complete("b"))[0] == 200
+        answered.set()
+        assert (await large)[0] == 200
+
+
+async def test_a_body_of_too_many_values(monkeypatch: pytest.MonkeyPatch, valkey: Valkey) -> None:
+    monkeypatch.setattr(reading, "_LARGE", 1000)
+    monkeypatch.setattr(reading, "MOST_VALUES", 500)
+    async with running_gateway() as gateway, door(monkeypatch, valkey.url, gateway.url) as here:
+        status, _, body = await here.complete([1] * 600)
+        assert (status, body["error"]["code"]) == (413, "too_many_values")
+        assert "at most 500" in body["error"]["message"]
+        assert (await here.complete([1] * 400))[0] == 200
+        assert (await here.complete("a" * 2000))[0] == 200
 
 
 async def _disconnect_one(here: Door, gateway: Gateway) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import re
 from dataclasses import dataclass, replace
@@ -22,6 +23,10 @@ REQUEST_ID = web.RequestKey("request_id", str)
 SHOWN_ID = web.RequestKey("shown_id", str)
 """The id in the response's ``x-request-id`` and in the log: the caller's own, if it sent a valid one, else ours."""
 
+MOST_VALUES = 4_000_000
+"""In a body, counted by its commas and brackets. Nothing else runs while it is decoded, for up to 0.1 µs a value."""
+_LARGE = 2**20
+"""Bytes of a body that is read in a thread."""
 _MOST_KEY = 255
 _CALLERS_ID = re.compile(r"[A-Za-z0-9._:/@+=-]{1,128}")
 
@@ -43,11 +48,19 @@ class Asked:
 
 async def read(http: web.Request, mode: Mode) -> Asked:
     """Raises Refusal (400, 404, 413, 415)."""
-    settings = http.app[FRONT].settings
-    profile = settings.profile
+    profile = http.app[FRONT].settings.profile
     if mode not in profile.modes:
         raise Refusal(404, f"the provider {profile.name} has no {mode.value} endpoint", "no_such_endpoint")
     document, raw = await read_object(http)
+    if len(raw) < _LARGE:
+        return _asked(http, mode, document, raw)
+    return await asyncio.to_thread(_asked, http, mode, document, raw)
+
+
+def _asked(http: web.Request, mode: Mode, document: dict[str, Any], raw: bytes) -> Asked:
+    """Raises Refusal."""
+    settings = http.app[FRONT].settings
+    profile = settings.profile
     stream = document.get("stream")
     if not isinstance(stream, bool | None):
         raise Refusal(400, "stream: must be true or false", param="stream")
@@ -84,7 +97,7 @@ async def read_object(http: web.Request) -> tuple[dict[str, Any], bytes]:
         raise Refusal(415, "the body must be JSON: send Content-Type: application/json", "unsupported_media_type")
     try:
         raw = await http.read()
-        document = json_bytes.decode(raw)
+        document = json_bytes.decode(raw) if len(raw) < _LARGE else await asyncio.to_thread(_decode_large, raw)
     except web.RequestPayloadError:
         raise Refusal(400, "the body could not be read: its encoding is damaged", "invalid_body") from None
     except (ValueError, RecursionError):
@@ -92,6 +105,19 @@ async def read_object(http: web.Request) -> tuple[dict[str, Any], bytes]:
     if not isinstance(document, dict):
         raise Refusal(400, "the body must be a JSON object", "invalid_json")
     return document, raw
+
+
+def _decode_large(raw: bytes) -> Any:
+    """Raises Refusal (413), and what ``decode`` raises."""
+    values = sum(map(raw.count, (b",", b"[", b"{")))
+    if values > MOST_VALUES:
+        raise Refusal(
+            413,
+            f"the body has too many values: {values:,} commas and brackets, of at most {MOST_VALUES:,}; send it in "
+            "several requests",
+            "too_many_values",
+        )
+    return json_bytes.decode(raw)
 
 
 def _to_send(document: dict[str, Any], raw: bytes, profile: Profile) -> bytes:
