@@ -5,6 +5,9 @@ from __future__ import annotations
 import gc
 from types import SimpleNamespace
 
+import pytest
+
+from brimful_worker.broker import dead_letters
 from brimful_worker.broker.dead_letters import DeadLetters
 from brimful_worker.broker.unacked import UnackedMessages
 from support.requests import FakeRequest
@@ -37,6 +40,28 @@ def test_a_message_that_is_being_set_aside_counts_for_its_queue() -> None:
     letters.set_aside("why", content="5", headers={}, queue="batch", message=message)
     assert messages.count_by_queue() == {"batch": 1}
     assert messages.to_renew() == {"a"}
+
+
+def test_a_message_of_rabbitmq_is_acknowledged_by_the_main_thread_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    messages = UnackedMessages()
+    acknowledged: list[int] = []
+    letters = DeadLetters(messages)
+
+    class Pending(dead_letters._Pending):
+        def __setattr__(self, name: str, value: object) -> None:
+            super().__setattr__(name, value)
+            if (name, value) == ("written", True):
+                letters._acknowledge_written()  # the main thread's turn comes at this very moment
+
+    monkeypatch.setattr(dead_letters, "_Pending", Pending)
+    monkeypatch.setattr(letters, "_write", lambda letter: True)
+    message = SimpleNamespace(
+        delivery_tag=7, channel=SimpleNamespace(), ack_log_error=lambda *_: acknowledged.append(7)
+    )
+    letters.set_aside("why", content="5", headers={"ignore_result": True}, queue="batch", message=message)
+    letters._waiting.put(None)
+    letters._main()
+    assert (acknowledged, messages.kept(), messages.to_renew()) == ([7], set(), set())
 
 
 def test_a_message_is_kept_until_its_deferred_acknowledgement_is_sent() -> None:

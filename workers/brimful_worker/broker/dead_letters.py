@@ -169,8 +169,9 @@ class DeadLetters:
                 continue  # the worker stops without Redis: the next one receives the message
             if pending.store and pending.letter.id is not None:
                 self._fail(pending)
+            of_main_thread = pending in self._to_acknowledge  # which removes it as soon as it is written
             pending.written = True
-            if pending.message is not None and pending not in self._to_acknowledge:
+            if pending.message is not None and not of_main_thread:
                 self._messages.remove(pending.message.delivery_tag)
                 self._messages.defer_ack(pending.message.delivery_tag)  # sent with the next renewal
         self._disconnect()
