@@ -98,3 +98,7 @@ def test_a_caller_s_cost_and_what_is_left_of_its_budget(port: int) -> None:
     assert found['brimful_caller_budget_tokens{caller="ann",key="k"}'] == 5000
     assert found['brimful_caller_budget_left_tokens{caller="ann",key="k"}'] == 3000  # it had no answer
     assert not any("budget" in name and "bob" in name for name in found)
+    usage.show_budgets([bob, replace(ann, budget_tokens=0)])
+    assert not any("budget" in name and "ann" in name for name in samples(port)), "its budget was removed"
+    usage.show_budgets([ann])
+    assert samples(port)['brimful_caller_budget_tokens{caller="ann",key="k"}'] == 5000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,8 @@ class Metric:
     _make_series: Any = field(default=None, repr=False)
     _live: Any = field(default=None, repr=False)
     """prometheus_client's metric."""
+    _key: str = field(default="", repr=False)
+    """The label ``key`` of all series."""
 
     def open(self, registry: CollectorRegistry, key: str) -> None:
         import prometheus_client
@@ -62,7 +65,7 @@ class Metric:
             self._begin(key)
 
     def _begin(self, key: str) -> None:
-        self._series = {}
+        self._series, self._key = {}, key
         self._make_series = lambda labels: self._live.labels(key, *map(str, labels))
         if not isinstance(self, Gauge):
             for labels in itertools.product(*self.values) if self.values or not self.labels else ():
@@ -101,6 +104,16 @@ class Gauge(Metric):
 
     def dec(self, *labels: str) -> None:
         self.inc(*labels, by=-1)
+
+    def set_all(self, values: Mapping[str, float]) -> None:
+        """Set the series of a metric with one label, by that label, and remove all others."""
+        if self._series is None:
+            return
+        for labels in [labels for labels in self._series if labels[0] not in values]:
+            del self._series[labels]
+            self._live.remove(self._key, *labels)
+        for label, value in values.items():
+            self.set(value, label)
 
 
 class Histogram(Metric):

@@ -131,12 +131,15 @@ class Usage:
         raise Refusal(429, message, "insufficient_quota", headers={"Retry-After": "1"} if waits else NO_RETRY)
 
     def show_budgets(self, callers: Iterable[CallerRecord]) -> None:
-        """Set the gauges of those that have a budget."""
+        """Set the gauges of all callers that have a budget, and remove those of any other."""
+        budgets: dict[str, int] = {}
+        lefts: dict[str, int] = {}
         for caller in callers if metrics.serving() else ():
             if caller.budget_tokens and (label := self._label(caller.name)) != OTHERS:
                 left = caller.budget_tokens - self._spent(caller.name) - self._held_back(caller.name)
-                metrics.CALLER_BUDGET.set(caller.budget_tokens, label)
-                metrics.CALLER_BUDGET_LEFT.set(max(0, left), label)
+                budgets[label], lefts[label] = caller.budget_tokens, max(0, left)
+        metrics.CALLER_BUDGET.set_all(budgets)
+        metrics.CALLER_BUDGET_LEFT.set_all(lefts)
 
     def _spent(self, caller: str) -> int:
         entry = (caller, TOKENS)
