@@ -18,8 +18,9 @@ _HOST = socket.gethostname()
 _VERSION = version("brimful")
 
 
-_HELD_MOST_S = 0.02
-"""For how long a release may wait for another command."""
+_HELD_MOST_S, _HELD_FULL_S = 0.02, 0.1
+"""For how long a release may wait for another command; the second while the window is full and no slot is needed."""
+_GATHER_MOST_S = 0.005
 _LATEST = 1 / 32
 """Weight of the last request in :attr:`Outgoing.lasting_s`."""
 _STATED_EVERY_S = 60.0
@@ -81,12 +82,12 @@ class Outgoing:
         """
         self.releases.append([ticket, math.ceil(cooldown_s * 1000), *report])
         now = boot_time()
-        idle_s = _HELD_MOST_S if self.idle else min(self.full_until - now, _HELD_MOST_S)
+        idle_s = max(_HELD_MOST_S if self.idle else 0.0, min(self.full_until - now, _HELD_FULL_S))
         if not may_wait or cooldown_s > _HELD_MOST_S or max(cooldown_s, idle_s) <= 0:
             self.urgent = True
             return True
         self._taken_until[ticket] = now + cooldown_s
-        gathering_s = min(GATHER_SHARE * self.lasting_s, _HELD_MOST_S)  # for those that end a moment later
+        gathering_s = min(GATHER_SHARE * self.lasting_s, _GATHER_MOST_S)  # for those that end a moment later
         due, self.due = self.due, min(self.due, now + max(idle_s, cooldown_s + gathering_s))
         return self.due < due
 
