@@ -11,12 +11,15 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from brimful.outcome import Cause
 from brimful.runtime import tracing
 from brimful_worker.logs.fields import describe
 from brimful_worker.logs.json_format import RecordFormatter
+from brimful_worker.provider.answers.answer import Classification, Kind
+from support.fake_admission import FakeAdmission, FakeLease
 from support.gateways import running_gateway
 from support.provider_server import Completions, serving
-from support.sampling import KEY, bench
+from support.sampling import KEY, Scripted, bench
 from support.spans import in_memory
 
 SECRET = "a prompt that is nobody's business"
@@ -85,6 +88,65 @@ async def test_a_request_with_two_attempts(monkeypatch: pytest.MonkeyPatch, expo
     text = "".join(span.to_json() for span in exported.get_finished_spans())
     assert SECRET not in text
     assert KEY not in text
+
+
+@pytest.mark.parametrize(
+    ("url", "address", "port"),
+    [
+        ("http://127.0.0.1:1", "127.0.0.1", 1),
+        ("http://localhost", "localhost", None),
+        ("http://[::1]:8", "::1", 8),
+        ("http://[::1]", "::1", None),
+    ],
+)
+async def test_an_attempt_names_the_server_and_what_was_asked(
+    monkeypatch: pytest.MonkeyPatch, exported: Any, url: str, address: str, port: int | None
+) -> None:
+    class Waited(FakeAdmission):
+        def made(self, lease: FakeLease) -> None:
+            lease.waited_s = 1.25
+
+    answer = Classification(
+        Kind.SUCCESS,
+        {
+            "id": "c-1",
+            "model": "m-2026",
+            "choices": [{"index": 0, "text": "x", "finish_reason": "stop"}],
+            "usage": {"prompt_tokens": 3, "completion_tokens": "many", "total_tokens": 4},
+        },
+        status=200,
+        request_id="req-1",
+    )
+    async with bench(monkeypatch, url, Waited()) as it:
+        request = it.request("a", temperature=0, seed=7, top_p=True, model="m")
+        outcome = await it.sampler.sample(request, exchange=Scripted(answer))
+        chat = it.request(messages=[{"role": "user", "content": "a"}])
+        await it.sampler.sample(chat, exchange=Scripted(Classification(Kind.PERMANENT, cause=Cause.BAD_REQUEST)))
+    assert outcome.ok
+    first, second = (dict(span.attributes) for span in _by_name(exported, "brimful attempt"))
+    assert {name: value for name, value in first.items() if name != "gen_ai.request.max_tokens"} == {
+        "gen_ai.operation.name": "text_completion",
+        "gen_ai.provider.name": "acs",
+        "gen_ai.request.model": "m",
+        "gen_ai.request.temperature": 0,
+        "gen_ai.request.seed": 7,
+        "server.address": address,
+        **({} if port is None else {"server.port": port}),
+        "brimful.attempt": 1,
+        "brimful.prompts": 1,
+        "brimful.waited_ms": 1250,
+        "http.response.status_code": 200,
+        "brimful.provider_request_id": "req-1",
+        "gen_ai.response.id": "c-1",
+        "gen_ai.response.model": "m-2026",
+        "gen_ai.response.finish_reasons": ("stop",),
+        "gen_ai.usage.input_tokens": 3,
+    }
+    assert (second["gen_ai.operation.name"], second["gen_ai.request.model"]) == ("chat", "llama-8b")
+    assert not [name for name in second if name.startswith("gen_ai.response")]
+    served, refused = _by_name(exported, "brimful request")
+    assert (served.kind.name, served.attributes["brimful.waited_ms"]) == ("SERVER", 1250)
+    assert refused.attributes["error.type"] == "bad_request"
 
 
 async def test_the_provider_gets_the_attempt_s_span_and_nothing_else_of_the_trace(

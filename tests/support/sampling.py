@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -12,7 +13,11 @@ import pytest
 from brimful.config import Settings
 from brimful.outcome import Outcome
 from brimful.request import Request
+from brimful_worker.admission import Lease
 from brimful_worker.provider import Provider
+from brimful_worker.provider.answers.answer import Classification
+from brimful_worker.provider.assembly import Part
+from brimful_worker.provider.session import OnSent
 from brimful_worker.sampling.sampler import Sampler
 from support.fake_admission import FakeAdmission
 
@@ -34,6 +39,26 @@ class Bench:
 
     async def sample(self, prompt: Any = "The sky is", **fields: Any) -> Outcome:
         return await self.sampler.sample(self.request(prompt, **fields))
+
+
+class Scripted:
+    """An exchange without HTTP: one attempt after the other ends with the next of the answers."""
+
+    begun = False
+
+    def __init__(self, *answers: Classification, unsent: int = 0) -> None:
+        """``unsent``: so many first attempts end before anything was sent."""
+        self._answers = list(answers)
+        self._unsent = unsent
+        self.parts: list[Part] = []
+
+    async def send(self, provider: Provider, part: Part, body: bytes, lease: Lease, on_sent: OnSent) -> Classification:
+        self.parts.append(part)
+        if len(self.parts) > self._unsent:
+            lease.sent()
+            on_sent()
+        await asyncio.sleep(0)
+        return self._answers.pop(0)
 
 
 @asynccontextmanager

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from functools import wraps
 from typing import Any, TypeVar, cast
+from urllib.parse import urlsplit
 
 from brimful.names import Mode
 from brimful.outcome import Outcome
@@ -79,7 +80,7 @@ def traced_attempt(send: _Send) -> _Send:
 
 def _asked(stats: RequestStats, part: Part, host: str) -> dict[str, Any]:
     request, profile = part.request, stats.profile
-    address, _, port = host.rpartition(":")
+    server = urlsplit(f"//{host}")
     numbers = {ours: value for name, ours in _ASKED.items() if type(value := request.fields.get(name)) in (int, float)}
     return {
         "gen_ai.operation.name": "chat" if request.mode is Mode.CHAT else "text_completion",
@@ -87,8 +88,8 @@ def _asked(stats: RequestStats, part: Part, host: str) -> dict[str, Any]:
         "gen_ai.request.model": str(request.fields.get("model") or profile.model or "") or None,
         "gen_ai.request.choice.count": request.n if request.n > 1 else None,
         **numbers,
-        "server.address": address or host,
-        "server.port": int(port) if address and port.isdecimal() else None,
+        "server.address": server.hostname,
+        "server.port": server.port,
         "brimful.attempt": stats.attempts + 1,
         "brimful.prompts": part.prompts,
     }
