@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import resources
 from typing import Any
 
 import pytest
@@ -153,8 +154,9 @@ def test_nothing_is_taken_from_a_server_that_takes_no_writes(
     with taking.consuming() as loop:
         taking.run(loop, 2)
         taking.redis.config_set("min-replicas-to-write", "1")
+        script = resources.files("brimful_worker.broker").joinpath("take.lua").read_text("utf-8")
         with pytest.raises(redis.ResponseError, match="NOREPLICAS"):
-            taking.redis.eval(take._TAKE, 3, "unacked", "unacked_index", "interactive", 2, 0, "tag", ',"",""]', 0)
+            taking.redis.eval(script, 3, "unacked", "unacked_index", "interactive", 2, 0, "tag", ',"",""]', 0)
         taking.end(2)
         wait_until(lambda: next(loop) is None and "gives out no task" in caplog.text, "Redis to refuse")
         assert taking.redis.llen("interactive") == 2

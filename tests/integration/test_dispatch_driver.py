@@ -395,25 +395,3 @@ async def test_prompts_are_in_no_redis_value_but_the_message(valkey: Valkey) -> 
             assert "secret" not in str(await client.hgetall("brimful:{run:r}:shard:" + str(shard)))
         await driver.stop(drain=False)
         await running
-
-
-async def test_packs_that_would_time_out_are_sent_again_in_smaller_ones(valkey: Valkey) -> None:
-    """The latency grows with the choices, and nothing is known of it when the first packs are sent."""
-
-    async def slow(request: Request) -> None:
-        # Those above the timeout are far above it, so that none ends before it is taken back.
-        await asyncio.sleep(0.03 * request.choices if request.choices <= 30 else 20)
-
-    sampler = StubSampler(slow)
-    async with stub_fleet(valkey.url, sampler):
-        driver = Driver(valkey.url, "r", FREE, pack="auto", timeout_s=2.0, sweep_s=0.5)
-        driver._sizer._longest_s = 48.0  # so that the first packs are large
-        running = asyncio.create_task(drive(driver, [unit(line, max_tokens=8) for line in range(1, 801)], total=800))
-        await wait_until_async(
-            lambda: any(request.choices > 30 for request in sampler.asked), "a pack too large for the timeout"
-        )
-        driver._sizer._longest_s = 0.3
-        items = await running
-    assert sum(sampler.sampled.values()) == 800, "none of the large packs was sampled to its end"
-    assert set(rollouts(items).values()) == {1}
-    assert rollouts(items).total() == 800

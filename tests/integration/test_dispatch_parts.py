@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from base64 import b64decode
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -32,12 +33,13 @@ from brimful.packing.batcher import Batcher
 from brimful.packing.pack_size import PackSizer
 from brimful.packing.packing import PackedRequest
 from brimful.packing.slot_model import Limits, SlotModel
-from brimful.packing.units import Delivered, Failed, manifest_message
+from brimful.packing.units import Delivered, Failed, PackOption, manifest_message
+from brimful.request import Request
 from brimful.state.keys import revoked_key
 from brimful.state.redis_url import redis_client
 from brimful_worker.local.server.valkey import Valkey
 from support.packed import ACS, packed, unit
-from support.stub_fleet import completion
+from support.stub_fleet import StubSampler, completion, stub_fleet
 from support.waiting import wait_until_async
 
 REFUSED = Failure(Cause.BAD_REQUEST, "HTTP 404: no such model", 404, permanent=True)
@@ -46,17 +48,27 @@ REFUSED = Failure(Cause.BAD_REQUEST, "HTTP 404: no such model", 404, permanent=T
 class Parts:
     """A driver's parts, put together as the driver does it. Nothing runs by itself."""
 
-    def __init__(self, client: Redis, url: str, *, sweep_s: float = 0.05, weight: float = 1.0, slots: int = 48) -> None:
-        limits = Limits(slots, None, 60.0)
+    def __init__(
+        self,
+        client: Redis,
+        url: str,
+        *,
+        sweep_s: float = 0.05,
+        weight: float = 1.0,
+        slots: int = 48,
+        pack: PackOption = "off",
+        timeout_s: float = 120.0,
+    ) -> None:
+        limits, auto = Limits(slots, None, 60.0), pack == "auto"
         self.client = client
-        self.sizer, self.slot_model = PackSizer(limits, 120.0), SlotModel(limits)
-        self.batcher = Batcher(ACS, "off", self.sizer, self.slot_model)
+        self.sizer, self.slot_model = PackSizer(limits, timeout_s), SlotModel(limits, adapting=auto)
+        self.batcher = Batcher(ACS, pack, self.sizer, self.slot_model)
         self.in_flight = InFlight(self.sizer, self.slot_model, None)
         self.status = self.in_flight.status
         self.deliveries = Deliveries()
         self.ledger = RunLedger(client, "r")
         self.enqueuer = Enqueuer("r", self.ledger, app_for(url), self.in_flight, weight)
-        self.intake = Intake(self.batcher, self.sizer, self.in_flight, self.deliveries, auto=False)
+        self.intake = Intake(self.batcher, self.sizer, self.in_flight, self.deliveries, auto=auto)
         self.stop = Stop(self.ledger, self.in_flight, self.intake, self.deliveries)
         self.hold = Hold(self.ledger, self.in_flight, self.intake)
         self.outcomes = Outcomes(self.batcher, self.sizer, self.status)
@@ -388,8 +400,7 @@ async def test_lines_of_a_revoked_task_are_failures_unless_it_runs_on(parts: Par
 
 
 async def test_packs_that_would_time_out_are_taken_back(parts: Parts) -> None:
-    intake = Intake(parts.batcher, parts.sizer, parts.in_flight, parts.deliveries, auto=True)
-    parts.reconciler.intake = intake
+    parts.reconciler.intake = Intake(parts.batcher, parts.sizer, parts.in_flight, parts.deliveries, auto=True)
     large = packed("large", *range(200))
     [shard] = await parts.enqueued(large, age_s=0.0)
     for size in (1, 2, 4):
@@ -403,6 +414,31 @@ async def test_packs_that_would_time_out_are_taken_back(parts: Parts) -> None:
         await wait_until_async(lambda: len(parts.in_flight) > 1, "smaller requests", 60)
     assert await parts.client.exists(parts.ledger.keys.shard(shard.id)) == 0
     assert {entry.line for each in parts.in_flight.requests for entry in each.manifest} <= set(range(200))
+
+
+async def test_packs_that_would_time_out_are_sent_again_in_smaller_ones(parts: Parts, server: Valkey) -> None:
+    """The latency grows with the choices, and nothing is known of it when the first packs are sent."""
+
+    async def slow(request: Request) -> None:
+        # Those above the timeout are far above it, so that none ends before it is taken back.
+        await asyncio.sleep(0.03 * request.choices if request.choices <= 30 else 60)
+
+    sampler = StubSampler(slow)
+    parts = Parts(parts.client, server.url, sweep_s=0.5, slots=16, pack="auto", timeout_s=120.0)
+    units = iter([unit(line) for line in range(1, 1001)])
+    delivered: Counter[int] = Counter()
+    async with stub_fleet(server.url, sampler), parts.running(parts.enqueuer, parts.results, parts.reconciler):
+        feeding = asyncio.create_task(parts.intake.feed(units, 1000))
+        await wait_until_async(
+            lambda: any(request.choices > 30 for request in sampler.asked), "a pack too large for the timeout", 60
+        )
+        parts.sizer.timeout_s = 0.9
+        while delivered.total() < 1000:
+            delivered.update(record.line for record in await parts.batch())
+        await feeding
+    assert sum(sampler.sampled.values()) == 1000, "none of the large packs was sampled to its end"
+    assert set(delivered.values()) == {1}
+    await parts.enqueuer.aclose()
 
 
 # -- holding and stopping -----------------------------------------------------------------------------------------

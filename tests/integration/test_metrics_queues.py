@@ -63,12 +63,20 @@ def test_a_named_fleet_s_queues_are_its_own(client: redis.Redis) -> None:
 
 def test_a_message_without_a_time_ages_from_when_it_was_first_the_oldest(client: redis.Redis) -> None:
     client.lpush("celery", "{", message("second"))
-    collector = QueueCollector(client)
-    assert collector._ages(now=100.0) == {"celery": 0.0}
-    assert collector._ages(now=130.0) == {"celery": 30.0}
+    now = 100.0
+    collector = QueueCollector(client, clock=lambda: now)
+
+    def age_s() -> float:
+        return scraped(collector)["brimful_queue_oldest_seconds", "", "celery"]
+
+    assert age_s() == 0
+    now = 130.0
+    assert age_s() == 30
     client.rpop("celery")
-    assert collector._ages(now=160.0) == {"celery": 0.0}
-    assert collector._ages(now=165.0) == {"celery": 5.0}
+    now = 160.0
+    assert age_s() == 0
+    now = 165.0
+    assert age_s() == 5
 
 
 @pytest.mark.parametrize("sent", ["yesterday", True, None, float("inf"), [1], 1e400])

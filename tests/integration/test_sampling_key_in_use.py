@@ -87,6 +87,24 @@ async def test_a_replaced_key_is_left_once_its_requests_have_ended(
         assert workers(valkey, in_use.settings) == 1
 
 
+async def test_leaving_ends_a_replaced_key_whose_requests_are_on_the_wire(
+    valkey: Valkey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "key"
+    put(file, ONE)
+    async with following(monkeypatch, valkey, file) as (in_use, _, replaced):
+        old = in_use.settings
+        holding = Holding(in_use.admission)
+        await asyncio.wait_for(holding.granted.wait(), 60)
+        put(file, TWO)
+        in_use.reread.set()
+        await wait_until_async(lambda: replaced == [TWO], "the new key", 60)
+        leaving = [asyncio.create_task(in_use.leave()) for _ in range(2)]
+        await asyncio.gather(*leaving)
+        assert workers(valkey, old) == workers(valkey, in_use.settings) == 0
+        await holding.cancel()
+
+
 async def test_a_file_that_holds_no_key_is_reported_once_and_the_key_kept(
     valkey: Valkey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -15,7 +15,7 @@ from brimful.state.callers.tokens import add_caller
 from brimful.state.keys import caller_shares_key, callers_clock_key
 from brimful.state.redis_url import sync_redis_client
 from brimful_worker.local.server.valkey import Valkey
-from brimful_worker.serve.callers.shares import _SCRIPT
+from brimful_worker.serve.callers.clock import timed_script
 from support.doors import Door, door
 from support.gateways import running_gateway
 from support.measuring import one_of_three_async
@@ -136,12 +136,13 @@ async def test_a_report_that_fails_is_logged_once_and_made_again(
 
 
 async def test_a_front_door_that_dies_leaves_its_share_to_the_others(valkey: Valkey) -> None:
+    script = timed_script("shares.lua").text
     with sync_redis_client(valkey.url) as client:
 
         def report(door: str, waiting: dict[str, Any], granted: dict[str, Any] | None = None) -> Any:
             told = json.dumps({"granted": granted or {}, "waiting": waiting})
             keys = caller_shares_key("", "batch"), callers_clock_key("")
-            answer: Any = client.eval(_SCRIPT.text, len(keys), *keys, door, 300, told, "", 0)
+            answer: Any = client.eval(script, len(keys), *keys, door, 300, told, "", 0)
             return json.loads(answer)
 
         report("one", {"a": [1, 5, 0.0]})

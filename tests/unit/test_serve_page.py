@@ -17,7 +17,7 @@ from brimful_worker.serve.batches.record import Batch
 from brimful_worker.serve.batches.store import Batches, new_id
 from brimful_worker.serve.page.batches import ShownBatches
 from brimful_worker.serve.page.figures import of_status
-from brimful_worker.serve.page.handlers import _HEADERS, _HERE, FILES, _named_as_local
+from brimful_worker.serve.page.handlers import ASSETS, FILES, HEADERS, named_as_local
 from brimful_worker.serve.page.recent import Recent
 
 WORDS = "the provider repeats a canary prompt"
@@ -109,20 +109,20 @@ def test_batches_under_way_come_first_and_old_ones_are_read_once(tmp_path: Path)
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1:8000", "127.9.9.9", "[::1]:8000", "LOCALHOST:1"])
 def test_this_machine_s_names(host: str) -> None:
-    assert _named_as_local(host)
+    assert named_as_local(host)
 
 
 @pytest.mark.parametrize("host", ["example.org", "127.0.0.1.example.org:80", "10.0.0.1", "", "localhost.example", "[x"])
 def test_other_names(host: str) -> None:
-    assert not _named_as_local(host)
+    assert not named_as_local(host)
 
 
 def test_the_page_s_files_name_nothing_outside() -> None:
-    policy = _HEADERS["Content-Security-Policy"]
+    policy = HEADERS["Content-Security-Policy"]
     assert policy.startswith("default-src 'none'; script-src 'self';")
     assert "unsafe" not in policy
-    assert {each.name for each in _HERE.iterdir()} == set(FILES.values())
+    assert {each.name for each in ASSETS.iterdir()} == set(FILES.values())
     for name in FILES.values():
-        text = (_HERE / name).read_text("utf-8")
+        text = (ASSETS / name).read_text("utf-8")
         assert not set(re.findall(r"https?://[^\s\"']+", text)) - {"http://www.w3.org/2000/svg"}, name
         assert not re.search(r"innerHTML|\son\w+=|\sstyle=|javascript:|<style", text), name

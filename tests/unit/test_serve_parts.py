@@ -16,7 +16,7 @@ from brimful.request import Request
 from brimful_worker.admission.policy import WindowUse
 from brimful_worker.serve.completions.reading import Asked
 from brimful_worker.serve.completions.stream_answer import EventSplitter, StreamAnswer, data_of
-from brimful_worker.serve.rate_headers import RateHeaders, _duration
+from brimful_worker.serve.rate_headers import RateHeaders
 from brimful_worker.serve.server import check_address, listen
 
 LINES = st.sampled_from([b"data: a", b"data:b", b": comment", b"event: x", b"data: \xc3\xa4", b"id"])
@@ -99,8 +99,9 @@ def test_a_whole_answer_is_no_stream() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(60.8, "1m0.8s"), (10.25, "10.25s"), (120, "2m0s"), (0.5, "0.5s")])
-def test_durations_are_written_as_openai_writes_them(seconds: float, text: str) -> None:
-    assert _duration(seconds) == text
+def test_the_reset_is_written_as_openai_writes_durations(seconds: float, text: str) -> None:
+    headers = RateHeaders(lambda: WindowUse(600, 583, 0, 0, seconds)).headers()
+    assert headers["x-ratelimit-reset-requests"] == text
 
 
 def test_the_headers_of_the_window_name_what_is_limited() -> None:

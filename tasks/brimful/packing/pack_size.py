@@ -39,8 +39,7 @@ class PackSizer:
 
     def __init__(self, limits: Limits, timeout_s: float) -> None:
         self.limits = limits
-        self._timeout_s = timeout_s
-        self._longest_s = _TIMEOUT_SHARE * timeout_s
+        self.timeout_s = timeout_s
         self._models: dict[str, Latency] = {}
         self._throughput: dict[str, Throughput] = {}
         self.max_prompts: int | None = None
@@ -61,6 +60,10 @@ class PackSizer:
         self.latency(pack_key.model).add(pack_key.max_tokens, choices, ended - began)
         tokens = (pack_key.max_tokens or UNKNOWN_TOKENS) * choices
         self._throughput.setdefault(pack_key.model, Throughput()).add(tokens, began, ended)
+
+    @property
+    def _longest_s(self) -> float:
+        return _TIMEOUT_SHARE * self.timeout_s
 
     def _in_time(self, pack_key: PackKey) -> int:
         """Tokens of each request if all slots have as many, and the provider were no faster than it has been so far."""
@@ -120,7 +123,7 @@ class PackSizer:
 
     def exceeds_timeout(self, pack_key: PackKey, prompts: int) -> bool:
         """Whether a request of several prompts is predicted to run into its timeout."""
-        return prompts > 1 and self.known(pack_key) and self.predicted_s(pack_key, prompts) > self._timeout_s
+        return prompts > 1 and self.known(pack_key) and self.predicted_s(pack_key, prompts) > self.timeout_s
 
 
 class Chunk(NamedTuple):

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from brimful.errors import RedisUnreachable
@@ -46,9 +46,17 @@ class QueueCollector:
     it as the oldest: a lower bound.
     """
 
-    def __init__(self, client: redis.Redis, fleet: str = "", rabbitmq_url: str | None = None) -> None:
+    def __init__(
+        self,
+        client: redis.Redis,
+        fleet: str = "",
+        rabbitmq_url: str | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """``client`` decodes no replies. ``rabbitmq_url``: the broker, where it is not Redis."""
         self._client, self._fleet, self._rabbitmq_url = client, fleet, rabbitmq_url
+        self._clock = clock
         self._first_seen: dict[str, tuple[bytes, float]] = {}
         self._away = False
 
@@ -61,7 +69,7 @@ class QueueCollector:
 
         try:
             queues = read_queues(self._client, self._fleet, self._rabbitmq_url)
-            ages = self._ages(time.monotonic()) if self._rabbitmq_url is None else {}
+            ages = self._ages(self._clock()) if self._rabbitmq_url is None else {}
             tag = self._tag()
         except (RedisUnreachable, *REDIS_ERRORS) as error:
             if not self._away:

@@ -38,6 +38,7 @@ class KeyInUse:
         self.provider = Provider(settings)
         self.reread = asyncio.Event()
         """Set it to look at the file at once."""
+        self._leaving = asyncio.Event()
         self._draining: set[asyncio.Task[None]] = set()
         self._retired: set[Admission] = set()
 
@@ -51,8 +52,7 @@ class KeyInUse:
 
     async def leave(self) -> None:
         """Close all admissions, and the sessions of replaced keys."""
-        for draining in self._draining:
-            draining.cancel()
+        self._leaving.set()
         await asyncio.gather(*self._draining, return_exceptions=True)
         await self.admission.aclose()
 
@@ -100,10 +100,12 @@ class KeyInUse:
         draining.add_done_callback(self._draining.discard)
 
     async def _drain(self, admission: Admission, provider: Provider) -> None:
-        """Close them once their last request has ended."""
+        """Close them once their last request has ended, or when the process leaves."""
         try:
-            while admission.held:  # noqa: ASYNC110 - releases have no event, and this is rare
-                await asyncio.sleep(_DRAIN_S)
+            while admission.held and not self._leaving.is_set():  # releases have no event, and this is rare
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_DRAIN_S):
+                        await self._leaving.wait()
         finally:
             self._retired.discard(admission)
             await admission.aclose()

@@ -16,14 +16,14 @@ from brimful_worker.serve.front import FRONT
 from brimful_worker.serve.refusals import Refusal
 
 EVENTS = "/events"
-_HERE = resources.files("brimful_worker.serve.page") / "assets"
+ASSETS = resources.files("brimful_worker.serve.page") / "assets"
 _KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 FILES = {
     "/": "page.html",
     **{f"/page/{name}": name for name in ("style.css", "app.js", "feed.js", "chart.js", "parts.js", "icon.svg")},
 }
 """Path → file of ``assets``."""
-_HEADERS = {
+HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -36,8 +36,8 @@ _STALLED_S = 60.0
 
 async def page_file(http: web.Request) -> web.Response:
     name = FILES[http.path]
-    body = (_HERE / name).read_bytes()
-    return web.Response(body=body, headers=_HEADERS, content_type=_KINDS[name.rpartition(".")[2]], charset="utf-8")
+    body = (ASSETS / name).read_bytes()
+    return web.Response(body=body, headers=HEADERS, content_type=_KINDS[name.rpartition(".")[2]], charset="utf-8")
 
 
 @web.middleware
@@ -49,7 +49,7 @@ async def open_to_all(request: web.Request, handler: Handler) -> web.StreamRespo
 async def events(http: web.Request) -> web.StreamResponse:
     """The fleet's figures once a second, until the caller's token is revoked or the front door ends."""
     feed = http.app[FRONT].feed
-    if not http[CALLER].name and not _named_as_local(http.host):
+    if not http[CALLER].name and not named_as_local(http.host):
         # Another site, once its name leads to this machine, could read what its visitor may see here.
         raise Refusal(403, "without a token, the page is served as 127.0.0.1 or localhost only", "another_host")
     if feed.viewers >= _MOST_VIEWERS:
@@ -76,7 +76,7 @@ async def _still_valid(http: web.Request) -> web.StreamResponse:
     return web.Response()
 
 
-def _named_as_local(host: str) -> bool:
+def named_as_local(host: str) -> bool:
     with contextlib.suppress(ValueError):
         name = urlsplit(f"//{host}").hostname or ""
         return name == "localhost" or ipaddress.ip_address(name).is_loopback
