@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from contextlib import suppress
+
+from redis.asyncio import Redis
 
 from brimful.outcome import Cause
 from brimful.state.keys import health_key
@@ -66,3 +69,40 @@ async def test_each_state_is_written_with_its_last_answer(valkey: Valkey) -> Non
         publishing.cancel()
         with suppress(asyncio.CancelledError):
             await publishing
+
+
+class Writes:
+    """What a reporter's task writes, counted by how often it asks for the key's tag."""
+
+    def __init__(self, reporter: HealthReporter, client: Redis, every_s: float) -> None:
+        self.count = 0
+        self.task = asyncio.create_task(reporter.publish(client, self._tag, every_s=every_s))
+
+    def _tag(self) -> str:
+        self.count += 1
+        return "one"
+
+
+async def test_only_another_state_is_written_at_once_and_nothing_without_news(valkey: Valkey) -> None:
+    quiet, steady, turning = (HealthReporter() for _ in range(3))
+    ok = Classification(Kind.SUCCESS, status=200)
+    states = itertools.cycle([ok, Classification(Kind.TRANSIENT, status=500)])
+    quiet.observe(ok)
+    async with redis_client(valkey.url) as client:
+        waits, rarely, often = (
+            Writes(quiet, client, 0.6),
+            Writes(steady, client, 3600.0),
+            Writes(turning, client, 3600.0),
+        )
+
+        def has_turned() -> bool:
+            steady.observe(ok)
+            turning.observe(next(states))
+            return often.count >= 4
+
+        await wait_until_async(has_turned, "each change of state to be written", 60)
+        assert (waits.count, rarely.count) == (1, 1)
+        for writes in (waits, rarely, often):
+            writes.task.cancel()
+            with suppress(asyncio.CancelledError):
+                await writes.task

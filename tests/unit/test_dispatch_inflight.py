@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 
-from brimful.dispatch.inflight import SHARD_BYTES, InFlight, Shard
+from brimful.dispatch.inflight import InFlight, Shard
 from brimful.names import Workload
 from brimful.packing.pack_size import PackSizer
 from brimful.packing.packing import PackedRequest
 from brimful.packing.slot_model import Limits, SlotModel
 from support.packed import packed
+
+MOST_BYTES = 768 * 1024
+"""Of a shard's prompts."""
 
 
 def in_flight(slots: int = 16, starts: int | None = None, workload: Workload | None = None) -> InFlight:
@@ -73,14 +76,14 @@ async def test_quick_requests_share_a_shard_so_that_forty_a_second_are_enough() 
 async def test_a_shard_has_one_queue_and_is_not_too_large() -> None:
     there = in_flight(4800)
     mixed = [packed(f"i{line}", line, workload="interactive") for line in range(3)]
-    large = [packed(f"l{line}", line, prompt="x" * (SHARD_BYTES // 2 - 100)) for line in range(3)]
+    large = [packed(f"l{line}", line, prompt="x" * (MOST_BYTES // 2 - 100)) for line in range(3)]
     add(there, [*mixed, *large])
     assert [(shard.queue, len(shard.requests)) for shard in there.shards.values()] == [
         ("interactive", 3),
         ("batch", 2),
         ("batch", 1),
     ]
-    assert all(shard.size <= SHARD_BYTES for shard in there.shards.values())
+    assert all(shard.size <= MOST_BYTES for shard in there.shards.values())
 
 
 async def test_a_run_s_workload_is_all_its_requests() -> None:
@@ -100,6 +103,7 @@ async def test_a_request_ends_once_and_its_shard_with_the_last() -> None:
     assert there.end("r1") is None
     assert (len(there), sizes(there), there.bytes) == (1, [1], second.held_bytes)
     assert len(there.slot_model) == 1
+    assert max(there.slot_model.free(0.0)) > 0, "its time is predicted"
     assert there.end("r2") is second
     assert (len(there), there.shards, there.bytes) == (0, {}, 0)
     assert there.end("unknown") is None

@@ -107,7 +107,7 @@ def test_a_pause_is_logged_once_until_it_is_longer(caplog: pytest.LogCaptureFixt
         clock.now = 1.0
         reporter.paused(5.0, "rate_limited")  # about as long
         reporter.paused(0.5, "rate_limited")  # shorter: the longer one is still under way
-        clock.now = 4.0
+        clock.now = 2.5
         reporter.paused(5.0, "rate_limited")
     assert caplog.messages == ["the fleet pauses for 5 s: rate_limited"] * 2
 

@@ -155,6 +155,15 @@ def test_what_a_request_adds_to_the_metrics(port: int) -> None:
     }
 
 
+def test_the_first_50_models_have_series_of_their_own(port: int) -> None:
+    usage = {"prompt_tokens": 5, "completion_tokens": 1}
+    for number in range(60):
+        stats(model=f"m{number}").outcome("w", completion={"choices": [{}], "usage": usage})
+    found = [name for name in samples(port) if name.startswith("brimful_model_tokens_total{") and "prompt" in name]
+    assert len(found) <= 51, "other tests of this process may have named models before"
+    assert any('model="(others)"' in name for name in found)
+
+
 def test_the_cost_of_a_completion() -> None:
     priced = PROFILE.model_copy(update={"prices": {"llama-8b": Price(input=10.0, output=40.0, batch=0.5)}})
     completion = {"model": "llama-8b", "usage": {"prompt_tokens": 1000, "completion_tokens": 100}}

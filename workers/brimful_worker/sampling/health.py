@@ -74,8 +74,9 @@ class HealthReporter:
         self._state = None
         self._news.clear()
 
-    async def publish(self, client: Redis, tag: Callable[[], str]) -> None:
-        """Write to Redis what is new, for the key with this tag. Never returns."""
+    async def publish(self, client: Redis, tag: Callable[[], str], *, every_s: float = _PUBLISH_S) -> None:
+        """Write to Redis what is new, for the key with this tag: another state at once, and a further answer of the
+        same state every so many seconds. Never returns."""
         while True:
             await self._news.wait()
             self._news.clear()
@@ -83,7 +84,7 @@ class HealthReporter:
             await retry_until_available(lambda: self._write(client, tag()))
             await asyncio.sleep(_LEAST_S)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_PUBLISH_S - _LEAST_S):
+                async with asyncio.timeout(every_s - _LEAST_S):
                     await self._turned.wait()
 
     async def _write(self, client: Redis, tag: str) -> None:
