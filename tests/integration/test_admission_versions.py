@@ -187,7 +187,8 @@ async def test_a_turn_that_failed_half_way_loses_no_wait_and_no_slot(valkey: Val
     async with admissions(valkey.url, 2, slots=1) as (one, two):
         held, waiting = await hold(one), Holding(two)
         await wait_until_async(lambda: client.zcard(KEYS["batch"]) == 1, "one waits")
-        client.hset(KEYS["inbox"], two._started().process, "no JSON")
+        process = next(each.process for each in (await two.status()).workers if each.name == "a1")
+        client.hset(KEYS["inbox"], process, "no JSON")
         await held.end()
         await asyncio.wait_for(waiting.granted.wait(), 60)
         assert client.zrange(KEYS["slots"], 0, -1) == [waiting.lease.id]

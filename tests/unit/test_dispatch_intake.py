@@ -225,7 +225,8 @@ async def test_an_input_that_stalls_holds_nothing_back(total: int | None) -> Non
 
 async def test_what_is_in_flight_takes_no_more_than_96_mib() -> None:
     there = parts()
-    units = [replace(unit(line), columns_bytes=48 * MIB) for line in (1, 2, 3)]
+    columns = 48 * MIB - packed("x", 1).size  # two lines are exactly 96 MiB
+    units = [replace(unit(line), columns_bytes=columns) for line in (1, 2, 3)]
     feeding = asyncio.create_task(there.intake.feed(stream(units), None))
     await wait_until_async(lambda: there.batcher.held, "the third to be read", 60)
     assert there.lines == [1, 2]

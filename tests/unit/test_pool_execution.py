@@ -101,9 +101,10 @@ def test_a_coroutine_that_cancels_itself_fails(loop: LoopThread) -> None:
 
 
 def test_termination_frees_the_thread_at_once_and_drops_a_late_success(loop: LoopThread) -> None:
-    let_go, finished = threading.Event(), threading.Event()
+    begun, let_go, finished = threading.Event(), threading.Event(), threading.Event()
 
     async def body() -> str:
+        begun.set()
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
@@ -113,7 +114,7 @@ def test_termination_frees_the_thread_at_once_and_drops_a_late_success(loop: Loo
 
     one, report = execute(loop, lambda: run_coroutine(body()))
     one.start()
-    wait_until(lambda: one._task, "the body")
+    assert begun.wait(60)
     assert one.terminate()
     report.wait()  # while the coroutine still cleans up
     let_go.set()
