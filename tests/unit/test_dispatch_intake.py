@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,7 +37,12 @@ class Parts:
         return [entry.line for each in self.in_flight.requests for entry in each.manifest]
 
 
-def parts(pack: PackOption = "off", slots: int = 16, timeout_s: float = 120.0) -> Parts:
+def parts(
+    pack: PackOption = "off",
+    slots: int = 16,
+    timeout_s: float = 120.0,
+    clock: Callable[[], float] = time.monotonic,
+) -> Parts:
     limits = Limits(slots, None, 60.0)
     sizer, slot_model = PackSizer(limits, timeout_s), SlotModel(limits, adapting=pack == "auto")
     batcher, in_flight, deliveries = (
@@ -44,9 +50,8 @@ def parts(pack: PackOption = "off", slots: int = 16, timeout_s: float = 120.0) -
         InFlight(sizer, slot_model, None),
         Deliveries(),
     )
-    return Parts(
-        batcher, sizer, in_flight, deliveries, Intake(batcher, sizer, in_flight, deliveries, auto=pack == "auto")
-    )
+    intake = Intake(batcher, sizer, in_flight, deliveries, auto=pack == "auto", clock=clock)
+    return Parts(batcher, sizer, in_flight, deliveries, intake)
 
 
 async def stream(units: Iterable[Unit | Failed], then: asyncio.Event | None = None) -> AsyncIterator[Unit | Failed]:
@@ -209,17 +214,56 @@ async def test_when_all_lines_were_read_nothing_waits_for_fuller_requests() -> N
     assert there.intake.done
 
 
+async def trickle(units: asyncio.Queue[Unit | Failed]) -> AsyncIterator[Unit | Failed]:
+    while True:
+        yield await units.get()
+
+
 @pytest.mark.parametrize("total", [None, 50])
 async def test_an_input_that_stalls_holds_nothing_back(total: int | None) -> None:
-    there, end = parts(pack=9), asyncio.Event()
-    feeding = asyncio.create_task(there.intake.feed(stream([unit(1), unit(2)], end), total))
-
-    def planned() -> bool:
+    now = 1e6
+    there, units = parts(pack=9, clock=lambda: now), asyncio.Queue[Unit | Failed]()
+    feeding = asyncio.create_task(there.intake.feed(trickle(units), total))
+    for line in (1, 2):
+        units.put_nowait(unit(line))
+        await steps()
+        now += 1 / 32
         there.intake.plan()
-        return bool(there.lines)
-
-    await wait_until_async(planned, "what was read to be planned", 60)
+        assert there.lines == [], "more may come"
+    now += 1 / 32
+    there.intake.plan()
     assert there.lines == [1, 2]
+    feeding.cancel()
+
+
+async def test_slots_are_not_idle_for_longer_than_a_second_while_the_input_trickles() -> None:
+    now = 1e6
+    there, units = parts(pack=99, clock=lambda: now), asyncio.Queue[Unit | Failed]()
+    now += 5
+    feeding = asyncio.create_task(there.intake.feed(trickle(units), None))
+    sizes = []
+    for line in range(70):
+        units.put_nowait(unit(line))
+        await steps()
+        there.intake.plan()
+        sizes.append([each.lines for each in there.in_flight.requests])
+        now += 1 / 32
+    assert sizes[32:34] == [[], [34]], "more than a second after the reading began"
+    assert sizes[65:67] == [[34], [34, 33]]
+    feeding.cancel()
+
+
+async def test_an_input_that_waits_for_the_consumer_has_not_stalled() -> None:
+    now = 1e6
+    there, units = parts(pack=9, clock=lambda: now), asyncio.Queue[Unit | Failed]()
+    feeding = asyncio.create_task(there.intake.feed(trickle(units), None))
+    units.put_nowait(unit(1))
+    for line in range(2, 4099):
+        units.put_nowait(failed(line))
+    await wait_until_async(lambda: there.in_flight.status.failures == 4096, "as many as there is room for", 60)
+    now += 0.5
+    there.intake.plan()
+    assert there.lines == []
     feeding.cancel()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 
 from brimful.dispatch.deliveries import Deliveries
 from brimful.dispatch.inflight import InFlight, Shard
@@ -33,7 +33,14 @@ class Intake:
     """``feed`` as a task; ``plan`` whenever something may have made room."""
 
     def __init__(
-        self, batcher: Batcher, sizer: PackSizer, in_flight: InFlight, deliveries: Deliveries, *, auto: bool
+        self,
+        batcher: Batcher,
+        sizer: PackSizer,
+        in_flight: InFlight,
+        deliveries: Deliveries,
+        *,
+        auto: bool,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``auto``: pack sizes are learnt during the run."""
         self._batcher = batcher
@@ -41,10 +48,11 @@ class Intake:
         self._in_flight = in_flight
         self._deliveries = deliveries
         self._auto = auto
+        self._clock = clock
         self._status = in_flight.status
         self._room = asyncio.Event()
         self._reading_since: float | None = None
-        self._planned_at = time.monotonic()
+        self._planned_at = self._clock()
         self._left: int | None = None
         self._fed = False
         """The input has ended, or a stop has begun."""
@@ -63,10 +71,10 @@ class Intake:
         """Read all units, or until a stop. ``total``: how many there are; None = unknown. A unit that fits no request,
         and a Failed among the units, goes straight to the deliveries. Raises what ``units`` raises."""
         self._left = total
-        self._planned_at = time.monotonic()
+        self._planned_at = self._clock()
         source = units if isinstance(units, AsyncIterator) else read_in_thread(units)
         while self._status.stopping is None:
-            self._reading_since = time.monotonic()
+            self._reading_since = self._clock()
             unit = await anext(source, None)
             self._reading_since = None
             if unit is None or self._status.stopping is not None:
@@ -96,7 +104,7 @@ class Intake:
             return
         if self._status.held:
             return
-        now = time.monotonic()
+        now = self._clock()
         slot_model = self._in_flight.slot_model
         flush = self._fed or (self._reading_since is not None and now - self._reading_since > _STALLED_S)
         flush |= len(slot_model) < slot_model.limits.slots and now - self._planned_at > _IDLE_S
@@ -152,4 +160,4 @@ class Intake:
         seconds = None
         if newest is not None and not (self._auto and not self._sizer.known(newest.pack_key)):
             seconds = self._sizer.seconds(newest.pack_key, len(newest.slices))
-        return self._in_flight.slot_model.room(seconds, time.monotonic())
+        return self._in_flight.slot_model.room(seconds, self._clock())
