@@ -45,7 +45,7 @@ def stored_run(client: redis.Redis, run: str) -> StoredRun:
     return StoredRun(run, int(client.zcard(keys.shards)), int(client.xlen(keys.results)))
 
 
-def states_weight(client: redis.Redis, run: str) -> bool:
+def has_submitter(client: redis.Redis, run: str) -> bool:
     """Whether a submitter is at work on the run, also of a release that writes no entry. Raises redis.RedisError."""
     now: Any = client.time()
     since = now[0] - STATED_S

@@ -34,7 +34,7 @@ _LOOKS = 2
 
 @dataclass(eq=False)
 class Reconciler:
-    """``run`` as a task."""
+    """Compares what one driver has in flight with Redis, again and again: start :meth:`run` as a task."""
 
     ledger: RunLedger
     in_flight: InFlight

@@ -41,7 +41,8 @@ def has_entry() -> bool:
 
 
 class Remote:
-    """One try's entry. Give it the driver; call :meth:`end` when the session has ended."""
+    """Keeps the entry of one try of a run, and makes the driver obey it. Set :attr:`driver` before the driver runs, and
+    call :meth:`end` when the session has ended."""
 
     def __init__(self, prepared: Prepared, settings: Settings, session: Session, say: Callable[[str], None]) -> None:
         """``settings``: those of the fleet that samples it."""

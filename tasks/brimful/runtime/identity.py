@@ -8,6 +8,7 @@ import socket
 
 
 def user_name() -> str:
+    """The name of the user who runs this process; its number, if it has none."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a user id without a name, as in a container

@@ -43,7 +43,7 @@ class Queues:
     """Delivered to workers: running, or prefetched. None: RabbitMQ is the broker, which does not say."""
 
     def delivered(self, to: str = " ") -> str:
-        """``; delivered to workers 3``, or nothing where that is not known."""
+        """``; delivered to workers 3``, to end a line of queue lengths; empty where the number is not known."""
         return "" if self.unacked is None else f"; delivered to workers{to}{self.unacked}"
 
     @property

@@ -16,7 +16,7 @@ from brimful.cli.runs.tail import lines, read_outcomes
 from brimful.cli.runs.text import details, stored, table
 from brimful.cli.style import say
 from brimful.config import Settings
-from brimful.dispatch.purge import StoredRun, purge_run, states_weight, stored_run, stored_runs
+from brimful.dispatch.purge import StoredRun, has_submitter, purge_run, stored_run, stored_runs
 from brimful.errors import UsageError
 from brimful.names import fleet_in
 from brimful.runtime.interrupt import unwinding
@@ -158,7 +158,7 @@ def runs_cancel(
 def runs_tail(
     name: _Run,
     text: Annotated[
-        bool, typer.Option("--text", help="Print the sampled texts too, and the provider's words of failures.")
+        bool, typer.Option("--text", help="Print the sampled texts too, and the messages of failures.")
     ] = False,
 ) -> None:
     """Print a line for each prompt as its outcome arrives in Redis: its id, tokens and time. Ends with the run.
@@ -214,7 +214,7 @@ def _ask(names: Sequence[str], asked: Asked) -> None:
 
 
 def _live(place: _Place, entry: RunEntry | None, run: str) -> bool:
-    return entry.live if entry is not None else states_weight(place.raw, run)
+    return entry.live if entry is not None else has_submitter(place.raw, run)
 
 
 def _as_json(entry: RunEntry, run: StoredRun) -> dict[str, Any]:

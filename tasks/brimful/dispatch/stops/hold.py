@@ -17,7 +17,8 @@ from brimful.state.redis_retry import retry_until_available
 
 @dataclass(eq=False)
 class Hold:
-    """``run`` as a task. ``DriveStatus.held`` says whether something may be planned."""
+    """Holds and resumes the run of one driver, which starts :meth:`run` as a task. While ``DriveStatus.held`` is set,
+    nothing is planned."""
 
     ledger: RunLedger
     in_flight: InFlight

@@ -55,7 +55,10 @@ class Asked(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RunEntry:
-    """Times are Unix times in seconds, ``said`` by Redis's clock and the others by the submitter's."""
+    """The fields of a run's entry.
+
+    Times are Unix times in seconds, ``said`` by Redis's clock and the others by the submitter's.
+    """
 
     run: str
     """Its id, with its fleet's name before it, if that has one."""
@@ -138,7 +141,7 @@ _READ = {field.name: _KINDS[str(field.type)] for field in fields(RunEntry) if fi
 
 
 def parse_entry(run: str, raw: Mapping[str, str], now: float) -> RunEntry:
-    """``now``: Redis's time."""
+    """The entry in ``raw``, the fields of its HASH. ``now``: Redis's time, in seconds."""
     values: dict[str, Any] = {}
     for name, kind in _READ.items():
         if name in raw:

@@ -15,7 +15,8 @@ Figures = Callable[[], Mapping[str, str | int | float]]
 
 
 class Heartbeat:
-    """One try's. ``add`` to a pipeline, then ``take`` its answers.
+    """Writes the entry of one try of a run, and reads what is asked of it: :meth:`add` its commands to a pipeline, then
+    :meth:`take` their answers.
 
     What is asked is read as a state, not as an event: it holds until somebody asks for something else, and a submitter
     that missed it finds it in the next round.
@@ -33,7 +34,7 @@ class Heartbeat:
         self._ask: tuple[str, str] = (Asked.NOTHING, "")
 
     def add(self, pipe: Any, run: str, now: float) -> None:
-        """``now``: Redis's time."""
+        """Add the commands of one round to a pipeline. ``now``: Redis's time, in seconds."""
         key = entry_key(run)
         pipe.hmget(key, "said", "ask", "asked_by")
         if not self._begun:
@@ -52,7 +53,8 @@ class Heartbeat:
                 pipe.hsetnx(key, name, value)
 
     def take(self, answers: Sequence[Any]) -> bool:
-        """The answers to what ``add`` added, the first ones at least. Returns whether what is asked has changed."""
+        """Read the answers to the commands of :meth:`add`, and call ``on_ask`` if what is asked has changed. Returns
+        whether it has."""
         said, ask, by = answers[0]
         first, self._begun = not self._begun, True
         if said is None or (first and not self._keep_ask):

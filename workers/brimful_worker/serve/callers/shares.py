@@ -58,7 +58,7 @@ class Shares:
 
     @contextmanager
     def request(self) -> Iterator[None]:
-        """A caller's request waits, is sent, or waits for its next attempt."""
+        """Keeps the shares up to date during the block, in which a caller's request waits or is sent."""
         self._requests += 1
         self._some.set()
         try:
@@ -82,7 +82,7 @@ class Shares:
             await asyncio.sleep(_EVERY_S)
 
     async def _exchange(self, pipeline: SharedPipeline, workload: Workload) -> bool:
-        """Whether there was something to report."""
+        """Report what waits, and order it by the reply. Returns whether there was something to report."""
         queue = self._admission().shared_queue(workload)
         try:
             reply = await self._report(pipeline, workload, queue)
