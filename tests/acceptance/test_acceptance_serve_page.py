@@ -20,6 +20,7 @@ from brimful_worker.local.server.valkey import Valkey
 from support.browser import Tab, chromium, overlapping_labels, sideways, wait_for_text
 from support.commands import Running, brimful_in_process
 from support.doors import KEY, door_process
+from support.fleets import declare_new
 from support.gateways import gateway_process
 from support.waiting import wait_until
 
@@ -141,6 +142,7 @@ def test_a_run_is_on_it_while_it_goes_on(browser: Any, valkey: Valkey, tmp_path:
     env = {"BRIMFUL_REDIS_URL": valkey.url, "ACS_API_KEY": KEY}
     with gateway_process("--latency", "300") as gateway:
         env["ACS_API_BASE"] = gateway.url
+        declare_new(valkey, KEY)
         with door_process(valkey.url, gateway.url) as (url, _), Running("worker", **env):
             until_ready(url)
             arguments = ("run", prompts, "-o", tmp_path / "out.jsonl", "--model", "llama-8b", "--max-tokens", "4")

@@ -16,6 +16,7 @@ from brimful.names import QUEUES
 from brimful.state.status import known_tags
 from brimful_worker.local.server.valkey import Valkey, free_port
 from support.commands import command, environment
+from support.fleets import declare_new
 from support.gateways import gateway_process
 from support.pool_worker import Background, client
 from support.waiting import wait_until
@@ -53,6 +54,7 @@ def test_the_login_is_asked_for_and_the_history_is_kept(valkey: Valkey, tmp_path
         return status == 200 and json.loads(text)["state"] == "SUCCESS"
 
     with gateway_process("--latency", "0") as gateway, client(valkey.url) as service:
+        declare_new(valkey, "sk-f")
         working = environment(ACS_API_BASE=gateway.url, ACS_API_KEY="sk-f", BRIMFUL_REDIS_URL=valkey.url)
         with Background(command("worker", "--name", "one@test"), working).ready():
             with Background(arguments, env) as flower:

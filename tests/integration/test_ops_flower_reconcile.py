@@ -22,6 +22,7 @@ from celery.result import AsyncResult
 from brimful.names import TASK_SHARD
 from brimful_worker.local.server.valkey import Valkey, free_port
 from support.commands import Running, command, environment, write_prompts
+from support.fleets import declare_new
 from support.pool_worker import Background, client
 from support.provider_server import serving
 from support.proxy import Proxy
@@ -94,6 +95,7 @@ async def provider() -> AsyncIterator[Provider]:
 def server(tmp_path: Path) -> Iterator[Valkey]:
     """It keeps its memory through kill -9."""
     with Valkey(tmp_path / "fleet", appendonly=True, options=("appendfsync always",)) as server:
+        declare_new(server, "sk-f")
         yield server
 
 

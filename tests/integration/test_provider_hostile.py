@@ -15,6 +15,7 @@ import pytest
 from brimful.errors import SampleError
 from brimful_worker.local.server.valkey import Valkey
 from support.commands import command, environment
+from support.fleets import declare_new
 from support.hostile import BODIES, STREAMS, hostile_provider
 from support.pool_worker import Background, client
 from support.waiting import wait_until
@@ -56,6 +57,7 @@ class PeakMemory:
 @pytest.mark.timeout(400)
 def test_hostile_answers_end_their_own_requests_in_bounded_memory(valkey: Valkey, tmp_path: Path) -> None:
     """All of them, four at a time, with ordinary requests between them."""
+    declare_new(valkey, "sk-h")
     with hostile_provider() as url, client(valkey.url) as service:
         env = environment(ACS_API_BASE=url, ACS_API_KEY="sk-h", BRIMFUL_REDIS_URL=valkey.url)
         env |= {"BRIMFUL_SLOTS": str(SLOTS), "BRIMFUL_ATTEMPTS": "2", "BRIMFUL_CIRCUIT_BREAKER": "0"}

@@ -14,6 +14,7 @@ import pytest
 from brimful import Fleet
 from brimful_worker.local.server.valkey import Valkey
 from support.commands import brimful, command, environment, records
+from support.fleets import declare_new
 from support.gateways import GatewayProcess, gateway_process
 from support.pool_worker import Background
 from support.spans import Collector, Exported, in_memory
@@ -58,6 +59,7 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traced]:
             ACS_API_BASE=gateway.url, ACS_API_KEY="sk-traced", BRIMFUL_REDIS_URL=valkey.url, BRIMFUL_ATTEMPTS="2",
             BRIMFUL_BACKOFF_BASE_S="0.01", BRIMFUL_LOG_FORMAT="json", BRIMFUL_GUARDIAN="0", **collector.environment,
         )  # fmt: skip
+        declare_new(valkey, "sk-traced")
         worker = command("worker", "--name", "traced")
         with Background([str(instrument), *worker], env, folder / "worker.log") as running:
             yield Traced(valkey.url, gateway, collector, running.ready())

@@ -35,6 +35,7 @@ from brimful.state.redis_url import redis_client, sync_redis_client
 from brimful.state.status import tag_in_use
 from brimful_worker.local.server.valkey import Valkey
 from support.commands import Running, brimful, brimful_in_process, environment, write_prompts
+from support.fleets import declare_new
 from support.gateways import GatewayProcess, gateway_process
 from support.pool_worker import Background
 from support.waiting import wait_until
@@ -64,6 +65,13 @@ def _tag(monkeypatch: pytest.MonkeyPatch, key: str) -> str:
         return Settings.load().key_tag
 
 
+@pytest.fixture
+def both_new(valkey: Valkey) -> None:
+    """No worker of either key waits for others of its own."""
+    for key in (OURS, THEIRS):
+        declare_new(valkey, key)
+
+
 def _ready(url: str, fleet: str = "", workers: int = 1) -> None:
     wait_until(lambda: len(worker_queues(url, 15, fleet, timeout_s=0.5)) == workers, f"the workers of {fleet!r}", 60)
 
@@ -76,6 +84,7 @@ def _alive(client: redis.Redis, tag: str, name: str, ago_s: float = 0.0, **said:
     client.hset(keys["workers"], process, json.dumps({"name": name, "host": "h", "pid": 1, **said}))
 
 
+@pytest.mark.usefixtures("both_new")
 def test_two_keys_on_one_redis_each_with_its_own_fleet(
     valkey: Valkey,
     client: redis.Redis,
@@ -130,6 +139,7 @@ def test_two_keys_on_one_redis_each_with_its_own_fleet(
         assert [one["sampled"] for one in gateway.sampled(asked)] == [[1]] * 60
 
 
+@pytest.mark.usefixtures("both_new")
 async def test_results_revocations_and_copies_of_one_id_are_each_fleets_own(
     valkey: Valkey, gateways: tuple[GatewayProcess, GatewayProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,6 +165,7 @@ async def test_results_revocations_and_copies_of_one_id_are_each_fleets_own(
     assert [one["sampled"] for one in ours.sampled(["a", "c"])] == [[1]] * 2
 
 
+@pytest.mark.usefixtures("both_new")
 def test_a_rotated_key_takes_over_what_is_empty_and_the_rest_when_told(
     valkey: Valkey,
     client: redis.Redis,
