@@ -25,7 +25,8 @@ KEY = "sk-my-own-secret-key"
 SECRET = "my secret prompt"
 PASSWORD = "my-redis-password"
 CUSTOM = {"CELERY_CUSTOM_WORKER_POOL": "brimful_worker.pool:TaskPool"}  # what -P custom means
-QUICK = {"BRIMFUL_WINDOW_S": "1", "BRIMFUL_LEASE_S": "1", "BRIMFUL_GUARD_S": "0.2"}
+QUICK = {"BRIMFUL_WINDOW_S": "1", "BRIMFUL_LEASE_S": "3", "BRIMFUL_GUARD_S": "0.2", "BRIMFUL_GUARDIAN": "0"}
+"""A worker on a new server waits a lease. The guardian would end one that a busy machine stops for two seconds."""
 
 
 @pytest.fixture(scope="module")

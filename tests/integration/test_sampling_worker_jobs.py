@@ -33,6 +33,7 @@ def worker(gateway: GatewayProcess, valkey: Valkey, name: str) -> Background:
         "ACS_API_KEY": KEY,
         "BRIMFUL_REDIS_URL": valkey.url,
         "BRIMFUL_LEASE_S": "2",
+        "BRIMFUL_GUARDIAN": "0",  # it would end a worker that a busy machine stops for two seconds
         "BRIMFUL_VISIBILITY_TIMEOUT_S": "4",
         "BRIMFUL_JOB_POLL_S": "0.1",
         "BRIMFUL_LOG_LEVEL": "DEBUG",
