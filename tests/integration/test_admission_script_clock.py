@@ -125,8 +125,8 @@ class TestFrozen:
         reply = self.asks(script.later(LEAP + 1), ask=[[ticket, 0]])
         assert reply == {"status": "frozen", "epoch": epoch, "now": begun, "clock": clock, "real": script.now}
         assert script.waiting() == script.held() == {}
-        heard = {process: script.published(process) for process in ("aa", "bb", "cc")}
-        assert heard == {"aa": [], "bb": [("bb", {"now": begun, "epoch": epoch, "at": begun})], "cc": []}
+        published = {process: script.published(process) for process in ("aa", "bb", "cc")}
+        assert published == {"aa": [], "bb": [("bb", {"now": begun, "epoch": epoch, "at": begun})], "cc": []}
         script.turn("bb", clock=clock, bound_ms=script.now)
         assert self.asks(script)["now"] == script.now
 

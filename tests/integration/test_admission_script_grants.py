@@ -189,7 +189,7 @@ class TestAsksAgain:
         assert pushed(script) == []
         return script.later(1000), script.now - 1000 + WINDOW
 
-    def test_another_process_is_told_once(self, client: redis.Redis) -> None:
+    def test_another_process_gets_one_message(self, client: redis.Redis) -> None:
         script, leaves = self.full(client)
         assert "at" not in script.turn("aa")
         assert pushed(script) == [{"now": script.now, "epoch": script.turn()["epoch"], "at": leaves}]
@@ -201,26 +201,23 @@ class TestAsksAgain:
         assert script.turn("bb")["at"] == leaves
         assert pushed(script) == []
         script.turn("aa")
-        assert pushed(script) == [], "it knows"
+        assert pushed(script) == [], "it looks then anyway"
 
-    def test_and_is_told_again_after_nobody_had_to_wait(self, client: redis.Redis) -> None:
+    def test_and_another_one_when_it_waits_again(self, client: redis.Redis) -> None:
         script, leaves = self.full(client)
         script.turn("aa")
         (ticket,) = script.waiting()
         script.turn("bb", cancel=[ticket])
-        pushed(script)
-        script.turn("bb", ask=[[ticket, 0]], starts=[])
-        assert script.turn("bb")["at"] == leaves
-        script.turn("bb", cancel=[ticket])
-        assert script.client.hget(script.keys["state"], "told") is None
+        script.turn("cc", ask=[[script.ticket("bb"), 0]])
+        assert [push.get("at") for push in pushed(script)] == [leaves, leaves]
 
     def test_of_a_start_without_a_slot_too(self, client: redis.Redis) -> None:
         script = pair(client, starts=1)
         script.ask("aa")
         leaves = script.now + WINDOW
         assert script.turn("bb", ask=[[script.ticket("bb", "s"), 0]])["at"] == leaves
-        waits(script, "bb", queue="s")
-        assert script.later(10).turn("bb")["at"] == script.now + 990, "the pause"
+        reply = script.turn("bb", pause=[WINDOW + 1, "wait"])
+        assert reply["at"] == leaves + 1, "the end of the pause"
 
     def test_the_process_of_a_refused_request_looks_at_once(self, client: redis.Redis) -> None:
         script = pair(client, budget=10)

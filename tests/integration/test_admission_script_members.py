@@ -39,8 +39,8 @@ def fleet(client: redis.Redis, *processes: str, **limits: int) -> Script:
 
 def lists(script: Script, process: str = "aa") -> list[list[str]]:
     """The lists of members that were sent to all since the last call."""
-    heard = [message for channel, message in script.published(process) if channel == "everyone"]
-    return [sorted(message["members"][1]) for message in heard if "members" in message]
+    messages = [message for channel, message in script.published(process) if channel == "everyone"]
+    return [sorted(message["members"][1]) for message in messages if "members" in message]
 
 
 def waits(script: Script, process: str, count: int = 1) -> list[str]:
@@ -57,7 +57,7 @@ def sent(script: Script, process: str) -> list[str]:
 
 
 class TestMembers:
-    def test_all_hear_of_each_that_comes_and_goes(self, client: redis.Redis) -> None:
+    def test_the_list_is_published_when_one_joins_or_leaves(self, client: redis.Redis) -> None:
         script = fleet(client, "aa")
         script.join("bb")
         ((_, message),) = script.published("aa")

@@ -1,6 +1,6 @@
 """Rules of the admission's script, command by command: limits on starts that are learnt, or stated by the provider.
 
-Also which limit a refusal is taken for, and what all processes hear of it.
+Also which limit a refusal is taken for, and when what was learnt is published and logged.
 """
 
 from __future__ import annotations
@@ -275,8 +275,8 @@ class TestStated:
         assert len(script.ask(count=5)) == 1
 
 
-class TestHeard:
-    """All processes hear what is learnt, not more than four times a second."""
+class TestPublished:
+    """What is learnt is published to all processes, at most four times a second."""
 
     def lowered(self, client: redis.Redis) -> tuple[Script, list[str]]:
         script = fleet(client, slots=16)
@@ -288,9 +288,9 @@ class TestHeard:
 
     def test_at_once(self, client: redis.Redis) -> None:
         script, _ = self.lowered(client)
-        ((channel, heard),) = script.published()
-        assert (channel, heard["learnt"], heard["as_of"]) == ("everyone", {"slots": 5}, script.now)
-        assert heard["learners"]["slots"] == learnt(script.turn(), "slots")
+        ((channel, message),) = script.published()
+        assert (channel, message["learnt"], message["as_of"]) == ("everyone", {"slots": 5}, script.now)
+        assert message["learners"]["slots"] == learnt(script.turn(), "slots")
         assert script.published() == []
 
     def test_the_next_change_a_quarter_of_a_second_later(self, client: redis.Redis) -> None:
@@ -302,8 +302,8 @@ class TestHeard:
         assert script.later(149).turn()["at"] == first + 250
         assert script.published() == []
         assert "at" not in script.later(1).turn()
-        ((_, heard),) = script.published()
-        assert (heard["learnt"], heard["as_of"]) == ({"slots": 4}, first + 250)
+        ((_, message),) = script.published()
+        assert (message["learnt"], message["as_of"]) == ({"slots": 4}, first + 250)
 
     def test_a_turn_that_is_due_before_stays_due(self, client: redis.Redis) -> None:
         script, tickets = self.lowered(client)
@@ -317,8 +317,8 @@ class TestHeard:
         script.published()
         script.set_limits(slots=5)
         script.later(250).turn()
-        ((_, heard),) = script.published()
-        assert (heard["learnt"], heard["learners"]) == ({}, {})
+        ((_, message),) = script.published()
+        assert (message["learnt"], message["learners"]) == ({}, {})
 
     def test_one_process_logs_it_after_three_seconds(self, client: redis.Redis) -> None:
         script, _ = self.lowered(client)
