@@ -166,3 +166,19 @@ class TestTokens:
         assert len(script.ask(tokens=40)) == 1
         script.later(WINDOW).turn()
         assert len(script.ask(tokens=100)) == 1
+
+    def test_also_when_the_limit_is_switched_off_between(self, client: redis.Redis) -> None:
+        script = fleet(client)
+        for limit, used in ((0, 60), (100, 0), (0, 10), (100, 30)):
+            script.set_limits(tokens=limit)
+            assert len(script.later(1).ask(tokens=used)) == 1
+        assert script.ask(tokens=1) == []
+
+    @pytest.mark.parametrize("place", [0, 31])
+    def test_those_of_all_slices_count(self, client: redis.Redis, place: int) -> None:
+        script = fleet(client)
+        script.now += (32 - 600 % 32 + place) * SLICE
+        script.ask(tokens=60)
+        script.set_limits(tokens=100, starts=1)
+        assert script.ask(tokens=41) == []
+        assert script.turn()["used"] == 1
