@@ -179,6 +179,14 @@ class TestTokens:
         script = fleet(client)
         script.now += (32 - 600 % 32 + place) * SLICE
         script.ask(tokens=60)
-        script.set_limits(tokens=100, starts=1)
+        script.set_limits(tokens=100, starts=9)
         assert script.ask(tokens=41) == []
         assert script.turn()["used"] == 1
+
+    def test_a_slice_is_used_again_a_minute_later(self, client: redis.Redis) -> None:
+        script = fleet(client)
+        script.ask(tokens=70)
+        script.later(32 * SLICE).ask(tokens=60)
+        script.set_limits(tokens=100)
+        assert len(script.ask(tokens=40)) == 1
+        assert script.ask(tokens=1) == []
