@@ -21,7 +21,7 @@ class Holder:
     """Holds a slot until ``deadline``."""
 
     def __init__(self) -> None:
-        self.deadline = boot_time() + 60
+        self.deadline: float = boot_time() + 60
         self.shut_called = threading.Event()
 
     def shut(self) -> None:
@@ -32,6 +32,23 @@ class Holder:
         self.deadline = 0.0
         dog.look()
         assert self.shut_called.wait(60)
+
+
+class CountedHolder(Holder):
+    """Counts how often its deadline is read."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+        super().__init__()
+
+    @property
+    def deadline(self) -> float:
+        self.reads += 1
+        return self._deadline
+
+    @deadline.setter
+    def deadline(self, deadline: float) -> None:
+        self._deadline = deadline
 
 
 @pytest.fixture
@@ -157,8 +174,23 @@ def test_many_short_watches_wake_its_thread_once(dog: Watchdog) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         dog.add(Holder(), ours.fileno())
-        wait_until(lambda: boot_time() < dog._target < math.inf, "the thread to look")
-        target = dog._target
+        wait_until(lambda: boot_time() < dog._until < math.inf, "the thread to look")
+        until = dog._until
         for _ in range(20):
             dog.remove(dog.add(Holder(), ours.fileno()))
-        assert dog._target == target
+        assert dog._until == until
+
+
+def test_watches_are_not_looked_at_before_the_first_of_them_can_end(dog: Watchdog) -> None:
+    """There may be thousands, and the thread wakes every second."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        holder = CountedHolder()
+        dog.add(holder, ours.fileno())
+        wait_until(lambda: boot_time() < dog._until < math.inf, "the thread's first nap")
+        reads, until = holder.reads, dog._until
+        wait_until(lambda: until < dog._until < math.inf, "its second nap")
+        assert holder.reads == reads
+        holder.deadline = 0.0
+        dog.look()
+        assert holder.shut_called.wait(60)

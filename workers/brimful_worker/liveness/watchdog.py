@@ -71,10 +71,12 @@ class Watchdog:
         self._changed = threading.Condition()
         self._watches: set[Watch] = set()
         self._thread: threading.Thread | None = None
-        self._target = math.inf
-        """When the thread looks at the watches next: within a nap, so that few watches have to wake it."""
+        self._first = math.inf
+        """No watch ends before this, so there is no need to look at them: there may be thousands."""
+        self._until = math.inf
+        """How long the thread waits: a nap at most while something is watched, so that few watches have to wake it."""
         self._added = False
-        """Since it looked last."""
+        """Since the wait before this one."""
         self._stopped = False
         self._null = self._spare = -1
 
@@ -93,13 +95,15 @@ class Watchdog:
                 self._thread.start()
             self._watches.add(watch)
             self._added = True
-            if watched.deadline < self._target:
+            self._first = min(self._first, watched.deadline + _GRACE_S)
+            if watched.deadline < self._until:
                 self._wake()
         return watch
 
     def look(self) -> None:
         """Call this when a deadline became earlier. (The thread sees by itself when one became later.)"""
         with self._changed:
+            self._first = -math.inf
             self._wake()
 
     def remove(self, watch: Watch) -> None:
@@ -126,16 +130,18 @@ class Watchdog:
             os.close(self._null)
 
     def _wake(self) -> None:
-        self._target = -math.inf
+        self._until = -math.inf
         self._changed.notify()
 
     def _run(self) -> None:
         with self._changed:
             while not self._stopped:
                 now = boot_time()
-                first, added, self._added = self._shut_ended(now), self._added, False
-                self._target = min(first, now + NAP_S) if added or first < math.inf else math.inf
-                while (left := self._target - boot_time()) > 0:
+                if self._first <= now:
+                    self._first = self._shut_ended(now)
+                busy, self._added = self._added or bool(self._watches), False
+                self._until = min(self._first, now + NAP_S if busy else math.inf)
+                while (left := self._until - boot_time()) > 0:
                     self._changed.wait(None if left == math.inf else min(left, NAP_S))
 
     def _shut_ended(self, now: float) -> float:
