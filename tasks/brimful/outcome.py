@@ -129,7 +129,8 @@ class Outcome:
     @property
     def rate_limited(self) -> int:
         """Answers of 429."""
-        return self.retries.get(Cause.RATE_LIMITED, 0) + self.retries.get(Cause.QUEUE_FULL, 0)
+        retries = self.retries
+        return retries.get(Cause.RATE_LIMITED, 0) + retries.get(Cause.QUEUE_FULL, 0) if retries else 0
 
     def as_message(self) -> dict[str, Any]:
         """JSON-ready; :meth:`from_message` is its inverse. The completion is shared, not copied."""

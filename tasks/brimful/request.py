@@ -90,7 +90,10 @@ class Request:
     @property
     def choices(self) -> int:
         """prompts x n: how many choices a complete answer has."""
-        return self.prompt_count * self.n
+        fields = self.fields
+        one = "messages" in fields or isinstance(fields["prompt"], str)
+        n = fields.get("n")
+        return (1 if one else len(self.prompts)) * (1 if n is None else int(n))
 
     @property
     def max_tokens(self) -> int | None:

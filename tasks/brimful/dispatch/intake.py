@@ -7,7 +7,7 @@ ends, holds nothing back: what was read is sent.
 from __future__ import annotations
 
 import asyncio
-import secrets
+import random
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 
@@ -53,6 +53,7 @@ class Intake:
         self._room = asyncio.Event()
         self._reading_since: float | None = None
         self._planned_at = self._clock()
+        self._ids = random.Random()  # seeded by the system, whose own costs a system call for each request
         self._left: int | None = None
         self._fed = False
         """The input has ended, or a stop has begun."""
@@ -114,7 +115,7 @@ class Intake:
             chosen = self._batcher.next(now, self._left, flush)
             if chosen is None:
                 break
-            packed = PackedRequest(secrets.token_hex(8), *chosen)
+            packed = PackedRequest(f"{self._ids.getrandbits(64):016x}", *chosen)
             made.append(packed)
             size += packed.held_bytes
             self._in_flight.reserve(packed)  # the end of a run is planned by what is in flight

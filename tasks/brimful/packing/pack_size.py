@@ -59,7 +59,10 @@ class PackSizer:
         """A request succeeded at its first attempt. Seconds on any clock, the same for all requests."""
         self.latency(pack_key.model).add(pack_key.max_tokens, choices, ended - began)
         tokens = (pack_key.max_tokens or UNKNOWN_TOKENS) * choices
-        self._throughput.setdefault(pack_key.model, Throughput()).add(tokens, began, ended)
+        throughput = self._throughput.get(pack_key.model)
+        if throughput is None:
+            throughput = self._throughput[pack_key.model] = Throughput()
+        throughput.add(tokens, began, ended)
 
     @property
     def _longest_s(self) -> float:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from brimful.names import Mode, Workload
@@ -98,7 +97,7 @@ Pack = tuple[Slice, ...]
 """The slices of one request, in their order."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class PackedRequest:
     """One request to the provider, and the slices that it carries."""
 
@@ -106,19 +105,21 @@ class PackedRequest:
     pack_key: PackKey
     slices: Pack
 
-    @cached_property
-    def manifest(self) -> Manifest:
-        return tuple([item.manifest_entry for item in self.slices])
+    manifest: Manifest = field(init=False, compare=False)
+    size: int = field(init=False, compare=False)
+    """Approximate bytes of its prompts."""
+    held_bytes: int = field(init=False, compare=False)
+    """What it takes in memory, about."""
 
-    @cached_property
-    def size(self) -> int:
-        """Approximate bytes of its prompts."""
-        return sum(item.size for item in self.slices)
-
-    @cached_property
-    def held_bytes(self) -> int:
-        """What it takes in memory, about."""
-        return sum(item.held_bytes for item in self.slices)
+    def __post_init__(self) -> None:
+        # Not cached properties: before Python 3.12 those take a lock, for each request of a run.
+        size = columns = 0
+        for item in self.slices:
+            size += item.size
+            columns += item.columns_bytes
+        object.__setattr__(self, "manifest", tuple([item.manifest_entry for item in self.slices]))
+        object.__setattr__(self, "size", size)
+        object.__setattr__(self, "held_bytes", size + columns)
 
     @property
     def choices(self) -> int:
@@ -126,7 +127,8 @@ class PackedRequest:
 
     @property
     def lines(self) -> int:
-        return len({item.unit.line for item in self.slices})
+        slices = self.slices
+        return 1 if len(slices) == 1 else len({item.unit.line for item in slices})
 
     @property
     def request(self) -> Request:
@@ -215,11 +217,13 @@ def unpack(manifest: Manifest, outcome: Outcome, asked_model: str = "") -> list[
             entry = manifest[rollout.prompt_index]
         except IndexError:
             raise ValueError(f"choice for prompt {rollout.prompt_index} of {len(manifest)}") from None
-        _, mine = lines.setdefault(entry.line, (entry.id, []))
-        place = entry.prompt_index, entry.choices[rollout.choice_index]
-        if place != (rollout.prompt_index, rollout.choice_index):
-            rollout = Rollout(*place, rollout.text, rollout.finish_reason, rollout.choice)
-        mine.append(rollout)
+        prompt, choice = entry.prompt_index, entry.choices[rollout.choice_index]
+        if prompt != rollout.prompt_index or choice != rollout.choice_index:
+            rollout = Rollout(prompt, choice, rollout.text, rollout.finish_reason, rollout.choice)
+        if (found := lines.get(entry.line)) is None:
+            lines[entry.line] = entry.id, [rollout]
+        else:
+            found[1].append(rollout)
         seen += 1
     if seen != n * len(manifest):
         raise ValueError(f"{seen} choices for {n * len(manifest)}")

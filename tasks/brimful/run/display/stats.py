@@ -77,16 +77,20 @@ class Counts:
         reason = record.get("finish_reason")
         self.truncated += reason == "length"
         self.filtered += reason == "content_filter"
-        self.empty += not (record.get("text") or "").strip()
+        text = record.get("text")
+        self.empty += not text or text.isspace()
         usage = record.get("usage") or {}
         self.estimated += bool(usage.get(ESTIMATED))
         self.prompt_tokens += usage.get("prompt_tokens") or 0
         self.completion_tokens += usage.get("completion_tokens") or 0
-        names = tuple(str(record[name]) for name in ("asked_model", "model") if record.get(name)) or ("",)
+        asked, model = record.get("asked_model"), str(record.get("model") or "")
+        names = (str(asked), model) if asked and model else (str(asked),) if asked else (model,)
         if (index := record.get("sweep_index")) is not None:
             self.combinations.setdefault(index, CombinationCounts(record["sweep"])).add(record, names)
         if usage:
-            self.by_model.setdefault(names, Tokens()).add(usage)
+            if (tokens := self.by_model.get(names)) is None:
+                tokens = self.by_model[names] = Tokens()
+            tokens.add(usage)
 
     def models_with(self, other: Counts) -> dict[tuple[str, ...], Tokens]:
         """``by_model`` of both together."""

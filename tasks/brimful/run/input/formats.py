@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import Any, NamedTuple, NoReturn
 
 from brimful.errors import InputError
@@ -53,7 +54,7 @@ class ColumnNames:
     own_id: bool = True
     """A field ``id`` is the id; False where it is a column."""
 
-    @property
+    @cached_property
     def named(self) -> tuple[str, ...]:
         return tuple(name for name in (self.prompt, self.id) if name is not None)
 

@@ -181,12 +181,21 @@ class Reader:
     def _entries(self, skip: Callable[[int], bool] | None) -> Iterator[Entry]:
         line = taken = 0
         sweep, count = self._options.sweep, len(self._options.sweep)
+        limit = self._options.limit
         for source in self._options.sources:
             folder = source.folder
             for row in source.rows(self._options.table, self._notes.append):
-                if self._options.limit is not None and taken >= self._options.limit:
+                if limit is not None and taken >= limit:
                     return
                 line += 1
+                if count == 1:  # no sweep: its place is its number, and it makes one request
+                    item = None
+                    if row.data and not row.data.isspace():
+                        taken += 1
+                        if skip is None or not skip(line):
+                            item = self._items(line, row, f"{source.name}:{row.place}", folder)[0]
+                    yield Entry(line, zlib.crc32(row.data) or 1, item, len(row.data))
+                    continue
                 places = [sweep.place(line, index) for index in range(count)]
                 items: list[Unit | BadLine | None] = [None] * count
                 if row.data and not row.data.isspace():

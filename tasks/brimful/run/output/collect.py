@@ -95,7 +95,7 @@ class Collector:
         self.sink.write(records)
         for place, of in new.items():
             self.done.add(*place, of)
-            if self.errors is not None and self.done.complete(place[0]):
+            if self.errors is not None and self.errors.lines and self.done.complete(place[0]):
                 self.ended_again += self.errors.make_good(place[0])
         for record in records:
             self.counts.add(record)

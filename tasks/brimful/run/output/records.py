@@ -76,7 +76,8 @@ def rollout_records(
             record["rate_limited"] = outcome.rate_limited
         if line is not None:
             record |= keep.of_line(line, rollout.prompt_index)
-        records.append(record | _extras(rollout.choice))
+        record |= _extras(rollout.choice)
+        records.append(record)
     return records
 
 
