@@ -106,6 +106,10 @@ def test_which_requests_are_not_packed_for_want_of_max_tokens() -> None:
         ([1, 2, 3], 25),
         ([], 2),
         ([{"role": "user", "content": "a"}], len('[{"role": "user", "content": "a"}]')),
+        (
+            [{"role": "system", "content": "é"}, {"role": "user", "content": ["x"], "name": "b"}],
+            len(r'[{"role": "system", "content": "\u00e9"}, {"role": "user", "content": ["x"], "name": "b"}]'),
+        ),
     ],
 )
 def test_the_size_of_a_prompt(prompt: Any, size: int) -> None:

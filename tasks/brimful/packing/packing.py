@@ -159,7 +159,7 @@ def slices_of(
     if fields.get("model") == profile.model:
         del fields["model"]  # Request.body puts it in again
     model = str(fields.get("model", profile.model) or "")
-    common = f"{request.mode.value}|{request.workload.value}|{model}|{_describe(fields)}"
+    common = f"{request.mode}|{request.workload}|{model}|{_describe(fields)}"
     prompts, most = request.prompts, most_choices(request, profile)
     columns = unit.columns_bytes // len(prompts)
     for prompt_index, missing in _missing(unit, len(prompts)):

@@ -17,6 +17,7 @@ from brimful.request import Request
 MAX_PACK_BYTES = 512 * 1024
 """Most bytes of prompts in a packed request; many servers refuse bodies above 1 MiB. A larger prompt goes alone."""
 
+_MESSAGE_BYTES = len('{"role": "", "content": ""}, ')
 _UNBOUNDED_PROMPTS = 1_000_000
 """Prompts in one request where the profile sets no bound."""
 
@@ -72,4 +73,11 @@ def prompt_bytes(prompt: Any) -> int:
         return len(prompt) + 4 if prompt.isascii() else 6 * len(prompt) + 4
     if prompt and isinstance(prompt[0], int):
         return 7 * len(prompt) + 4
-    return len(json.dumps(prompt))
+    size = 0
+    for message in prompt:
+        role, content = message.get("role"), message.get("content")
+        if len(message) == 2 and isinstance(role, str) and isinstance(content, str):  # nearly all: no need to encode it
+            size += _MESSAGE_BYTES + len(role) + len(content) * (1 if content.isascii() else 6)
+        else:
+            size += len(json.dumps(message)) + 2
+    return max(size, 2)

@@ -193,7 +193,8 @@ class Admission:
         :attr:`Lease.deaths` then says how many processes have died while they held a slot for it. ``since``
         (``boot_time()``): it has waited since then, and keeps that place in the queue.
         """
-        return Slot(self._started().local_state, WORKLOADS[Workload(workload)], flow, tokens, name, since)
+        workload = workload if isinstance(workload, Workload) else Workload(workload)
+        return Slot(self._started().local_state, WORKLOADS[workload], flow, tokens, name, since)
 
     def shared_queue(self, workload: Workload) -> SharedQueue:
         """The workload's waiters of this process, whose grants are shared with other processes by weight."""

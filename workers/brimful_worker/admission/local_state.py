@@ -83,8 +83,8 @@ class LocalState:
         lease.end()
         self.ending.pop(lease.id, None)
         self._drop(lease)
-        name = name_of(lease.id) if lease.name is None else lease.name
-        named = (name, 1) if lease.deaths_forgotten else () if lease.name is None else (name,)
+        other = () if lease.name is None else (lease.name,)
+        named = (*(other or (name_of(lease.id),)), 1) if lease.deaths_forgotten else other
         if lease.given_back:
             self._count_stale(lease)
             self.recent_starts.drop(lease.id)

@@ -45,10 +45,19 @@ class Waiter:
 
     __slots__ = ("flow", "future", "id", "name", "place", "queue", "since", "tokens")
 
-    def __init__(self, ticket: str, queue: Queue, flow: Flow, tokens: int, since: float, future: asyncio.Future[Lease]):
+    def __init__(
+        self,
+        ticket: str,
+        digest: str,
+        queue: Queue,
+        flow: Flow,
+        tokens: int,
+        since: float,
+        future: asyncio.Future[Lease],
+    ) -> None:
         self.id = ticket
         """Changes when another waiter of this process has its turn first: they exchange tickets."""
-        self.name = name_of(ticket)
+        self.name = digest
         """Digest of its request's name, as in the ticket; empty without one."""
         self.flow = flow
         self.queue = queue
@@ -90,8 +99,8 @@ class Waiters:
 
         ``name``: its request's, for which Redis counts the processes that die while they hold it.
         """
-        ticket = self._ticket(queue, _digest(name) if name else "", tokens)
-        waiter = Waiter(ticket, queue, flow, tokens, since, future)
+        digest = _digest(name) if name else ""
+        waiter = Waiter(self._ticket(queue, digest, tokens), digest, queue, flow, tokens, since, future)
         behind = self._behind[queue]
         in_front = bool(behind) and since < next(iter(behind.values())).since
         behind[waiter.id] = waiter
@@ -141,7 +150,7 @@ class Waiters:
 
     def _ticket(self, queue: Queue, digest: str, tokens: int) -> str:
         self._number += 1
-        return f"{self._process}.{queue.value}.{self._number:09d}{'-' if digest else ''}{digest}.{tokens}"
+        return f"{self._process}.{queue}.{self._number:09d}{'-' if digest else ''}{digest}.{tokens}"
 
     def cancel(self, waiter: Waiter) -> bool:
         """Remove a waiter whose future is done. True if Redis knows it."""

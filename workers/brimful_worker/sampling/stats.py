@@ -51,7 +51,7 @@ class RequestStats:
     def granted(self, waited_s: float) -> None:
         self.waited_s += waited_s
         self.on_wire = False
-        metrics.WAIT_SECONDS.observe(waited_s, self.request.workload.value)
+        metrics.WAIT_SECONDS.observe(waited_s, self.request.workload)
 
     def stale_grant(self, host: str) -> None:
         """A grant expired before its request was on the wire."""
@@ -78,7 +78,7 @@ class RequestStats:
         self.attempts += 1
         if self.started_at is None:
             self.started_at = time.time()
-        metrics.STARTS.inc(self.request.workload.value)
+        metrics.STARTS.inc(self.request.workload)
 
     def attempted(self, answer: Classification, seconds: float) -> None:
         """An attempt ended, ``seconds`` after it was sent."""

@@ -116,6 +116,8 @@ def _text(choice: Mapping[str, Any]) -> str:
     message = choice.get("message")
     if not isinstance(message, Mapping):
         return str(choice.get("text") or "")
+    if len(message) == 2 and isinstance(content := message.get("content"), str) and "role" in message:
+        return content  # what nearly every answer of a chat is
     parts = [part for name in _TEXTS if (part := message.get(name))]
     return "".join([part if isinstance(part, str) else str(part) for part in parts])
 
