@@ -178,8 +178,14 @@ async def test_an_entry_is_written_while_the_run_lasts_and_says_what_is_asked(va
 
 async def test_a_batch_that_is_tried_again_is_still_held(valkey: Valkey) -> None:
     heard: list[tuple[Asked, str]] = []
-    beat = Heartbeat(lambda: {"batch": "batch_1"}, lambda asked, by: heard.append((asked, by)), keep_ask=True)
-    async with stub_fleet(valkey.url, StubSampler(Gates())), redis_client(valkey.url) as client:
+
+    def obey(asked: Asked, by: str) -> None:
+        heard.append((asked, by))
+        driver.hold(asked is Asked.HOLD)
+
+    beat = Heartbeat(lambda: {"batch": "batch_1"}, obey, keep_ask=True)
+    sampler = StubSampler(Gates())
+    async with stub_fleet(valkey.url, sampler), redis_client(valkey.url) as client:
         before = {"ask": "hold", "asked_by": "bea@desk", "ended": "1", "exit_code": "1", "said": "1"}
         await client.hset(entry_key("r"), mapping=before)
         driver = Driver(valkey.url, "r", FREE, pack="off", heartbeat=beat)
@@ -187,5 +193,7 @@ async def test_a_batch_that_is_tried_again_is_still_held(valkey: Valkey) -> None
         await wait_until_async(lambda: heard, "what was asked of the try before", 60)
         assert heard == [(Asked.HOLD, "bea@desk")]
         assert await client.hmget(entry_key("r"), "ended", "exit_code") == [None, None]
+        await wait_until_async(lambda: driver.snapshot().lines_taken == 4, "the input to be read", 60)
+        assert driver.snapshot().queued == 0, "nothing is sent before the driver knows that it is held"
         await driver.stop(drain=False)
         await running

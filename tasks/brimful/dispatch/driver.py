@@ -146,6 +146,8 @@ class Driver:
         """
         await self._acknowledger.now()
         await self._read_limits()  # the first shards are divided by them
+        if self._heartbeat is not None:
+            await self._weigh()  # a run that is held already sends nothing
         parts = (
             self._feed(units, total),
             self._enqueuer.run(),
@@ -246,16 +248,19 @@ class Driver:
 
     async def _follow_weights(self) -> None:
         """Keep enough enqueued for this run's share beside the others that are under way, and write its entry."""
-        status = self._in_flight.status
         while True:
-            changed = False
-            with contextlib.suppress(*REDIS_ERRORS):
-                weights, changed = await reraise_cancellation(
-                    lambda: self._ledger.weigh(self._weight, self._heartbeat, held=status.held)
-                )
-                self._in_flight.slot_model.weights = weights
-            if not changed:  # else the entry says so at once
+            if not await self._weigh():  # else the entry says so at once
                 await asyncio.sleep(_WEIGHTS_S)
+
+    async def _weigh(self) -> bool:
+        """Returns whether something else is asked of the run than before."""
+        changed, status = False, self._in_flight.status
+        with contextlib.suppress(*REDIS_ERRORS):
+            weights, changed = await reraise_cancellation(
+                lambda: self._ledger.weigh(self._weight, self._heartbeat, held=status.held)
+            )
+            self._in_flight.slot_model.weights = weights
+        return changed
 
     async def _guarded(self, part: Awaitable[None]) -> None:
         """A fault in any part ends the deliveries and is raised there."""
