@@ -125,7 +125,7 @@ class FakeAdmission:
         self.grants[0].lost = True
         task.cancel()
 
-    async def pause(self, seconds: float, reason: str) -> None:
+    async def pause(self, seconds: float, reason: str, *, until_accepted: bool = False) -> None:
         self.pauses.append((seconds, reason))
         self._until = max(self._until, time.monotonic() + seconds)
 

@@ -70,7 +70,7 @@ class _Unlimited:
     async def start_only(self) -> AsyncIterator[Lease]:
         yield _grant()
 
-    async def pause(self, seconds: float, reason: str) -> None:
+    async def pause(self, seconds: float, reason: str, *, until_accepted: bool = False) -> None:
         """A test does not wait for a Retry-After."""
 
     async def status(self) -> _Status:

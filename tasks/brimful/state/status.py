@@ -244,7 +244,8 @@ def _status(tag: str, answers: list[Any]) -> Status:
         worker = WorkerStatus(process=process, held=holders[process], heard_s=max(0.0, (now - at) / 1000), **known)
         workers.append(worker)
     learnt = learnt_from_redis(state, limits, now)
-    pause_ms = int(state.get("pause_until", 0)) - now
+    pause = max("pause", "busy", key=lambda kind: int(state.get(f"{kind}_until", 0)))
+    pause_ms = int(state.get(f"{pause}_until", 0)) - now
     most_starts = int(limits.get("starts", 0))
     return Status(
         tag=tag,
@@ -262,7 +263,7 @@ def _status(tag: str, answers: list[Any]) -> Status:
         budget_spent=int(state.get("spent", 0)),
         waiting={workload: sum(getattr(worker, workload) for worker in workers) for workload in queued},
         pause_s=max(0, pause_ms) / 1000,
-        pause_reason=state.get("pause_reason") if pause_ms > 0 else None,
+        pause_reason=state.get(f"{pause}_reason") if pause_ms > 0 else None,
         circuit_breaker="closed" if "tripped" not in state else "probing" if "probe" in state else "open",
         failures=int(state.get("fails", 0)),
         limits=limits,

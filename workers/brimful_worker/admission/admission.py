@@ -209,10 +209,13 @@ class Admission:
         """
         return Slot(self._started().local_state, Queue.START_ONLY, NO_FLOW, 0, since=since)
 
-    async def pause(self, seconds: float, reason: str) -> None:
+    async def pause(self, seconds: float, reason: str, *, until_accepted: bool = False) -> None:
         """Let nobody in the fleet start anything for this long, as a provider's Retry-After demands. A longer pause in
-        force stays. Afterwards the slots are filled one by one."""
-        self._started().pause(seconds, reason)
+        force stays. Afterwards the slots are filled one by one.
+
+        ``until_accepted``: it ends earlier if a request is reported as ``ok``. For a refusal by the limit on slots:
+        when another request has ended, the provider has a slot."""
+        self._started().pause(seconds, reason, until_accepted=until_accepted)
 
     def retire(self, error: FleetError | None = None) -> None:
         """Grant nothing any more: those that wait, and those that ask later, get ``error``, by default

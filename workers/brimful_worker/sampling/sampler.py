@@ -14,7 +14,7 @@ from brimful.errors import BudgetExhausted
 from brimful.names import Mode
 from brimful.outcome import Cause, Failure, Outcome
 from brimful.request import Request
-from brimful_worker.admission import NO_FLOW, Flow, Lease, LeaseLost, Retired, StaleGrant
+from brimful_worker.admission import NO_FLOW, Flow, Lease, LeaseLost, Refused, Retired, StaleGrant
 from brimful_worker.admission.policy import release_delay
 from brimful_worker.liveness.boot_time import boot_time
 from brimful_worker.metrics import catalogue as metrics
@@ -262,26 +262,34 @@ class _Sampling:
         if count >= limit:
             return retry.failure(answer, count)
         at_once = answer.stale and count == 1
-        if not at_once and (answer.retry_after_s or 0.0) < settings.backoff_base_s:  # else the fleet's pause is longer
+        if retry.refused_by(answer) is Refused.SLOTS and answer.retry_after_s:  # the fleet's pause may end earlier
+            await self._wait(min(answer.retry_after_s, settings.retry_after_cap_s))
+        elif not at_once and (answer.retry_after_s or 0.0) < settings.backoff_base_s:  # else the fleet's pause is longer
             await self._back_off(count)
         return None
 
     async def _back_off(self, failures: int) -> None:
-        self._on_wire(False)
         settings = self.sampler.settings
         seconds = retry.full_jitter(
             failures, base_s=settings.backoff_base_s, cap_s=settings.backoff_cap_s, uniform=self.sampler.uniform
         )
+        await self._wait(seconds)
+
+    async def _wait(self, seconds: float) -> None:
+        self._on_wire(False)
         self.stats.backing_off(seconds)
         await asyncio.sleep(seconds)
 
     async def _pause_fleet(self, answer: Classification) -> None:
-        """The provider named a time: no worker of the fleet starts anything until then."""
+        """The provider named a time: no worker of the fleet starts anything until then, or, where it refused by the
+        slots, until another request has ended."""
         assert answer.retry_after_s is not None
         seconds = min(answer.retry_after_s, self.sampler.settings.retry_after_cap_s)
         reason = f"{answer.cause}: the provider said Retry-After {seconds:g} s"
-        self.sampler.health.paused(seconds, reason)
-        await self.sampler.admission.pause(seconds, reason)
+        until_accepted = retry.refused_by(answer) is Refused.SLOTS
+        if not until_accepted:
+            self.sampler.health.paused(seconds, reason)
+        await self.sampler.admission.pause(seconds, reason, until_accepted=until_accepted)
 
     def _note(self, answer: Classification) -> None:
         self.last = answer

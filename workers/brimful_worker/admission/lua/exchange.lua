@@ -49,6 +49,7 @@
 --                 queue = i interactive, b batch, s start only; name = [0-9a-f]+ of the request, equal wherever it is asked
 --    cancel       optional [ticket]
 --    pause        optional [milliseconds, reason]
+--    busy         optional [milliseconds, reason]: a pause that ends with the first accepted request
 --    defaults     optional: offered again by a process whose defaults are not in force
 --    leave        optional true: the process ends
 -- Returns: an error that begins with SCRIPTERROR if this script has failed; else a JSON object
@@ -159,6 +160,7 @@ local function exchange()
   local lost = {}
   if not again then
     if message.pause then pause(message.pause[1], message.pause[2]) end
+    if message.busy then pause_until_accepted(message.busy[1], message.busy[2]) end
     local in_use = message.release and redis.call('ZCARD', slots_key)
     release_all(rules, message.release or {}, lost)
     if message.release then note_answers(rules, given, in_use) end

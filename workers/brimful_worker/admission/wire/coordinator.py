@@ -68,9 +68,11 @@ class Coordinator:
         self._leaving = False
         self._differs = False
 
-    def pause(self, seconds: float, reason: str) -> None:
+    def pause(self, seconds: float, reason: str, *, until_accepted: bool = False) -> None:
         """Pause the whole fleet with the next command."""
-        self.local_state.outgoing.add_pause((max(0, round(seconds * 1000)), reason))
+        outgoing = self.local_state.outgoing
+        add = outgoing.add_busy if until_accepted else outgoing.add_pause
+        add((max(0, round(seconds * 1000)), reason))
         self._wake.set()
 
     def leave(self) -> None:
@@ -128,7 +130,7 @@ class Coordinator:
                 timer.cancel()
 
     def _gathering_s(self) -> float:
-        if self._leaving or not self._epoch or self.local_state.outgoing.pause:
+        if self._leaving or not self._epoch or self.local_state.outgoing.pause or self.local_state.outgoing.busy:
             return 0.0
         state = self.local_state
         # Somebody waits for interactive requests: they are not delayed.

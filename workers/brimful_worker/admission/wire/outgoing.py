@@ -42,6 +42,8 @@ class Outgoing:
     cancels: list[str] = field(default_factory=list)
     pause: tuple[int, str] | None = None
     """Milliseconds and reason; of several the longest."""
+    busy: tuple[int, str] | None = None
+    """The same of a pause that ends with the first accepted request."""
     stated_starts: int = 0
     """Starts a minute that the provider states; 0 = nothing to send."""
     urgent: bool = False
@@ -60,7 +62,7 @@ class Outgoing:
     """The last such limit that was sent, and when (``boot_time()``)."""
 
     def __bool__(self) -> bool:
-        return bool(self.renames or self.cancels or self.pause or self.urgent)
+        return bool(self.renames or self.cancels or self.pause or self.busy or self.urgent)
 
     def take(self) -> Outgoing:
         """Move the content to a new object."""
@@ -69,7 +71,8 @@ class Outgoing:
             if (until := self._taken_until.get(release[0])) is not None:
                 release[1] = max(0, math.ceil((until - now) * 1000))
         taken = replace(self)
-        self.releases, self.answers, self.renames, self.cancels, self.pause = [], {}, [], [], None
+        self.releases, self.answers, self.renames, self.cancels = [], {}, [], []
+        self.pause, self.busy = None, None
         self.stated_starts, self.urgent, self.due, self._taken_until = 0, False, math.inf, {}
         return taken
 
@@ -115,6 +118,7 @@ class Outgoing:
             "rename": self.renames,
             "cancel": self.cancels,
             "pause": self.pause,
+            "busy": self.busy,
         }
 
     def put_back(self, taken: Outgoing) -> None:
@@ -125,10 +129,15 @@ class Outgoing:
         self.renames = taken.renames + self.renames
         self.cancels = taken.cancels + self.cancels
         self.add_pause(taken.pause)
+        self.add_busy(taken.busy)
 
     def add_pause(self, pause: tuple[int, str] | None) -> None:
         if pause is not None and (self.pause is None or pause[0] > self.pause[0]):
             self.pause = pause
+
+    def add_busy(self, busy: tuple[int, str] | None) -> None:
+        if busy is not None and (self.busy is None or busy[0] > self.busy[0]):
+            self.busy = busy
 
 
 def describe_process(name: str, fleet: str | None, places: int | None, **numbers: int) -> str:

@@ -13,8 +13,21 @@ local function pause(milliseconds, reason)
   slow_start_from(now + milliseconds)
 end
 
+-- For a refusal by the limit on slots: ends with the first accepted request, which shows that the provider has a slot again.
+local function pause_until_accepted(milliseconds, reason)
+  if now + milliseconds <= number('busy_until') then return end
+  put('busy_until', now + milliseconds)
+  put('busy_reason', reason)
+end
+
+local function end_busy()
+  put('busy_until', nil)
+  put('busy_reason', nil)
+end
+
 local function note_verdict(rules, ticket, verdict)
   if verdict == 1 then
+    if state.busy_until then end_busy() end
     if state.fails then put('fails', nil) end
     if state.tripped then
       for _, field in ipairs({'tripped', 'probe', 'probe_at', 'probes'}) do put(field, nil) end
@@ -41,6 +54,11 @@ local function closed_until()
   if state.pause_until then
     put('pause_until', nil)
     put('pause_reason', nil)
+  end
+  if now < number('busy_until') then return number('busy_until') end
+  if state.busy_until then
+    slow_start_from(number('busy_until'))
+    end_busy()
   end
   return nil
 end
