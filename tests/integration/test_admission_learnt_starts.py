@@ -116,12 +116,12 @@ async def test_however_much_is_refused_one_start_is_left_and_no_more_than_are_se
 
 
 @long_only
-async def test_what_is_learnt_is_tried_once_in_half_a_minute(valkey: Valkey, client: redis.Redis) -> None:
+async def test_what_is_learnt_is_tried_once_a_minute(valkey: Valkey, client: redis.Redis) -> None:
     key = Key(20)
     async with admissions(valkey.url, 2, slots=8, starts=None, window_s=WINDOW_S) as both, key.asked(*both):
         began = boot_time()
         await wait_until_async(lambda: boot_time() > began + 30, "30 s have passed", 40)
         answered = key.answered
         await wait_until_async(lambda: boot_time() > began + 90, "a minute more has passed", 80)
-        assert sum(at > began + 30 for at in key.refused) <= 3
+        assert sum(at > began + 30 for at in key.refused) <= 2
         assert key.answered - answered >= 0.9 * 20 * 60 / (WINDOW_S + 0.22)

@@ -274,27 +274,25 @@ class TestLimits:
 
     def test_batch_that_waits_for_the_reserve_of_starts_raises_none(self, client: redis.Redis) -> None:
         script = pair(client, starts=20, slots=100, lease_ms=1_000_000)
-        leaves = script.now + WINDOW
-        tickets = script.ask(count=10)
-        for ticket in tickets[:3]:
+        for ticket in script.ask(count=10)[:3]:
             reply = script.answer(ticket, refused=STARTS)
         assert reply["learnt"] == {"starts": 15}
         script.set_limits(reserve_starts=10)
-        script.turn(ask=[[script.ticket(), 0]])
-        reply = script.later(4500).turn()
-        assert (reply["learnt"], reply["at"]) == ({"starts": 15}, leaves)
-        assert len(script.ask(queue="i", count=6)) == 6, "the window is full, and the hold has passed"
+        assert len(script.later(2 * HOLD).ask(count=6)) == 5
+        reply = script.turn()
+        assert (reply["learnt"], reply["at"]) == ({"starts": 15}, script.now + WINDOW)
+        assert len(script.ask(queue="i", count=12)) == 11, "the window is full, and the hold has passed"
 
     def test_a_start_that_is_raised_may_be_for_batch_beside_the_reserve(self, client: redis.Redis) -> None:
         script = pair(client, starts=20, slots=100, lease_ms=1_000_000)
-        tickets = script.ask(count=10)
-        for ticket in tickets[:3]:
+        for ticket in script.ask(count=10)[:3]:
             script.answer(ticket, refused=STARTS)
-        assert len([*script.ask(count=4), *script.ask(queue="i")]) == 5
+        script.later(2 * HOLD - 1)
+        assert len([*script.ask(count=14), *script.ask(queue="i")]) == 15
         script.set_limits(reserve_starts=1)
         assert script.ask() == []
-        reply = script.later(4500).turn()
-        assert (reply["learnt"], len(granted(reply))) == ({"starts": 16}, 1)
+        reply = script.later(1).turn()
+        assert (reply["learnt"], len(granted(reply))) == ({"starts": 15}, 1)
 
     def test_without_a_limit_no_start_is_counted(self, client: redis.Redis) -> None:
         script = pair(client)

@@ -66,6 +66,46 @@ class TestPause:
         assert script.later(10).turn(ask=[[script.ticket(), 0]])["at"] == end
 
 
+class TestPauseUntilAccepted:
+    def test_neither_a_refusal_nor_a_failure_ends_it(self, client: redis.Redis) -> None:
+        script = Script(client)
+        first, second, *_ = script.ask(count=6)
+        assert granted(script.turn(busy=[700, "queue_full"], release=[[first, 0, -1, -1, 0]])) == []
+        assert granted(script.later(10).end(second, verdict=0)) == []
+
+    def test_the_first_accepted_one_ends_it_without_a_slow_start(self, client: redis.Redis) -> None:
+        script = Script(client)
+        first, second, *_ = script.ask(count=6)
+        refusal = script.turn(busy=[700, "queue_full"], release=[[first, 0, -1, -1, 0]])
+        assert (granted(refusal), refusal["at"]) == ([], script.now + 700)
+        assert len(granted(script.later(10).end(second))) == 2
+
+    def test_it_ends_in_time_and_with_a_slow_start_where_nothing_is_accepted(self, client: redis.Redis) -> None:
+        script = Script(client)
+        script.turn(busy=[700, "queue_full"])
+        assert script.ask(count=4) == []
+        assert script.later(699).look() == []
+        assert len(script.later(1).look()) == 1
+        assert len(script.later(250).look()) == 1
+
+    def test_the_longest_counts(self, client: redis.Redis) -> None:
+        script = Script(client)
+        script.turn(busy=[700, "queue_full"])
+        script.turn(busy=[300, "queue_full"])
+        assert script.ask() == []
+        assert script.later(699).look() == []
+        assert len(script.later(1).look()) == 1
+
+    def test_a_pause_beside_it_goes_on(self, client: redis.Redis) -> None:
+        script = Script(client)
+        (first,) = script.ask()
+        reply = script.turn(busy=[700, "queue_full"], pause=[500, "rate_limited"], ask=[[script.ticket(), 0]])
+        assert reply["pause"] == [500, "rate_limited"]
+        assert granted(script.later(10).end(first)) == []
+        assert script.later(489).look() == []
+        assert len(script.later(1).look()) == 1
+
+
 class TestSlowStart:
     def test_the_slots_are_filled_over_its_time(self, client: redis.Redis) -> None:
         """Four slots in 1,000 ms: one at once, and one more every 250 ms."""

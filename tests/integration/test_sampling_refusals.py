@@ -32,9 +32,9 @@ async def test_a_retry_after_pauses_the_fleet_while_the_slot_is_still_held(
     held: list[int] = []
 
     class Watching(FakeAdmission):
-        async def pause(self, seconds: float, reason: str) -> None:
+        async def pause(self, seconds: float, reason: str, *, until_accepted: bool = False) -> None:
             held.append(self.active)
-            await super().pause(0.0, reason)
+            await super().pause(0.0, reason, until_accepted=until_accepted)
             self.pauses[-1] = (seconds, reason)
 
     async with bench(monkeypatch, gateway.url, Watching()) as it:
@@ -44,7 +44,7 @@ async def test_a_retry_after_pauses_the_fleet_while_the_slot_is_still_held(
     (seconds, reason) = it.admission.pauses[0]
     assert 0 < seconds <= 2
     assert "Retry-After" in reason
-    assert held == [1]
+    assert (held, it.admission.until_accepted) == ([1], [False])
     assert [lease.reports[0]["ok"] for lease in it.admission.grants] == [None, True]
 
 
@@ -64,6 +64,21 @@ async def test_no_request_starts_during_a_pause(gateway: Gateway, monkeypatch: p
         await asyncio.gather(*(it.sample(f"prompt {number}") for number in range(5)))
     first, second = sorted(arrival.at for arrival in gateway.request_log.arrivals)[:2]
     assert second - first >= 0.5
+
+
+async def test_a_refusal_by_the_slots_pauses_the_fleet_until_another_request_is_accepted(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The refused one waits for its Retry-After."""
+    gateway.set(slots=1, waiters=0, latency_s=0.1)
+    async with bench(monkeypatch, gateway.url, throttle_attempts=1000, retry_after_cap_s=0.3) as it:
+        outcomes = await asyncio.gather(it.sample("one"), it.sample("two"))
+    assert all(outcome.ok for outcome in outcomes)
+    assert it.admission.pauses[0] == (0.3, "queue_full: the provider said Retry-After 0.3 s")
+    assert set(it.admission.until_accepted) == {True}
+    arrivals = sorted(gateway.request_log.arrivals, key=lambda arrival: arrival.at)
+    refused = next(arrival for arrival in arrivals if arrival.status == 429)
+    assert arrivals[-1].at - refused.at >= 0.3
 
 
 async def test_429s_are_counted_apart_from_other_failures(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:

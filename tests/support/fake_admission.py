@@ -74,6 +74,8 @@ class FakeAdmission:
         self.workloads: list[str] = []
         self.tokens: list[int] = []
         self.pauses: list[tuple[float, str]] = []
+        self.until_accepted: list[bool] = []
+        """Of each pause, whether an accepted request ends it."""
         self.active = 0
         self.stale = stale
         self.elsewhere = elsewhere
@@ -127,6 +129,7 @@ class FakeAdmission:
 
     async def pause(self, seconds: float, reason: str, *, until_accepted: bool = False) -> None:
         self.pauses.append((seconds, reason))
+        self.until_accepted.append(until_accepted)
         self._until = max(self._until, time.monotonic() + seconds)
 
     async def status(self) -> FakeStatus:

@@ -1,5 +1,5 @@
--- A provider and a fleet in simulated time, around the learners of learnt.lua (included by the test after these stubs).
--- ARGV: JSON of seconds, given (0 = auto), latency_ms, pause_ms, noise (share of random refusals), spread (of the latency),
+-- A provider and a fleet in simulated time, around the learner of the slots (included by the test after these stubs).
+-- ARGV: JSON of seconds, given (0 = auto), latency_ms, pause_ms (most, after a refusal), noise (share of random refusals), spread (of the latency),
 -- limits [[from_s, slots]], waiters (that the provider lets wait), knee (active requests at which the latency has doubled,
 -- 0 = never), grows_at (second from which each request is eight times as large and takes three times as long, 0 = never).
 -- Returns JSON: by second, [answered, refused, slots in force].
@@ -7,6 +7,7 @@ local state, now = {}, 0
 local function put(field, value) state[field] = value and tostring(value) or nil end
 local function number(field) return tonumber(state[field] or 0) end
 --#include learnt.lua
+--#include learnt_slots.lua
 local setup = cjson.decode(ARGV[1])
 local STEP_MS, REFUSAL_MS, RAMP_MS = 5, 5, 2000
 math.randomseed(7)
@@ -39,6 +40,7 @@ for step = 1, setup.seconds * 1000 / STEP_MS do
       seconds[second][2] = seconds[second][2] + 1
       if setup.pause_ms > 0 then paused_until = math.max(paused_until, now + setup.pause_ms) end
     else
+      if now < paused_until then paused_until = -1e9 end
       atgateway = atgateway - 1
       seconds[second][1] = seconds[second][1] + 1
       if setup.given == 0 then

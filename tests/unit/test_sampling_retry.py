@@ -29,6 +29,26 @@ def test_full_jitter_spreads_waits_over_the_whole_bound() -> None:
     assert fmean(waits) == pytest.approx(2.0, abs=0.1)
 
 
+@pytest.mark.parametrize(
+    ("answer", "failures", "seconds"),
+    [
+        (Classification(Kind.TRANSIENT), 1, 0.25),
+        (Classification(Kind.TRANSIENT), 3, 1.0),
+        (Classification(Kind.TRANSIENT, stale=True), 1, 0.0),
+        (Classification(Kind.TRANSIENT, stale=True), 2, 0.5),
+        (Classification(Kind.THROTTLED, limit=Limit.STARTS, retry_after_s=0.4), 1, 0.25),
+        (Classification(Kind.THROTTLED, limit=Limit.STARTS, retry_after_s=40.0), 1, 0.0),
+        (Classification(Kind.THROTTLED, limit=Limit.UNKNOWN, retry_after_s=0.5), 1, 0.0),
+        (Classification(Kind.THROTTLED, limit=Limit.SLOTS), 2, 0.5),
+        (Classification(Kind.THROTTLED, limit=Limit.SLOTS, retry_after_s=1.0), 5, 1.0),
+        (Classification(Kind.THROTTLED, limit=Limit.SLOTS, retry_after_s=40.0), 5, 20.0),
+    ],
+)
+def test_the_next_attempt_waits_where_the_fleet_does_not(answer: Classification, failures: int, seconds: float) -> None:
+    waits = retry.next_attempt_s(answer, failures, base_s=0.5, cap_s=30.0, retry_after_cap_s=20.0, uniform=lambda: 0.5)
+    assert waits == seconds
+
+
 def test_polls_grow_rarer_up_to_ten_times_the_first_pause() -> None:
     pauses = [retry.poll_pause(polls, first_s=1.0, uniform=lambda: 0.5) for polls in range(8)]
     assert pauses == [1.0, 2.0, 4.0, 8.0, 10.0, 10.0, 10.0, 10.0]

@@ -224,8 +224,7 @@ def _read(pipe: Any, tag: str) -> None:
 
 
 def _status(tag: str, answers: list[Any]) -> Status:
-    (seconds, micros), state, defaults, overrides, described, *queues, health = answers
-    slots, starts, heard, interactive, batch = queues
+    (seconds, micros), state, defaults, overrides, described, slots, starts, heard, interactive, batch, health = answers
     now = int(seconds) * 1000 + int(micros) // 1000 + int(state.get("skew", 0))
     limits = limits_from_redis({**defaults, **overrides})
     span = round(1000 * (limits.get("window_s", 0) + limits.get("guard_s", 0)))

@@ -48,6 +48,23 @@ def full_jitter(failures: int, *, base_s: float, cap_s: float, uniform: Callable
     return uniform() * bound(failures, base_s=base_s, cap_s=cap_s)
 
 
+def next_attempt_s(
+    answer: Classification,
+    failures: int,
+    *,
+    base_s: float,
+    cap_s: float,
+    retry_after_cap_s: float,
+    uniform: Callable[[], float],
+) -> float:
+    """Seconds to the next attempt after ``failures`` failed ones of one sort, beside a pause of the fleet."""
+    if answer.retry_after_s and refused_by(answer) is Refused.SLOTS:
+        return min(answer.retry_after_s, retry_after_cap_s)  # the pause may end earlier
+    if (answer.stale and failures == 1) or (answer.retry_after_s or 0.0) >= base_s:
+        return 0.0  # at once, or as soon as the pause has ended
+    return full_jitter(failures, base_s=base_s, cap_s=cap_s, uniform=uniform)
+
+
 def poll_pause(polls: int, *, first_s: float, uniform: Callable[[], float]) -> float:
     """Seconds before the next poll of a Job after ``polls`` polls: from ``first_s`` up to ten times that, ±20 %."""
     return bound(polls + 1, base_s=first_s, cap_s=10 * first_s) * (0.8 + 0.4 * uniform())

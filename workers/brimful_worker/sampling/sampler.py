@@ -261,24 +261,19 @@ class _Sampling:
             count, limit = self.failures, settings.attempts
         if count >= limit:
             return retry.failure(answer, count)
-        at_once = answer.stale and count == 1
-        if retry.refused_by(answer) is Refused.SLOTS and answer.retry_after_s:  # the fleet's pause may end earlier
-            await self._wait(min(answer.retry_after_s, settings.retry_after_cap_s))
-        elif not at_once and (answer.retry_after_s or 0.0) < settings.backoff_base_s:  # else the fleet's pause is longer
-            await self._back_off(count)
-        return None
-
-    async def _back_off(self, failures: int) -> None:
-        settings = self.sampler.settings
-        seconds = retry.full_jitter(
-            failures, base_s=settings.backoff_base_s, cap_s=settings.backoff_cap_s, uniform=self.sampler.uniform
+        seconds = retry.next_attempt_s(
+            answer,
+            count,
+            base_s=settings.backoff_base_s,
+            cap_s=settings.backoff_cap_s,
+            retry_after_cap_s=settings.retry_after_cap_s,
+            uniform=self.sampler.uniform,
         )
-        await self._wait(seconds)
-
-    async def _wait(self, seconds: float) -> None:
-        self._on_wire(False)
-        self.stats.backing_off(seconds)
-        await asyncio.sleep(seconds)
+        if seconds:
+            self._on_wire(False)
+            self.stats.backing_off(seconds)
+            await asyncio.sleep(seconds)
+        return None
 
     async def _pause_fleet(self, answer: Classification) -> None:
         """The provider named a time: no worker of the fleet starts anything until then, or, where it refused by the

@@ -99,11 +99,13 @@ local me = message.process
 --#include parts/limits.lua
 --#include parts/tokens.lua
 --#include parts/epoch.lua
---#include parts/learnt.lua
 --#include parts/breaker.lua
 --#include parts/leases.lua
 --#include parts/queue.lua
 --#include parts/unlogged.lua
+--#include parts/learnt.lua
+--#include parts/learnt_slots.lua
+--#include parts/learnt_starts.lua
 --#include parts/answers.lua
 --#include parts/grants.lua
 

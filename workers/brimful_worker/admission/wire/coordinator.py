@@ -70,8 +70,7 @@ class Coordinator:
 
     def pause(self, seconds: float, reason: str, *, until_accepted: bool = False) -> None:
         """Pause the whole fleet with the next command."""
-        outgoing = self.local_state.outgoing
-        add = outgoing.add_busy if until_accepted else outgoing.add_pause
+        add = self.local_state.outgoing.add_busy if until_accepted else self.local_state.outgoing.add_pause
         add((max(0, round(seconds * 1000)), reason))
         self._wake.set()
 

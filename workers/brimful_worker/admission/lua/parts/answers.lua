@@ -46,18 +46,6 @@ local function active_slots()
   return count
 end
 
--- Starts in the last milliseconds, also where none are logged.
-local function starts_within(milliseconds)
-  local from = now - milliseconds
-  if state.logs_starts then return redis.call('ZCOUNT', starts_key, '(' .. from, '+inf') end
-  local count = 0
-  for i = 0, SLICES - 1 do
-    local at, starts = read_slice('slice' .. i)
-    if at > from then count = count + starts end
-  end
-  return count
-end
-
 -- Which limit a refusal by either is taken for: the starts where their limit is nearly reached, or where as many slots
 -- have been in use before.
 local function limit_of(refused, given, used, others)
@@ -81,27 +69,29 @@ local function note_answers(rules, given, in_use)
     local ticket, verdict = ended[1], ended[3]
     local answer = answers[ticket]
     if answer and answer[2] > 0 then
-      if answer[1] >= number('rev_at') then refusals[#refusals + 1] = answer end
+      if answer[1] >= number('rev_at') then refusals[#refusals + 1] = {ticket, answer[1], answer[2]} end
     elseif verdict == 1 then
       local took_ms = answer and given.slots == 0 and answer[3] or nil
       learners.slots.accepted(in_use, answer and answer[1], took_ms, answer and answer[4])
-      if learners.starts.learning() then
-        local used = starts_within(rules.window_ms + rules.guard_ms)
-        learners.starts.accepted(used, answer and answer[1], nil, nil, rules.window_ms)
-      end
+      learners.starts.accepted(given.starts, rules, ticket, answer and answer[1])
     end
   end
   if #refusals == 0 then return end
   -- The provider no longer counts those of the guard.
-  local others, used = active_slots() + #refusals, starts_within(rules.window_ms)
-  for _, answer in ipairs(refusals) do
+  local others, used, by_starts = active_slots() + #refusals, starts_within(rules.window_ms), {}
+  for _, refusal in ipairs(refusals) do
     others = others - 1
-    if limit_of(answer[2], given, used, others) == REFUSED_BY_SLOTS then
-      learners.slots.refused(given.slots, others, answer[1])
+    if limit_of(refusal[3], given, used, others) == REFUSED_BY_SLOTS then
+      learners.slots.refused(given.slots, others, refusal[2])
     else
       used = used - 1
-      learners.starts.refused(given.starts, math.max(1, used), answer[1])
+      by_starts[#by_starts + 1] = refusal
     end
+  end
+  table.sort(by_starts, function(a, b) return a[2] < b[2] end)
+  for _, refusal in ipairs(by_starts) do learners.starts.note_refused(rules, refusal[1], refusal[2]) end
+  for _, refusal in ipairs(by_starts) do
+    learners.starts.refused(given.starts, rules, refusal[1], refusal[2], refusal[3] == REFUSED_BY_STARTS)
   end
 end
 

@@ -109,14 +109,14 @@ local function grant_all(rules, given)
       apply_learnt(rules, given)
     elseif rules.starts > 0 and outcome.used >= rules.starts or (queue == batch and room.starts <= 0) then
       local more, more_at = 0, nil
-      if outcome.used >= rules.starts then more, more_at = learners.starts.grow(given.starts) end
+      if outcome.used >= rules.starts then more, more_at = learners.starts.grow(given.starts, rules) end
       if more == 0 then
         outcome.full_until = full_until(rules, outcome.used, window)
         outcome.wake = sooner(outcome.full_until or next_start_at(rules, outcome.used, window, 1), more_at)
         return outcome
       end
       room = nil
-      apply_learnt(rules, given)
+      rules.starts = outcome.used + more -- in this turn
     elseif budget == 'wait' then
       return outcome
     elseif budget == 'never' and outcome.head ~= me then
