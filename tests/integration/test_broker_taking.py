@@ -12,6 +12,7 @@ import pytest
 import redis
 from celery import Celery
 from kombu import Consumer, Exchange, Queue
+from kombu.transport import redis as kombu_redis
 
 from brimful.names import QUEUES
 from brimful_worker.broker import qos
@@ -33,10 +34,11 @@ class Taking:
     def __init__(self, valkey: Valkey, hub: Any, places: int, monkeypatch: pytest.MonkeyPatch) -> None:
         self.redis = redis.Redis.from_url(valkey.url)
         self._messages = UnackedMessages()
-        fairness = Fairness(self._messages)
-        fairness.set_concurrency(places)
+        self.fairness = Fairness(self._messages)
+        self.fairness.set_concurrency(places)
         for module in (take, qos):
-            monkeypatch.setattr(module, "fairness", fairness)
+            monkeypatch.setattr(module, "fairness", self.fairness)
+        monkeypatch.setattr(qos, "unacked", self._messages)
         self.set_aside: list[str] = []
         monkeypatch.setattr(
             broker.dead_letters, "set_aside", lambda why, **letter: self.set_aside.append(str(letter["id"]))
@@ -64,6 +66,12 @@ class Taking:
         request.message = message
         self._messages.add(message.delivery_tag, request)
         self.held.append(request)
+
+    def leave(self, number: int) -> None:
+        """The first so many that have not done so leave their places."""
+        for request in [one for one in self.held if not one.left][:number]:
+            request.left = True
+            request.message.channel.qos.leave_place(request.message.delivery_tag)
 
     def end(self, number: int) -> None:
         for _ in range(number):
@@ -116,6 +124,64 @@ def test_what_was_taken_is_noted_as_kombu_notes_it(valkey: Valkey, hub: Any, mon
         assert one[1:] == ["", "celery"]
     assert taking.redis.hlen("unacked") == 0  # given back
     assert taking.redis.llen("celery") == 2
+
+
+def test_a_message_that_has_left_its_place_lets_the_next_one_come_before_it_is_acknowledged(
+    valkey: Valkey, hub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taking = Taking(valkey, hub, 2, monkeypatch)
+    taking.put("1", "2", "3", "4", "5")
+    with taking.consuming() as loop:
+        taking.run(loop, 2)
+        wait_until(lambda: next(loop) is None and taking.commands("eval") >= 2, "batch to be asked")
+        assert taking.fairness.backlog
+        taking.leave(2)
+        taking.run(loop, 4)
+        assert taking.got == ["1", "2", "3", "4"], "two places"
+        assert taking.redis.zcard("unacked_index") == 4
+        taking.end(2)
+        taking.leave(1)
+        taking.run(loop, 5)
+        assert not taking.fairness.backlog
+        taking.end(3)
+        wait_until(lambda: next(loop) is None and taking.redis.zcard("unacked_index") == 0, "the acknowledgements")
+    assert taking.redis.hlen("unacked") == 0
+
+
+def test_acknowledgements_that_wait_for_others_are_sent_before_the_channel_closes(
+    valkey: Valkey, hub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(qos, "_ACKS_S", 3600)
+    taking = Taking(valkey, hub, 2, monkeypatch)
+    taking.put("1", "2")
+    with taking.consuming() as loop:
+        taking.run(loop, 2)
+        taking.leave(2)
+        taking.end(2)
+        assert taking.redis.zcard("unacked_index") == 2
+    assert taking.redis.zcard("unacked_index") == taking.redis.hlen("unacked") == 0
+    assert taking.redis.llen("interactive") == 0
+
+
+def test_a_queue_that_is_known_to_be_empty_is_asked_again_when_redis_reports_a_change(
+    valkey: Valkey, hub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kombu_redis.Transport, "brpop_timeout", 3600)  # nothing is asked again by itself
+    taking = Taking(valkey, hub, 2, monkeypatch)
+    ids = [str(number) for number in range(20)]
+    taking.put(*ids)
+    with taking.consuming() as loop:
+        taking.run(loop, 2)
+        taking.end(1)
+        taking.run(loop, 3)
+        before = taking.commands("eval")
+        for number in range(4, 19):
+            taking.end(1)
+            taking.run(loop, number)
+        assert taking.commands("eval") - before <= 16, "one command a message: batch is not asked beside it"
+        taking.put("batch", queue="batch")
+        taking.run(loop, 19)
+        assert taking.got == [*ids[:18], "batch"]
 
 
 def test_a_malformed_item_among_them_costs_only_itself(

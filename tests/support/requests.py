@@ -11,3 +11,5 @@ class FakeRequest:
         self.queue = queue
         self.acknowledged = acknowledged
         self.eta = eta
+        self.left = False
+        """Whether its message has left its place."""

@@ -158,6 +158,56 @@ def test_an_execution_that_stores_its_result_is_left_to_finish(loop: LoopThread)
     assert report.result == 7
 
 
+def test_the_end_of_the_body_comes_before_its_result_is_stored(loop: LoopThread) -> None:
+    order: list[str] = []
+
+    async def body() -> int:
+        order.append("body")
+        return 7
+
+    def trace() -> int:
+        value = int(run_coroutine(body()))
+        order.append("stored")
+        return value
+
+    def body_ended(ended: Execution) -> float:
+        assert ended is one
+        order.append("ended")
+        return 0.001
+
+    report = Report()
+    one = Execution(trace, (), {}, loop.loop, TracerThreads(), report, body_ended)
+    one.start()
+    report.wait()
+    assert report.result == 7
+    assert order == ["body", "ended", "stored"]
+
+
+def test_a_result_that_waits_to_be_stored_is_kept(loop: LoopThread) -> None:
+    ended, waking = threading.Event(), []
+
+    async def body() -> int:
+        return 7
+
+    def body_ended(_: Execution) -> float:
+        ended.set()
+        return 3600.0
+
+    report = Report()
+    one = Execution(lambda: run_coroutine(body()), (), {}, loop.loop, TracerThreads(), report, body_ended)
+    wake = one._wake_tracer
+    one._wake_tracer = lambda *result: waking.append(result)  # type: ignore[method-assign]
+    one.start()
+    assert ended.wait(60)
+    wait_until(lambda: one.phase is Phase.STORING, "the body to have ended")
+    assert not one.terminate()
+    assert not one.interrupt()
+    assert not waking, "it waits"
+    wake(7, None)
+    report.wait()
+    assert report.result == 7
+
+
 def test_a_body_that_catches_its_soft_limit_goes_on(loop: LoopThread) -> None:
     reached: list[tuple[bool, float]] = []
 

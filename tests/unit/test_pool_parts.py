@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,7 +23,12 @@ class Tasks:
     def __init__(self, size: int) -> None:
         self.celerys = LaxBoundedSemaphore(size)
         self.semaphore = PoolSemaphore(self.celerys, size)
-        self.running = 0
+        self.begun: list[int] = []
+        self._ids = itertools.count()
+
+    @property
+    def running(self) -> int:
+        return len(self.begun)
 
     def come(self, number: int) -> None:
         for _ in range(number):
@@ -30,11 +36,10 @@ class Tasks:
 
     def end(self, number: int) -> None:
         for _ in range(number):
-            self.running -= 1
-            self.semaphore.release()
+            self.semaphore.release(self.begun.pop(0))
 
     def _run(self) -> None:
-        self.running += 1
+        self.begun.append(next(self._ids))
 
 
 def test_growing_lets_in_just_as_many_more() -> None:
@@ -76,6 +81,37 @@ def test_after_a_reconnection_running_tasks_count() -> None:
     assert tasks.running == 4
     tasks.end(2)
     assert tasks.running == 4
+
+
+def test_a_body_that_has_ended_lets_the_next_task_in_once() -> None:
+    tasks = Tasks(2)
+    tasks.come(10)
+    assert tasks.semaphore.leave(0)
+    assert tasks.begun == [0, 1, 2]
+    tasks.end(1)
+    assert tasks.begun == [1, 2], "its place was free already"
+    tasks.end(1)
+    assert tasks.begun == [2, 3]
+
+
+def test_no_more_results_are_left_to_be_stored_than_there_are_places() -> None:
+    tasks = Tasks(2)
+    tasks.come(10)
+    assert [tasks.semaphore.leave(task) for task in (0, 1, 2, 3)] == [True, True, False, False]
+    assert tasks.running == 4
+    tasks.end(1)  # the first is stored
+    assert tasks.semaphore.leave(2)
+    assert tasks.running == 4
+
+
+def test_after_a_reconnection_those_that_have_left_their_places_do_not_count() -> None:
+    tasks = Tasks(2)
+    tasks.come(2)
+    tasks.semaphore.leave(0)
+    tasks.celerys.clear()
+    tasks.semaphore.resync(tasks.running)
+    tasks.come(3)
+    assert tasks.begun == [0, 1, 2]
 
 
 def test_a_closed_semaphore_starts_nothing() -> None:

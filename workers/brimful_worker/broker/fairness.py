@@ -40,6 +40,8 @@ class Fairness:
         self._concurrency = 0
         self._apart = False
         self._paused_until = 0.0
+        self.backlog = False
+        """Whether messages of other queues than batch were left behind when some were taken last. Of any thread."""
 
     def set_concurrency(self, tasks: int) -> None:
         """The pool runs ``tasks`` at once. With fewer than two, no queue is limited."""

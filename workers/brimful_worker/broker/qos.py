@@ -49,6 +49,9 @@ log = logging.getLogger(__name__)
 _TIMER_S = 0.001
 """Added to a pause, so that its timer does not fire just before the pause has ended."""
 
+_ACKS_S = 0.01
+"""How long the acknowledgement of a message that has left its place waits for others."""
+
 LOST_HEADER = "brimful_lost"
 """Message header: how many workers have died while they ran this task."""
 
@@ -64,8 +67,10 @@ class QoS(transport.QoS):
         super().__init__(*args, **options)
         self._acks: list[str] = []
         self._begun: set[str] = set()
+        self._placeless: set[str] = set()
+        """Messages that have left their places and are not acknowledged yet."""
         self.begun_key = begun_key(self.unacked_key)
-        self._settling = False
+        self._settling = self._gathering = False
 
     def append(self, message: Any, delivery_tag: str) -> None:
         tag, size = self.channel.taken
@@ -91,19 +96,29 @@ class QoS(transport.QoS):
     def room(self) -> float:
         """How many more messages this channel may hold."""
         count = self.prefetch_count
-        held = len(self._delivered) - len(self._dirty)
+        held = len(self._delivered) - len(self._dirty) - len(self._placeless)
         return count + fairness.prefetch_reserve - held if count else math.inf
 
+    def leave_place(self, delivery_tag: str) -> None:
+        """The message's task has ended but for its result: another message may be taken in its place."""
+        if delivery_tag in self._delivered and delivery_tag not in self._dirty:
+            self._placeless.add(delivery_tag)
+            unacked.leave_place(delivery_tag)
+            self.channel.ask_again()
+
     def ack(self, delivery_tag: str) -> None:
+        may_wait = delivery_tag in self._placeless
+        self._placeless.discard(delivery_tag)
         unacked.acknowledged(delivery_tag)
         self._acks.append(delivery_tag)
         virtual.QoS.ack(self, delivery_tag)
-        self._freed()
+        self._freed(may_wait=may_wait)
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         if not requeue:
             self.ack(delivery_tag)
             return
+        self._placeless.discard(delivery_tag)
         try:
             super().reject(delivery_tag, requeue=True)
             unacked.remove(delivery_tag)
@@ -112,16 +127,20 @@ class QoS(transport.QoS):
             virtual.QoS.ack(self, delivery_tag)
         self._freed()
 
-    def _freed(self) -> None:
+    def _freed(self, *, may_wait: bool = False) -> None:
         if (hub := get_event_loop()) is None:
             self.settle()
+        elif may_wait and not self.channel.closed:
+            if not self._gathering:
+                self._gathering = True
+                hub.call_later(_ACKS_S, self.settle)
         elif not self._settling:
             self._settling = True
             hub.call_soon(self.settle)
 
     def settle(self) -> None:
         """Send the acknowledgements that came in since the last time, and take messages for the freed places."""
-        self._settling = False
+        self._settling = self._gathering = False
         if self._send_acks():
             self.channel.ask_again()
 
@@ -145,6 +164,7 @@ class QoS(transport.QoS):
         return True
 
     def restore_unacked_once(self, stderr: Any = None) -> None:
+        self._send_acks()
         for tag in unacked.kept():
             self._delivered.pop(tag, None)
         super().restore_unacked_once(stderr)
@@ -164,6 +184,7 @@ class QoS(transport.QoS):
             # They are renewed no longer, so another worker requeues them soon.
             log.warning("cannot requeue unstarted tasks (%s)", type(error).__name__)
         self._delivered.clear()
+        self._placeless.clear()
 
     def restore_by_tag(self, tag: str, client: Any = None, leftmost: bool = False) -> None:
         with self.channel.conn_or_acquire(client) as connection:
@@ -242,6 +263,7 @@ class QoS(transport.QoS):
 
     def leave_to_other_thread(self, delivery_tag: str) -> None:
         """Another thread acknowledges this message. It no longer counts here, nor is it requeued by this channel."""
+        self._placeless.discard(delivery_tag)
         if delivery_tag in self._delivered:
             virtual.QoS.ack(self, delivery_tag)
 

@@ -70,6 +70,11 @@ class WorkerRequest(Request):  # type: ignore[misc]  # celery ships no types
         self.queue = plain_queue(str(self.delivery_info.get("routing_key")))
         unacked.add(message.delivery_tag, self)
 
+    def leave_place(self) -> None:
+        """The body has ended: another message may come, though this one is acknowledged only later. Main thread."""
+        if isinstance(qos := getattr(self.message.channel, "qos", None), QoS):
+            qos.leave_place(self.message.delivery_tag)
+
     def info(self, safe: bool = False) -> Any:
         """For ``inspect``: the arguments of brimful's own tasks only as their description."""
         redacted = describe(self.type, self.args, self.kwargs) is not None

@@ -4,10 +4,11 @@
 -- ARGV: 1 number of messages at most · 2 now, Unix seconds · 3 how their delivery tags begin; the number from 1 follows
 --       · for each list what follows the item in the note, `,"",<queue as JSON>]`; "" = its messages are not noted
 --       · for each list "1" if only one of its messages may be taken, and none after others
--- Returns {number of the list from 1, item} for each, or the error with which Redis refuses writes; nothing is taken then.
+-- Returns {number of the list from 1, item} for each; then {0, ''} if a list still holds messages of which several may be
+-- taken. Or the error with which Redis refuses writes; nothing is taken then.
 local unacked, index = KEYS[1], KEYS[2]
 local most, now, tags, lists = tonumber(ARGV[1]), ARGV[2], ARGV[3], #KEYS - 2
-local taken = {}
+local taken, more = {}, false
 
 for place = 1, lists do
   local list, rest, alone = KEYS[2 + place], ARGV[3 + place], ARGV[3 + lists + place] == '1'
@@ -32,9 +33,15 @@ for place = 1, lists do
     end
     taken[#taken + 1] = {place, item}
   end
+  -- Takes nothing, and as no read it has no changes reported.
+  local left = not alone and #taken == most and redis.pcall('RPOP', list, 0)
+  more = more or (left and not left.err)
 end
 if #taken == 0 then
   -- A read, so that CLIENT TRACKING reports the next change of these keys.
   redis.call('EXISTS', unpack(KEYS, 3))
+end
+if more then
+  taken[#taken + 1] = {0, ''}
 end
 return taken

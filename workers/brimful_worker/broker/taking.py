@@ -74,6 +74,8 @@ class TakingChannel(transport.Channel):
         """What the delivery tags of the messages begin with that the pop under way takes."""
         self._lists: list[tuple[str, str]] = []
         """(list, queue) that the pop under way asks."""
+        self._empty: dict[str, float] = {}
+        """Empty queues of which Redis reports the next change, and until when they need not be asked."""
         self.without_ack: set[str] = set()
         """Queues whose messages are not acknowledged."""
         self.taken: tuple[str, int] = ("", 0)
@@ -110,6 +112,11 @@ class TakingChannel(transport.Channel):
             return
         connection = self.client.connection
         self._track(connection)
+        unknown = [queue for queue in queues if time.monotonic() >= self._empty.get(queue, 0.0)]
+        if not unknown:
+            self._wait(connection, min(self._empty[queue] for queue in queues))
+            return
+        queues = unknown
         self._lists = [(self._q_for_pri(queue, step), queue) for step in self.priority_steps for queue in queues]
         keys = [self.unacked_key, self.unacked_index_key, *(name for name, _ in self._lists)]
         notes = ["" if queue in self.without_ack else f',"",{json.dumps(queue)}]' for _, queue in self._lists]
@@ -127,12 +134,22 @@ class TakingChannel(transport.Channel):
             return
         connection.send_command("CLIENT", "TRACKING", "ON", "NOLOOP")
         self._tracked, self._wait_s = connection._sock, self.brpop_timeout
-        connection._parser.set_invalidation_push_handler(lambda _: _CHANGED)
+        self._empty.clear()
+        connection._parser.set_invalidation_push_handler(self._changed)
         try:
             connection.read_response()
         except self.ResponseError as error:
             log.warning("Redis does not report changes (%s): idle workers ask ten times a second", reply_text(error))
             self._wait_s = _UNTRACKED_S
+
+    def _changed(self, _: Any) -> Any:
+        self._empty.clear()
+        return _CHANGED
+
+    def _wait(self, connection: Any, until: float) -> None:
+        """Ask nothing until then, or until Redis reports a change."""
+        self._in_poll, self._waiting, self._wait_until = connection, True, until
+        wake_after(max(0.0, until - time.monotonic()))
 
     @property
     def _in_poll(self) -> Any:
@@ -180,19 +197,23 @@ class TakingChannel(transport.Channel):
             self._wait_until = time.monotonic() + (pause := _YIELD_S[self._beaten])
             wake_after(pause)
             raise Empty
+        more = bool(reply) and reply[-1][0] == 0
+        if any(plain_queue(queue) in URGENT for _, queue in self._lists):
+            fairness.backlog = more
         if not reply:
             self._beaten = min(self._beaten + self._reported, len(_YIELD_S) - 1)
             self._asked = self._reported = False
             if changed or self._freed_queues():
                 self._in_poll = False
             else:
-                self._waiting, self._wait_until = True, time.monotonic() + self._wait_s
-                wake_after(self._wait_s)
+                self._wait(connection, time.monotonic() + self._wait_s)
+            if not changed and self._wait_s == self.brpop_timeout:
+                self._empty |= dict.fromkeys((queue for _, queue in self._lists), time.monotonic() + self._wait_s)
             raise Empty
         try:
             self._beaten, self._reported = 0, False
             lists, tags = self._lists, self._tags
-            for number, (place, raw) in enumerate(reply, 1):
+            for number, (place, raw) in enumerate(reply[:-1] if more else reply, 1):
                 queue = lists[place - 1][1]
                 self._queue_cycle.rotate(queue)
                 self.taken = (f"{tags}{number}", len(raw))

@@ -53,7 +53,7 @@ class UnackedMessages:
     def remove(self, tag: str) -> None:
         """The message goes back to its queue: it is renewed no longer, so other workers may take it."""
         self._requests.pop(tag, None)
-        self._leave_place(tag)
+        self.leave_place(tag)
 
     def defer_ack(self, tag: str) -> None:
         """The acknowledgement could not be sent; the renewal thread sends it when Redis is back."""
@@ -69,7 +69,7 @@ class UnackedMessages:
             return set(self._deferred)
 
     def acknowledged(self, tag: str) -> None:
-        self._leave_place(tag)
+        self.leave_place(tag)
 
     def owed(self) -> int:
         """Acknowledgements that Redis has yet to get."""
@@ -103,7 +103,8 @@ class UnackedMessages:
         # list() copies at once; other threads add and remove meanwhile
         return [request for reference in list(self._requests.values()) if (request := reference()) is not None]
 
-    def _leave_place(self, tag: str) -> None:
+    def leave_place(self, tag: str) -> None:
+        """The message counts no longer in :meth:`count_by_queue`; it is renewed until it is acknowledged."""
         for tags in list(self._places.values()):
             tags.discard(tag)
 

@@ -61,13 +61,20 @@ class Execution:
         loop: asyncio.AbstractEventLoop,
         threads: TracerThreads,
         report: Callable[[Execution, Any, ExceptionInfo | None], None],
+        body_ended: Callable[[Execution], float] = lambda _: 0.0,
     ) -> None:
-        """``report(execution, result, einfo)`` is called once, at the very end on the thread, also when ended."""
+        """``report(execution, result, einfo)`` is called once, at the very end on the thread, also when ended.
+
+        ``body_ended(execution)`` is called once its body has ended, before the tracer stores the result. Not where the
+        body was never begun, and perhaps not where it is ended from outside. It returns for how many seconds the result
+        of a coroutine waits, while what is more urgent is done.
+        """
         self.id = next(_ids)
         self.phase = Phase.READY
         self._trace_task = functools.partial(target, *args, **kwargs)
         self._loop = loop
         self._report = report
+        self._body_ended = body_ended
         self._lock = threading.Lock()
         self._future: Future[Any] | None = None
         self._body: Interruptible | None = None
@@ -170,6 +177,7 @@ class Execution:
         try:
             return function(*args, **kwargs)
         finally:
+            self._body_ended(self)
             self._leave_body()
 
     def _leave_body(self) -> None:
@@ -210,15 +218,22 @@ class Execution:
             error = Cancelled("the task's coroutine was cancelled from within", "cancelled")
         except BaseException as raised:  # SystemExit too: it must not reach the loop
             error = raised
-        future = self._future
-        assert future is not None
+        later_s = self._body_ended(self)
         with self._lock:
-            if future.done():
+            if self.phase is not Phase.BODY:
                 return
-            if error is None:
-                future.set_result(result)
-            else:
-                future.set_exception(error)
+            self.phase = Phase.STORING
+        if later_s:
+            self._loop.call_later(later_s, self._wake_tracer, result, error)
+        else:
+            self._wake_tracer(result, error)
+
+    def _wake_tracer(self, result: Any, error: BaseException | None) -> None:
+        assert self._future is not None
+        if error is None:
+            self._future.set_result(result)
+        else:
+            self._future.set_exception(error)
 
     def _cancel(self) -> None:
         self._disarm()

@@ -23,8 +23,9 @@ from celery.concurrency.base import BasePool
 from celery.exceptions import Reject
 from kombu.asynchronous import get_event_loop
 
+from brimful_worker.broker.fairness import fairness
 from brimful_worker.broker.qos import lost_count
-from brimful_worker.broker.requests import SAMPLING_TASKS
+from brimful_worker.broker.requests import SAMPLING_TASKS, WorkerRequest
 from brimful_worker.broker.worker_state import cold_shutdown
 from brimful_worker.logs.celery_records import ignore_warnings
 from brimful_worker.metrics import catalogue as metrics
@@ -42,6 +43,8 @@ _EXIT_S = 15.0
 """A cold shutdown that takes longer, as when Redis hangs, ends like a kill: no work is lost by that."""
 _CLOSE_S = 5.0
 """How long the worker's connections may take to close."""
+_STORE_AFTER_S = 0.004
+"""Where tasks wait, the next one's request is sent before the result of one that has ended is stored."""
 _TICK_S = 0.1
 
 ignore_warnings()  # here, since Celery warns before it makes the pool
@@ -160,8 +163,15 @@ class TaskPool(BasePool):  # type: ignore[misc]  # celery ships no types
         def report(execution: Execution, result: Any, einfo: ExceptionInfo | None) -> None:
             self._main_thread.put(self._ended, execution, name, result, einfo, callback, error_callback)
 
+        asked_by = getattr(callback, "__self__", None)
+        request = asked_by if isinstance(asked_by, WorkerRequest) else None
+
+        def body_ended(execution: Execution) -> float:
+            self._main_thread.put(self._body_ended, execution, request)
+            return _STORE_AFTER_S if fairness.backlog else 0.0
+
         loop = self._process.loop.loop
-        execution = Execution(target, tuple(args), kwargs or {}, loop, self._threads, report)
+        execution = Execution(target, tuple(args), kwargs or {}, loop, self._threads, report, body_ended)
 
         def start() -> None:
             if self._closing:
@@ -188,6 +198,11 @@ class TaskPool(BasePool):  # type: ignore[misc]  # celery ships no types
         if execution is not None:
             execution.terminate()
 
+    def _body_ended(self, execution: Execution, request: Any) -> None:
+        """Take the next message before this one's result is stored and it is acknowledged."""
+        if execution.id in self._executions and self._semaphore.leave(execution.id) and request is not None:
+            request.leave_place()
+
     def _ended(
         self,
         execution: Execution,
@@ -208,7 +223,7 @@ class TaskPool(BasePool):  # type: ignore[misc]  # celery ships no types
             elif result is not None and callback is not None:
                 callback(result)
         finally:
-            self._semaphore.release()
+            self._semaphore.release(execution.id)
 
     def _limit_reached(self, callback: Callback, execution: Execution, soft: bool, seconds: float) -> None:
         """On the loop's thread."""

@@ -19,9 +19,29 @@ class PoolSemaphore:
         self._excess = 0
         """Tasks that run beyond a reduced size."""
         self._closed = False
+        self._left: set[int] = set()
+        """Tasks that have left their places and have not ended."""
 
-    def release(self) -> None:
-        """A task has ended."""
+    def leave(self, task: int) -> bool:
+        """The task's body has ended, and the next task may begin before its result is stored.
+
+        Returns False, and frees nothing, while as many tasks as there are places are in that state: Redis may take long
+        to store results.
+        """
+        if len(self._left) >= self._size:
+            return False
+        self._left.add(task)
+        self._release()
+        return True
+
+    def release(self, task: int) -> None:
+        """The task has ended."""
+        if task in self._left:
+            self._left.remove(task)
+        else:
+            self._release()
+
+    def _release(self) -> None:
         if self._excess:
             self._excess -= 1
         elif not self._closed:
@@ -53,6 +73,7 @@ class PoolSemaphore:
         self._semaphore.initial_value = self._size
 
     def resync(self, running: int) -> None:
-        """Celery has cleared the semaphore while ``running`` tasks go on."""
+        """Celery has cleared the semaphore while ``running`` tasks go on, with those that have left their places."""
+        running -= len(self._left)
         self._semaphore.value = max(0, self._size - running)
         self._excess = max(0, running - self._size)
