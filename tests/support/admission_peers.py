@@ -15,8 +15,8 @@ import redis
 
 from brimful.state.keys import admission_keys, everyone_channel, process_channel
 from brimful_worker.admission.policy import Rules, wire_lag
-from brimful_worker.admission.recent_starts import RecentStarts
 from brimful_worker.admission.wire.pending_grants import PendingGrants
+from brimful_worker.admission.wire.recent_starts import RecentStarts
 from brimful_worker.admission.wire.redis_clock import RedisClock
 from brimful_worker.admission.wire.rpc import exchange, exchange_arguments
 

@@ -14,6 +14,7 @@ import pytest
 from brimful.errors import FleetError
 from brimful_worker.admission import Lease, LeaseLost, StaleGrant
 from brimful_worker.admission import lease as lease_module
+from brimful_worker.admission import lease_table as lease_table_module
 from brimful_worker.admission import local_state as local_state_module
 from brimful_worker.admission.local_state import LocalState
 from brimful_worker.admission.policy import Limits, Rules
@@ -57,7 +58,7 @@ async def state(wakes: list[None]) -> AsyncIterator[LocalState]:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    for module in (local_state_module, lease_module, outgoing_module):
+    for module in (local_state_module, lease_module, lease_table_module, outgoing_module):
         monkeypatch.setattr(module, "boot_time", clock)
     return clock
 
@@ -87,12 +88,12 @@ def set_lease(state: LocalState, lease_s: float) -> None:
 async def test_a_join_does_not_revive_a_lease_that_had_ended(state: LocalState) -> None:
     old, young = await grant(state, boot_time() - 3), await grant(state, boot_time())
     received = old.deadline + 0.01
-    assert state.to_join(boot_time()) == [old.id, young.id]
+    assert state.leases.to_join(boot_time()) == [old.id, young.id]
     state.rejoined(received - 2, received)
     assert old.lost
     assert not young.lost
     assert young.deadline == pytest.approx(received - 2 + LOCAL_LEASE_S)
-    assert list(state.held) == [young.id]
+    assert list(state.leases.held) == [young.id]
     assert list(state.ending) == [old.id]
     state.end(old, failed=True)
     assert not state.ending
@@ -103,10 +104,10 @@ async def test_a_grant_that_took_long_to_arrive_is_renewed_first(state: LocalSta
     del wakes[:]
     late = await grant(state, boot_time() - 6)
     assert wakes
-    renewal = state.next_renewal()
+    renewal = state.leases.next_renewal()
     assert renewal is not None
     assert renewal < boot_time()
-    assert state.to_renew() == [late.id]
+    assert state.leases.to_renew() == [late.id]
 
 
 async def test_the_end_of_a_grant_that_took_long_to_arrive(state: LocalState) -> None:
@@ -137,11 +138,11 @@ async def test_leases_that_become_longer_keep_their_end_until_they_are_renewed(
     assert wakes
     for lease in (before, late):
         assert lease.deadline == pytest.approx(lease.renewed + 1.75)
-    assert set(state.to_renew()) == {before.id, late.id}
+    assert set(state.leases.to_renew()) == {before.id, late.id}
     sent = boot_time()
-    state.renewed(sent)
+    state.leases.renewed(sent)
     assert before.deadline == late.deadline == pytest.approx(sent + 28.75)
-    assert state.to_renew() == []
+    assert state.leases.to_renew() == []
     after = await grant(state, boot_time())
     assert after.deadline == pytest.approx(after.renewed + 28.75)
 
@@ -157,38 +158,38 @@ async def test_a_grant_is_good_for_one_request(state: LocalState) -> None:
 async def test_leases_granted_during_a_renewal_are_not_renewed_by_it(timed: LocalState, clock: Clock) -> None:
     early = await grant(timed, clock.now, 0)
     clock.now += 3
-    assert timed.to_renew() == [early.id]
+    assert timed.leases.to_renew() == [early.id]
     late = await grant(timed, clock.now, 0)
     gone = await grant(timed, clock.now, 0)
     timed.end(gone, failed=False)
-    timed.renewed(clock.now)
+    timed.leases.renewed(clock.now)
     assert early.deadline == late.deadline == clock.now + LOCAL_LEASE_S
     clock.now += 1
-    assert timed.to_renew() == []
-    assert timed.next_renewal() == pytest.approx(clock.now - 1 + 8 / 3)
+    assert timed.leases.to_renew() == []
+    assert timed.leases.next_renewal() == pytest.approx(clock.now - 1 + 8 / 3)
 
 
 async def test_most_leases_of_a_busy_process_end_before_they_need_a_renewal(timed: LocalState, clock: Clock) -> None:
     old = await grant(timed, clock.now, 0)
     clock.now += 1.9
     young = await grant(timed, clock.now, 0)
-    assert timed.to_renew() == []
+    assert timed.leases.to_renew() == []
     clock.now += 0.2
-    assert timed.to_renew() == [old.id]
-    assert timed.next_renewal() == pytest.approx(old.renewed + 8 / 3)
-    timed.renewed(clock.now)
-    assert timed.next_renewal() == pytest.approx(young.renewed + 8 / 3)
+    assert timed.leases.to_renew() == [old.id]
+    assert timed.leases.next_renewal() == pytest.approx(old.renewed + 8 / 3)
+    timed.leases.renewed(clock.now)
+    assert timed.leases.next_renewal() == pytest.approx(young.renewed + 8 / 3)
 
 
 async def test_many_leases_are_renewed_when_the_oldest_is_due_and_no_sooner(timed: LocalState, clock: Clock) -> None:
     """A command renews all that are held, so that each one too many costs as much as another command."""
     leases = [await grant(timed, clock.now, 0) for _ in range(100)]
     clock.now += 2.5
-    assert timed.to_renew() == []
-    due = timed.next_renewal()
+    assert timed.leases.to_renew() == []
+    due = timed.leases.next_renewal()
     assert due == pytest.approx(clock.now - 2.5 + 8 / 3)
     clock.now = due
-    assert timed.to_renew() == [lease.id for lease in leases]
+    assert timed.leases.to_renew() == [lease.id for lease in leases]
 
 
 async def test_how_long_requests_last_is_known_from_those_that_ended(timed: LocalState, clock: Clock) -> None:
@@ -215,21 +216,21 @@ async def test_no_lease_ends_or_falls_due_unnoticed(timed: LocalState, clock: Cl
         elif what == "renew":
             after_s = timed.rules.renew_after_s(len(leases))
             old = {ticket for ticket, lease in leases.items() if clock.now - lease.renewed > after_s}
-            assert old <= set(timed.to_renew())
-            timed.renewed(clock.now)
+            assert old <= set(timed.leases.to_renew())
+            timed.leases.renewed(clock.now)
         elif what == "change":
             set_lease(timed, randomly.choice([6, 8, 20]))
         timed._abort_overdue()
         leases = {ticket: lease for ticket, lease in leases.items() if not lease.lost}
-        assert timed.held == leases
+        assert timed.leases.held == leases
         assert all(lease.deadline > clock.now for lease in leases.values())
-        due = timed.next_renewal()
+        due = timed.leases.next_renewal()
         oldest = min((lease.renewed for lease in leases.values()), default=None)
         assert (due is None) == (oldest is None)
         if due is not None and oldest is not None:
             assert due <= oldest + timed.rules.heartbeat_s + 1e-6
             end = min(lease.deadline for lease in leases.values())
-            assert timed.stall_limit_s() <= end - clock.now + 1e-6
+            assert timed.leases.stall_limit_s() <= end - clock.now + 1e-6
 
 
 async def test_a_release_carries_what_was_reported(timed: LocalState, clock: Clock) -> None:
@@ -249,15 +250,15 @@ async def test_a_release_carries_what_was_reported(timed: LocalState, clock: Clo
         [raised.id, 1000, -1, -1, 0],
         [returned.id, 0, -1, -1, 1],
     ]
-    assert not timed.held
+    assert not timed.leases.held
 
 
 async def test_a_lease_that_redis_reports_as_lost_ends_at_once(timed: LocalState, clock: Clock) -> None:
     """The command that reports it has just renewed it, with all others."""
     lost, kept = await grant(timed, clock.now, 0), await grant(timed, clock.now, 0)
     clock.now += 3
-    timed.to_renew()
-    timed.renewed(clock.now)
+    timed.leases.to_renew()
+    timed.leases.renewed(clock.now)
     timed.lost(lost.id)
     assert lost.deadline <= clock.now < kept.deadline
     assert list(timed.ending) == [lost.id]
@@ -265,14 +266,14 @@ async def test_a_lease_that_redis_reports_as_lost_ends_at_once(timed: LocalState
 
 async def test_how_long_a_process_may_stand_still(timed: LocalState, clock: Clock) -> None:
     whole = LOCAL_LEASE_S - 8 / 3
-    assert timed.stall_limit_s() == pytest.approx(whole)
+    assert timed.leases.stall_limit_s() == pytest.approx(whole)
     await grant(timed, clock.now, 0)
     clock.now += 1
-    assert timed.stall_limit_s() == pytest.approx(whole), "renewals are due in time"
+    assert timed.leases.stall_limit_s() == pytest.approx(whole), "renewals are due in time"
     clock.now += 4
-    assert timed.stall_limit_s() == pytest.approx(1.75), "they did not come: Redis is away"
+    assert timed.leases.stall_limit_s() == pytest.approx(1.75), "they did not come: Redis is away"
     clock.now += 4
-    assert timed.stall_limit_s() == pytest.approx(whole), "the watchdog has ended it"
+    assert timed.leases.stall_limit_s() == pytest.approx(whole), "the watchdog has ended it"
 
 
 @pytest.mark.parametrize("cancel", [True, False])

@@ -29,10 +29,10 @@ from brimful_worker.admission.policy import (
     release_delay,
     wire_lag,
 )
-from brimful_worker.admission.recent_starts import RecentStarts
 from brimful_worker.admission.turns import NO_FLOW
 from brimful_worker.admission.waiters import WORKLOADS, Queue, Waiter, Waiters
 from brimful_worker.admission.wire.outgoing import Outgoing
+from brimful_worker.admission.wire.recent_starts import RecentStarts
 from brimful_worker.admission.wire.redis_clock import RedisClock
 from brimful_worker.admission.wire.round_trips import RoundTrips
 from brimful_worker.admission.wire.rpc import exchange, exchange_arguments

@@ -229,7 +229,7 @@ class Admission:
     @property
     def held(self) -> int:
         """Number of slots that this process holds."""
-        return len(self._coordinator.local_state.held) if self._coordinator else 0
+        return len(self._coordinator.local_state.leases.held) if self._coordinator else 0
 
     @property
     def slots(self) -> int:
@@ -266,7 +266,7 @@ class Admission:
     def stall_limit_s(self) -> float:
         """For how many seconds from now this process could stand still before a lease of its own ended. Callable from
         any thread."""
-        return self._coordinator.local_state.stall_limit_s() if self._coordinator else self._limits.lease_s / 2
+        return self._coordinator.local_state.leases.stall_limit_s() if self._coordinator else self._limits.lease_s / 2
 
     async def _leave_keys(self, refreshing: asyncio.Task[None]) -> None:
         self._closing.set()

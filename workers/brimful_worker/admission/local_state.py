@@ -13,11 +13,12 @@ from copy import copy
 
 from brimful.errors import BudgetExhausted, FleetError
 from brimful_worker.admission.lease import Lease
+from brimful_worker.admission.lease_table import LeaseTable
 from brimful_worker.admission.policy import Limits, Rules, wire_lag
-from brimful_worker.admission.recent_starts import RecentStarts
 from brimful_worker.admission.turns import Flow
 from brimful_worker.admission.waiters import Queue, Waiter, Waiters, is_start_only, name_of
 from brimful_worker.admission.wire.outgoing import Outgoing
+from brimful_worker.admission.wire.recent_starts import RecentStarts
 from brimful_worker.admission.wire.redis_clock import RedisClock
 from brimful_worker.liveness.boot_time import boot_time
 from brimful_worker.liveness.watchdog import NAP_S, Watchdog
@@ -34,8 +35,7 @@ class LocalState:
         """``wake`` is called when a command should be sent at once."""
         self.limits = limits
         self.rules = Rules.from_fields(limits.fields(), limits.cooldown_s)
-        self.held: dict[str, Lease] = {}  # by ticket
-        self._first_end = math.inf  # no lease in ``held`` ends before this
+        self.leases = LeaseTable(self.rules)
         self.ending: dict[str, Lease] = {}
         """Lost leases whose bodies have not ended yet."""
         self._renaming: dict[str, tuple[Waiter, Lease]] = {}
@@ -50,9 +50,6 @@ class LocalState:
         self.closed: FleetError | None = None  # why nothing will be granted any more
         self._stale = 0
         self._abort_timer: asyncio.TimerHandle | None = None
-        self._renewing: list[str] = []
-        """The leases that the command in flight renews."""
-        self._shorter: tuple[float, float] | None = None  # until when leases were shorter, and how long they lasted
 
     # called by coroutines
 
@@ -82,7 +79,7 @@ class LocalState:
         """The lease's request has ended: release its slot."""
         lease.end()
         self.ending.pop(lease.id, None)
-        self._drop(lease)
+        self.leases.drop(lease.id)
         other = () if lease.name is None else (lease.name,)
         named = (*(other or (name_of(lease.id),)), 1) if lease.deaths_forgotten else other
         if lease.given_back:
@@ -111,7 +108,7 @@ class LocalState:
         waiter = self.waiting.take(ticket, same_tokens=bool(self.rules.tokens or self.rules.budget))
         granted = self._clock.not_after(granted_ms)
         start_only = is_start_only(ticket)
-        deadline = math.inf if start_only else granted + self._lease_at(granted)
+        deadline = math.inf if start_only else granted + self.leases.lease_at(granted)
         timed = bool(self.rules.guard_s and (self.rules.starts or self.rules.tokens))
         counts = granted + lag_ms / 1000
         wire = min(deadline, counts + wire_lag(self.rules.guard_s)) if timed else deadline
@@ -124,8 +121,8 @@ class LocalState:
             return
         lease.size = waiter.tokens
         self.recent_starts.add(ticket, counts, lease.size)
-        if not start_only:
-            self._hold(lease)
+        if not start_only and self.leases.add(lease):
+            self._send_soon()
         if waiter.name == name_of(ticket):
             waiter.future.set_result(lease)
         else:  # Redis must know what it is used for before it is
@@ -145,26 +142,13 @@ class LocalState:
             else:
                 waiter.future.set_result(lease)
 
-    def _hold(self, lease: Lease) -> None:
-        self.held[lease.id] = lease
-        self._first_end = min(self._first_end, lease.deadline)
-        if self._age(lease.deadline) > self.rules.heartbeat_s / 2:  # the grant took long to arrive
-            self._send_soon()
-
     def apply(self, rules: Rules) -> None:
-        """The limits have changed. When leases become shorter, those held end sooner. When they become longer, those
-        held keep their end until they are renewed, which is due at once then."""
-        now, short = boot_time(), self.rules.local_lease_s
+        """The limits have changed."""
         self.rules, before = rules, self.rules
+        self.leases.apply(rules)
         if rules.lease_s > before.lease_s:
-            if self._shorter is not None and now - self._shorter[0] < before.lease_s:
-                short = min(short, self._shorter[1])
-            self._shorter = now, short
             self._send_soon()
         elif rules.lease_s < before.lease_s:
-            for lease in self.held.values():
-                lease.deadline = min(lease.deadline, lease.renewed + rules.local_lease_s)
-            self._update_first_end()
             self._watchdog.look()
 
     def refused(self, ticket: str) -> None:
@@ -176,57 +160,23 @@ class LocalState:
             waiter.future.set_exception(BudgetExhausted("the fleet's token budget is at its end", "budget"))
 
     def lost(self, ticket: str) -> None:
-        if (lease := self.held.get(ticket)) is not None:
+        if (lease := self.leases.held.get(ticket)) is not None:
             self._lose(lease)
-
-    def to_renew(self) -> list[str]:
-        """Tickets that the next command should renew: all that are not young, once the oldest is old enough."""
-        self._renewing = []
-        if self._age(self._first_end) >= self.rules.renew_after_s(len(self.held)):
-            before = boot_time() + self.rules.local_lease_s - self.rules.renew_least_s
-            self._renewing = [ticket for ticket, lease in self.held.items() if lease.deadline <= before]
-            self._update_first_end()
-        return self._renewing
-
-    def to_join(self, now: float) -> list[str]:
-        """Tickets of the leases that have not ended, to be registered again by a join."""
-        self._renewing = [ticket for ticket, lease in self.held.items() if lease.deadline > now]
-        return self._renewing
-
-    def renewed(self, sent: float) -> None:
-        """A command sent at this time has renewed what :meth:`to_renew` or :meth:`to_join` returned."""
-        deadline = sent + self._lease_at(sent)
-        for ticket in self._renewing:
-            if (lease := self.held.get(ticket)) is not None:
-                lease.renewed, lease.deadline = sent, deadline
-        if self._renewing:
-            self._renewing = []
-            self._update_first_end()
 
     def rejoined(self, first_sent: float, received: float) -> None:
         """A join first sent and answered at these times has registered the leases, from some moment in between. A lease
         that had ended by then may have been given to somebody else: its request is ended."""
         self._lose_ended(received)
-        self.renewed(first_sent)
+        self.leases.renewed(first_sent)
         self._watchdog.look()
-
-    def next_renewal(self) -> float | None:
-        """When the next lease is due for renewal; None when none is held."""
-        return self._first_end - self.rules.local_lease_s + self.rules.heartbeat_s if self.held else None
-
-    def stall_limit_s(self) -> float:
-        """For how many seconds from now this process could stand still before a lease ended that it holds, or that it
-        may be granted. Callable from any thread. Leases past their end are the watchdog's business."""
-        left, end = self.rules.local_lease_s - self.rules.heartbeat_s, self._first_end - boot_time()
-        return min(left, end) if end > 0 else left
 
     def plan_aborts(self) -> None:
         """Set the timer for the first lease that ends unless it is renewed."""
         if self._abort_timer is not None:
             self._abort_timer.cancel()
             self._abort_timer = None
-        if self.held:
-            delay = max(0.0, min(self._first_end - boot_time(), NAP_S))
+        if self.leases.held:
+            delay = max(0.0, min(self.leases.first_end - boot_time(), NAP_S))
             self._abort_timer = asyncio.get_running_loop().call_later(delay, self._abort_overdue)
 
     def stop(self, error: FleetError, *, cancel: bool) -> None:
@@ -257,37 +207,20 @@ class LocalState:
 
     def _lose_ended(self, now: float) -> int:
         """Lose the leases that end at this time or before. Returns their number."""
-        ended = [lease for lease in self.held.values() if lease.deadline <= now]
+        ended = self.leases.ended(now)
         for lease in ended:
             self._lose(lease)
-        self._update_first_end()
+        self.leases.update_first_end()
         return len(ended)
 
     def _lose(self, lease: Lease) -> None:
         """Neither renew the lease nor report it as held any more, and end its body."""
         if not lease.ended:
             self.ending[lease.id] = lease
-        self._drop(lease)
+        self.leases.drop(lease.id)
         lease.deadline = min(lease.deadline, boot_time())  # the command that reported it lost had extended it
         self._watchdog.look()
         lease.lose()
-
-    def _drop(self, lease: Lease) -> None:
-        self.held.pop(lease.id, None)
-        if not self.held:
-            self._first_end = math.inf
-
-    def _age(self, deadline: float) -> float:
-        """Seconds since a lease with this deadline was renewed; more if it was granted for less than now."""
-        return boot_time() + self.rules.local_lease_s - deadline
-
-    def _update_first_end(self) -> None:
-        self._first_end = min((lease.deadline for lease in self.held.values()), default=math.inf)
-
-    def _lease_at(self, at: float) -> float:
-        """How long a lease lasts at least that Redis granted or renewed at this time."""
-        whole = self.rules.local_lease_s
-        return min(whole, self._shorter[1]) if self._shorter is not None and at <= self._shorter[0] else whole
 
     def _count_stale(self, lease: Lease) -> None:
         self._stale += boot_time() > lease.wire_deadline

@@ -134,13 +134,13 @@ class Coordinator:
         state = self.local_state
         # Somebody waits for interactive requests: they are not delayed.
         lasting_s = 0.0 if state.waiting.count(Queue.INTERACTIVE) else state.outgoing.lasting_s
-        return self._pace.wait_s(boot_time(), len(state.held), len(state.waiting), lasting_s)
+        return self._pace.wait_s(boot_time(), len(state.leases.held), len(state.waiting), lasting_s)
 
     def _due(self) -> float:
         state, rules = self.local_state, self.local_state.rules
-        active = bool(state.waiting or state.held)
+        active = bool(state.waiting or state.leases.held)
         due = min(state.outgoing.due, self._last_sent + (rules.heartbeat_s if active else rules.idle_s))
-        if (renewal := state.next_renewal()) is not None:
+        if (renewal := state.leases.next_renewal()) is not None:
             due = min(due, renewal)
         if state.waiting and not self._subscriber.subscribed:
             due = min(due, self._last_sent + _POLL_S)
@@ -188,7 +188,7 @@ class Coordinator:
             fresh = list(state.waiting.registered())
             self._description = ""
         else:
-            if renew := state.to_renew():
+            if renew := state.leases.to_renew():
                 message["renew"] = renew
             if self._differs:
                 message["defaults"] = state.limits.fields()
@@ -211,7 +211,7 @@ class Coordinator:
         the same command releases them. So do lost ones whose requests are still being ended."""
         state, rules = self.local_state, self.local_state.rules
         state.recent_starts.trim(now, rules.window_s + rules.guard_s)
-        tickets = [*state.to_join(now), *state.ending, *[release[0] for release in taken.releases]]
+        tickets = [*state.leases.to_join(now), *state.ending, *[release[0] for release in taken.releases]]
         join: dict[str, Any] = {"defaults": state.limits.fields(), "leases": [[ticket] for ticket in tickets]}
         if rules.starts:
             join["starts"] = [[ticket, age] for ticket, age, _ in state.recent_starts.ages(now)]
@@ -249,7 +249,7 @@ class Coordinator:
             self._grants.restart(reply["base"])
             state.rejoined(answer.first_sent, received)
         else:
-            state.renewed(sent)
+            state.leases.renewed(sent)
         grants = reply.get("grants") or ()
         if any(not self._grants.knows(number) and now_ms - granted > _LATE_MS for number, _, granted, *_ in grants):
             self._subscriber.reset()  # it was pushed long ago: the subscriber's connection is dead without saying so
