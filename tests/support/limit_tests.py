@@ -16,6 +16,7 @@ _COUNTED = ("peak_active", "peak_present", "most_active", "most_in", "most_start
 _WHOLE = ("test_admission_losses_model", "test_admission_model", "test_admission_storm", "test_limits_storm")
 """Files whose tests leave that to models and storms in tests/support."""
 _STORMS = "storm.py"
+_NAMES = (ast.Name, ast.arg)
 
 
 @functools.cache
@@ -29,14 +30,22 @@ def limit_tests(file: Path) -> frozenset[str]:
     lines = source.splitlines()
     kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
     parts = [node for node in ast.parse(source).body if isinstance(node, kinds)]
-    for _ in range(2):  # the functions, then those that call them
-        for part in parts:
-            text = "\n".join(lines[part.lineno - 1 : part.end_lineno])
-            names = {node.id for node in ast.walk(part) if isinstance(node, ast.Name)}
-            names |= {node.arg for node in ast.walk(part) if isinstance(node, ast.arg)}  # fixtures
-            if whole or any(word in text for word in _COUNTED) or names & found:
-                found.add(part.name)
+    callers: list[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef] = []
+    for part in parts:
+        text = "\n".join(lines[part.lineno - 1 : part.end_lineno])
+        if whole or any(word in text for word in _COUNTED):
+            found.add(part.name)
+        else:
+            callers.append(part)
+    names = {part.name: _names(part) for part in callers}
+    for _ in range(2):  # those that call them, in either order
+        found |= {name for name, named in names.items() if named & found}
     return frozenset(found)
+
+
+def _names(part: ast.AST) -> set[str]:
+    """What it refers to, its fixtures too."""
+    return {node.id if isinstance(node, ast.Name) else node.arg for node in ast.walk(part) if isinstance(node, _NAMES)}
 
 
 def asserts_limits(file: Path, test: Callable[..., Any], cls: type | None) -> bool:
