@@ -77,7 +77,8 @@ async def test_a_policy_that_cannot_be_seen(
         client.execute_command("ACL", "SETUSER", "few", *denied)
     async with admissions(valkey.url.replace("redis://", "redis://few:x@"), 1) as (one,):
         await (await hold(one)).end()
-    (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    (warning,) = [text for text in warnings if "far away" not in text]  # as a server on a busy machine is
     assert ("cannot be checked" in warning) == bool(denied)
     assert ("once a maxmemory is set" in warning) == (not denied)
 

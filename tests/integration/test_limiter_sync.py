@@ -142,9 +142,9 @@ def test_a_lent_client(valkey: Valkey) -> None:
 def test_a_program_that_does_not_close_it_ends_and_its_slot_ends_with_its_lease(valkey: Valkey) -> None:
     code = (
         "import sys\nfrom brimful_worker.limiter import SyncLimiter\n"
-        "one = SyncLimiter(sys.argv[1], 'service', slots=1, lease_s=1)\none.slot(timeout_s=60).acquire()\nprint('held')"
+        "one = SyncLimiter(sys.argv[1], 'service', slots=1, lease_s=4)\none.slot(timeout_s=60).acquire()\nprint('held')"
     )
-    with limiter(valkey, slots=1, lease_s=1) as one:
+    with limiter(valkey, slots=1, lease_s=4) as one:
         done = subprocess.run(
             [sys.executable, "-W", "error", "-c", code, valkey.url], capture_output=True, text=True, timeout=60
         )
