@@ -12,7 +12,7 @@ help:
 	@echo "make demo    a whole fleet against the mock gateway, about two minutes"
 	@echo "make test    all tests, on real parts"
 	@echo "make check   linters and types"
-	@echo "make docs    the documentation as a site, into site/"
+	@echo "make docs    the documentation as a site, into site/; then types what its pages show"
 	@echo "make compat  tests with Debian's Prometheus, Redis, RabbitMQ and Chromium, which it installs if they are missing; npm's openai, data files and tools of PyPI"
 	@echo "make bench   every figure of the README, and the public peers beside us"
 	@echo "make chaos   long storms of faults; MINUTES=10 SEED=1 [STORM=limits_storm] runs one storm alone"
@@ -42,7 +42,7 @@ demo: $(VENV)/.worker
 # At most three tests that fail beside others run once more, alone; never those of the limits. Each of pytest's processes
 # imports all test files, which takes twice as long if their bytecode may not be kept.
 test: $(VENV)/.dev
-	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python tests/support/second_run.py "-n 6 --dist loadfile --no-loadscope-reorder" tests -m "not compat"
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python tests/support/second_run.py "-n 6 --dist loadfile --no-loadscope-reorder" tests -m "not compat and not docs"
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check $(SOURCES)
@@ -50,10 +50,12 @@ check: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-# The tables that are made from the code first: settings, commands, metrics. Nothing is loaded from the network.
+# The tables that are made from the code first: settings, commands, metrics. Nothing is loaded from the network. Then what
+# the pages show is typed; what the README shows is typed by `make test`.
 docs: $(VENV)/.dev
 	PYTHONPATH=tests $(BIN)/python -m support.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	$(BIN)/python -m pytest -q -n 2 tests/integration/test_docs_blocks.py -m docs
 
 compat: $(VENV)/.dev
 	command -v prometheus > /dev/null && command -v redis-server > /dev/null && command -v chromium > /dev/null && \

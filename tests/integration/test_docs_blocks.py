@@ -1,7 +1,8 @@
 """Every block of code of README and docs is typed here, or says above it why it is not.
 
-A page's blocks run in their order, in one folder, against a rehearsal of ``brimful up`` with a front door. Comments
-directly above a block say what else there is to know:
+``make test`` types those of the README, ``make docs`` those of the other pages. A page's blocks run in their order, in
+one folder, against a rehearsal of ``brimful up`` with a front door. Comments directly above a block say what else there
+is to know:
 
 - ``not run: REASON``; ``not run, any block: REASON`` is for a whole page
 - ``file: NAME``: the block is the content of this file
@@ -206,7 +207,11 @@ def test_every_block_is_run_or_says_why_not(page: Path) -> None:
             assert "file" in block.markers, f"{block}: is neither a file of the page nor marked as not run"
 
 
-@pytest.mark.parametrize("page", RUN, ids=label)
+@pytest.mark.parametrize(
+    "page",
+    [page if label(page) == "README.md" else pytest.param(page, marks=pytest.mark.docs) for page in RUN],
+    ids=label,
+)
 def test_the_blocks_of_a_page_run(page: Path, typist: Typist) -> None:
     for block in markdown.blocks(page):
         if "not run" not in block.markers and block.language != "text":
