@@ -29,11 +29,12 @@ from brimful.state.fleets import (
     register,
     register_replaced,
 )
-from brimful.state.keys import FLEETS, TAGS, admission_keys
+from brimful.state.keys import BROKERS, FLEETS, TAGS, admission_keys
 from brimful.state.probes import worker_queues
 from brimful.state.redis_url import redis_client, sync_redis_client
 from brimful.state.status import tag_in_use
 from brimful_worker.local.server.valkey import Valkey
+from brimful_worker.membership import Membership
 from support.commands import Running, brimful, brimful_in_process, environment, write_prompts
 from support.fleets import declare_new
 from support.gateways import GatewayProcess, gateway_process
@@ -275,6 +276,20 @@ def test_a_plain_queue_is_the_fleets_own(valkey: Valkey, client: redis.Redis) ->
 def test_a_fleets_name_is_checked(name: str) -> None:
     with pytest.raises(SettingError, match=r"BRIMFUL_FLEET: a fleet's name has letters, digits, - and _ only"):
         Settings.load(fleet=name)
+
+
+def test_a_worker_notes_its_broker_again_where_redis_has_lost_its_memory(
+    valkey: Valkey, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACS_API_KEY", "sk-unit-test")
+    settings = Settings.load(redis_url=valkey.url, broker_url="amqp://u:hush@rabbit.example/v")
+    assert Membership(settings, takes_tasks=False)._check(client)
+    assert client.hget(BROKERS, "") is None, "of a front door"
+    assert Membership(settings, takes_tasks=True)._check(client)
+    assert client.hget(BROKERS, "") == "rabbitmq"
+    note_broker(client, "", None)
+    assert Membership(settings, takes_tasks=True)._check(client)
+    assert client.hget(BROKERS, "") == "redis", "the worker that came last has another"
 
 
 def test_who_would_enqueue_where_no_worker_looks_is_refused(

@@ -84,4 +84,6 @@ class Membership:
         if replaced is not None:
             register_replaced(client, self._fleet, tag, replaced)
             self._replaced = None if tag == self._tag else replaced
+        if self._takes_tasks:
+            note_broker(client, self._fleet, self._rabbitmq_url, if_missing=True)
         return check_registered(client, self._fleet, tag, rehearsal=self._rehearsal)

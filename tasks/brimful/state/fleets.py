@@ -221,9 +221,11 @@ def check_submitter(settings: Settings) -> None:
         raise SettingError("BRIMFUL_BROKER_URL is set, but the fleet's workers take their tasks from Redis: unset it")
 
 
-def note_broker(client: redis.Redis, name: str, rabbitmq_url: str | None) -> None:
-    """Store which broker a worker of the fleet has. Raises redis.RedisError."""
-    client.hset(BROKERS, name, "redis" if rabbitmq_url is None else "rabbitmq")
+def note_broker(client: redis.Redis, name: str, rabbitmq_url: str | None, *, if_missing: bool = False) -> None:
+    """Store which broker a worker of the fleet has; with ``if_missing`` only where Redis has lost its memory. Raises
+    redis.RedisError."""
+    write = client.hsetnx if if_missing else client.hset
+    write(BROKERS, name, "redis" if rabbitmq_url is None else "rabbitmq")
 
 
 def why_refused(client: redis.Redis, url: str, name: str, tag: str) -> str:
