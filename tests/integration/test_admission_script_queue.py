@@ -162,7 +162,7 @@ class TestSpareSlots:
     def test_starts_that_leave_the_window_nearly_together_are_granted_together(self, client: redis.Redis) -> None:
         script = Script(client, slots=8, starts=4)
         began = script.now
-        for after in (0, 4, 7, 30):  # a window of 5.5 s: within 11 ms
+        for after in (0, 4, 7, 30):  # a window of 5.5 s: within 27 ms
             script.now = began + after
             script.end(*script.ask())
         script.now = began + 40

@@ -21,7 +21,7 @@ end
 -- When enough starts have left the window for one more, or for up to `most` more if those leave it a moment later: one
 -- command then grants them together.
 local function next_start_at(rules, used, window, most)
-  local leaves, together_ms = math.max(0, used - rules.starts), math.min(20, window / 500)
+  local leaves, together_ms = math.max(0, used - rules.starts), math.min(50, window / 200)
   local starts = redis.call('ZRANGEBYSCORE', starts_key, '(' .. (now - window), '+inf', 'WITHSCORES',
     'LIMIT', leaves, math.min(most, 64))
   local at = starts[2]
