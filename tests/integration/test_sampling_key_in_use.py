@@ -14,9 +14,11 @@ from brimful.state.redis_url import sync_redis_client
 from brimful.state.status import read_status
 from brimful_worker.admission import Retired
 from brimful_worker.local.server.valkey import Valkey
+from brimful_worker.provider.answers.answer import Answer, TransportError
 from brimful_worker.sampling.key_in_use import KeyInUse
 from support.admissions import Holding
 from support.fleets import declare_new
+from support.gateways import running_gateway
 from support.waiting import wait_until_async
 
 ONE, TWO = "sk-one-31c9", "sk-two-77d0"
@@ -24,12 +26,12 @@ ONE, TWO = "sk-one-31c9", "sk-two-77d0"
 
 @asynccontextmanager
 async def following(
-    monkeypatch: pytest.MonkeyPatch, valkey: Valkey, file: Path | None
+    monkeypatch: pytest.MonkeyPatch, valkey: Valkey, file: Path | None, url: str = "http://127.0.0.1:1/v1"
 ) -> AsyncIterator[tuple[KeyInUse, asyncio.Task[None], list[str]]]:
     """A key in use that follows its file, and the keys that replaced it."""
     for key in (ONE, TWO):
         declare_new(valkey, key)
-    monkeypatch.setenv("ACS_API_BASE", "http://127.0.0.1:1/v1")
+    monkeypatch.setenv("ACS_API_BASE", url)
     monkeypatch.setenv(*(("ACS_API_KEY", ONE) if file is None else ("ACS_API_KEY_FILE", str(file))))
     monkeypatch.setenv("BRIMFUL_REDIS_URL", valkey.url)
     in_use, replaced = KeyInUse(Settings.load(), "one@test", 4), list[str]()
@@ -85,6 +87,7 @@ async def test_a_replaced_key_is_left_once_its_requests_have_ended(
         await holding.end()
         await wait_until_async(lambda: workers(valkey, old) == 0, "the first key's admission to be closed", 60)
         assert workers(valkey, in_use.settings) == 1
+        await wait_until_async(lambda: in_use.stall_limit_s > first.stall_limit_s, "the old one to be forgotten", 60)
 
 
 async def test_leaving_ends_a_replaced_key_whose_requests_are_on_the_wire(
@@ -92,7 +95,7 @@ async def test_leaving_ends_a_replaced_key_whose_requests_are_on_the_wire(
 ) -> None:
     file = tmp_path / "key"
     put(file, ONE)
-    async with following(monkeypatch, valkey, file) as (in_use, _, replaced):
+    async with following(monkeypatch, valkey, file) as (in_use, follow, replaced):
         old = in_use.settings
         holding = Holding(in_use.admission)
         await asyncio.wait_for(holding.granted.wait(), 60)
@@ -102,6 +105,7 @@ async def test_leaving_ends_a_replaced_key_whose_requests_are_on_the_wire(
         leaving = [asyncio.create_task(in_use.leave()) for _ in range(2)]
         await asyncio.gather(*leaving)
         assert workers(valkey, old) == workers(valkey, in_use.settings) == 0
+        assert {asyncio.current_task(), follow, holding.task} >= asyncio.all_tasks(), "nothing of it runs on"
         await holding.cancel()
 
 
@@ -140,3 +144,11 @@ async def test_a_key_from_no_file_is_not_followed(valkey: Valkey, monkeypatch: p
     async with following(monkeypatch, valkey, None) as (in_use, follow, _):
         await asyncio.wait_for(follow, 60)
         assert in_use.stall_limit_s == pytest.approx(in_use.admission.stall_limit_s, abs=1)
+
+
+async def test_nothing_is_sent_through_a_closed_session(valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running_gateway() as gateway, following(monkeypatch, valkey, None, gateway.url) as (in_use, follow, _):
+        await follow
+        assert isinstance(await in_use.provider.models(), Answer)
+        await in_use.close()
+        assert isinstance(await in_use.provider.models(), TransportError)
