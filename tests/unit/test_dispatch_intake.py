@@ -253,6 +253,21 @@ async def test_slots_are_not_idle_for_longer_than_a_second_while_the_input_trick
     feeding.cancel()
 
 
+async def test_while_the_slots_are_full_fuller_requests_are_waited_for() -> None:
+    now = 1e6
+    there, units = parts(pack=99, slots=1, clock=lambda: now), asyncio.Queue[Unit | Failed]()
+    there.in_flight.reserve(running := packed("running", 99))
+    there.in_flight.add([running])
+    feeding = asyncio.create_task(there.intake.feed(trickle(units), None))
+    for line in range(40):
+        units.put_nowait(unit(line))
+        await steps()
+        there.intake.plan()
+        now += 1 / 32
+    assert there.lines == [99]
+    feeding.cancel()
+
+
 async def test_an_input_that_waits_for_the_consumer_has_not_stalled() -> None:
     now = 1e6
     there, units = parts(pack=9, clock=lambda: now), asyncio.Queue[Unit | Failed]()

@@ -88,6 +88,14 @@ def test_groups_are_served_in_the_order_in_which_they_are_full() -> None:
     assert lines(batcher.next(0.0, None, True)) == [7]
 
 
+def test_a_full_group_is_before_an_older_one_that_is_not() -> None:
+    batcher, *_ = made(2)
+    add(batcher, 1, temperature=0.1)
+    add(batcher, 2, 3, temperature=0.2)
+    assert lines(batcher.next(0.0, None, False)) == [2, 3]
+    assert batcher.next(0.0, None, False) is None
+
+
 def test_the_oldest_group_is_first_where_none_is_full() -> None:
     batcher, *_ = made(5)
     for line, temperature in ((1, 0.2), (2, 0.1), (3, 0.2)):
@@ -197,15 +205,15 @@ def test_the_first_requests_are_probes_of_different_sizes() -> None:
     add(batcher, *range(2000))
     sizes = []
     for place in range(6):
-        chosen = batcher.next(0.0, None, False)
+        chosen = batcher.next(5.0, None, False)
         assert chosen is not None
         sizes.append(len(chosen[1]))
         enqueue(slot_model, str(place))
     assert sizes == [10, 20, 40] * 2
-    assert batcher.next(0.0, None, False) is None, "their answers say how large the next may be"
-    slot_model.ended("0", 0.5)
-    assert batcher.next(1.0, None, False) is None
-    assert batcher.next(1.1, None, False) is not None, "the slots do not wait for longer than a second"
+    assert batcher.next(5.0, None, False) is None, "their answers say how large the next may be"
+    slot_model.ended("0", 5.5)
+    assert batcher.next(6.0, None, False) is None
+    assert batcher.next(6.1, None, False) is not None, "the slots do not wait for longer than a second"
 
 
 def test_probes_after_the_first_answer_have_other_sizes() -> None:
