@@ -216,6 +216,13 @@ def test_the_first_requests_are_probes_of_different_sizes() -> None:
     assert batcher.next(6.1, None, False) is not None, "the slots do not wait for longer than a second"
 
 
+def test_what_is_left_is_probed_first_where_it_is_plenty() -> None:
+    for count, size in ((1024, 120), (1025, 30)):  # 4096 tokens for each slot
+        batcher, *_ = made("auto", slots=2)
+        add(batcher, *range(count))
+        assert len(lines(batcher.next(0.0, 0, False)) or []) == size
+
+
 def test_probes_after_the_first_answer_have_other_sizes() -> None:
     batcher, sizer, _ = made("auto", slots=6)
     add(batcher, *range(2000))
