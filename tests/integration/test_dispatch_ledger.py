@@ -13,8 +13,10 @@ from brimful.errors import VersionMismatch
 from brimful.outcome import Cause, Failure, Outcome
 from brimful.packing.slot_model import Weights
 from brimful.packing.units import ManifestEntry, manifest_message
-from brimful.state.keys import revoked_key, weights_key
+from brimful.state.keys import entry_key, revoked_key, weights_key
 from brimful.state.redis_url import redis_client
+from brimful.state.runs.entry import Asked
+from brimful.state.runs.heartbeat import Heartbeat
 from brimful_worker.local.server.valkey import Valkey
 
 ONE, TWO = (ManifestEntry(1, "a", 0, (0, 1)),), (ManifestEntry(2, "b", 3, (0,)), ManifestEntry(3, "c", 0, (2,)))
@@ -150,6 +152,17 @@ async def test_what_is_left_of_a_run_that_is_cleared(ledger: RunLedger, client: 
         left = {ledger.keys.results} if keep and uncollected else set()
         assert set(await client.keys("*")) == (left if keep else {ledger.keys.closed})
         assert keep or 0 < await client.ttl(ledger.keys.closed) <= CLOSED_TTL_S
+
+
+async def test_a_run_s_entry_is_written_with_its_weight(ledger: RunLedger, client: Redis) -> None:
+    asked: list[Asked] = []
+    heartbeat = Heartbeat(lambda: {"state": "running"}, lambda what, _: asked.append(what))
+    assert (await ledger.weigh(1.0, heartbeat))[1] is False
+    assert await client.hget(entry_key("r"), "state") == "running"
+    await client.hset(entry_key("r"), "ask", "hold")
+    assert (await ledger.weigh(1.0, heartbeat))[1] is True
+    assert (await ledger.weigh(1.0, heartbeat))[1] is False
+    assert asked == [Asked.HOLD]
 
 
 async def test_weights_of_the_runs_that_are_under_way(client: Redis) -> None:

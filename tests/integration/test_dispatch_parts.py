@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
 from base64 import b64decode
 from collections import Counter
@@ -112,7 +113,9 @@ class Parts:
             for raw in reversed(await self.client.lrange(queue, 0, -1)):
                 message = json.loads(raw)
                 args, _, _ = json.loads(b64decode(message["body"]))
-                found.append({"queue": queue, "task": message["headers"]["id"], "args": args})
+                headers = message["headers"]
+                assert headers["ignore_result"], "its outcomes are in the ledger"
+                found.append({"queue": queue, "task": headers["id"], "args": args})
         return found
 
     @asynccontextmanager
@@ -201,6 +204,15 @@ async def test_what_was_withdrawn_or_cancelled_meanwhile_is_not_sent(parts: Part
     assert await ledger.outstanding() == {thinned.id: {"q4": packed("q4", 4).manifest}}
     [message] = await parts.messages()
     assert [request["id"] for request in message["args"][2]] == ["q4"]
+
+
+async def test_all_is_sent_by_one_thread(parts: Parts) -> None:
+    before = set(threading.enumerate())
+    first, second = parts.add(*singles(1, 2, 3))
+    await asyncio.gather(parts.enqueuer.enqueue([first]), parts.enqueuer.enqueue([second]))
+    new = [thread for thread in threading.enumerate() if thread not in before and "brimful-publish" in thread.name]
+    assert len(new) == 1
+    assert len(await parts.messages()) == 2
 
 
 async def test_nothing_is_sent_once_it_is_closed(parts: Parts) -> None:

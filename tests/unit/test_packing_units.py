@@ -30,6 +30,7 @@ from support.packed import unit
         ("1", "off"),
         (1, "off"),
         ("2", 2),
+        ("01", 1),
         (250, 250),
     ],
 )

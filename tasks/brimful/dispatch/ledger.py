@@ -34,9 +34,9 @@ from brimful.state.runs.heartbeat import Heartbeat
 
 TTL_S = 7 * 24 * 3600
 CLAIM_TTL_S = 10.0
+"""A worker that has not renewed its claim for this long counts as dead."""
 CLOSED_TTL_S = 60
 """How long workers remember that nobody will collect a run's outcomes: longer than a request takes to be cancelled."""
-"""A worker that has not renewed its claim for this long counts as dead."""
 SUSPECT = "suspect"
 """Optional field of a request in a shard's message: true if it is a part of a pack with which workers died."""
 STATED_S = 10.0
