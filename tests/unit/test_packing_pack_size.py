@@ -151,3 +151,8 @@ def test_scarce_starts_make_larger_requests() -> None:
     assert len(few) <= math.ceil(ends)
     assert sum(planned.prompts for planned in few) == 8
     assert len(fill_slots(chunk, [0.0] * 8, 8, 1.0)) == 8, "starts that are left in the window"
+
+
+def test_slow_prompts_and_a_single_slot() -> None:
+    assert fill_slots([Chunk(8, 9, RequestTime(0.0, 10.0))], [0.0, 0.0], None, 0.1) == [Planned(0.0, 0, 4)] * 2
+    assert fill_slots([Chunk(3, 9, RequestTime(0.0, 1.0))], [5.0], None, 0.1) == [Planned(5.0, 0, 3)]
