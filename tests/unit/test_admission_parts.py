@@ -312,13 +312,17 @@ def test_outgoing_is_taken_whole_and_put_back_whole() -> None:
     assert not outgoing
     outgoing.releases.append(["a", 0, 1, -1, 0])
     outgoing.add_pause((100, "short"))
+    outgoing.add_busy((700, "until one is accepted"))
+    assert outgoing.fields()["busy"] == (700, "until one is accepted")
     taken = outgoing.take()
     assert not outgoing
     outgoing.releases.append(["b", 0, 1, -1, 0])
     outgoing.add_pause((500, "long"))
+    outgoing.add_busy((300, "shorter"))
     outgoing.put_back(taken)
     assert [release[0] for release in outgoing.releases] == ["a", "b"]
     assert outgoing.pause == (500, "long")
+    assert outgoing.busy == (700, "until one is accepted")
 
 
 def test_recent_starts_keep_the_window_and_a_little() -> None:

@@ -44,6 +44,20 @@ def test_fields_of_another_version_are_skipped_and_missing_ones_have_defaults(cl
     assert status.overridden == ("starts",)
 
 
+@pytest.mark.parametrize(("pause", "busy", "reason"), [(900, 0, "pause"), (300, 900, "busy"), (0, 900, "busy")])
+def test_the_longer_of_a_pause_and_one_that_may_end_sooner_is_shown(
+    client: redis.Redis, pause: int, busy: int, reason: str
+) -> None:
+    _started(client, "tag", 16, spoke_ago_s=1)
+    now = int(time.time() * 1000)
+    for kind, seconds in (("pause", pause), ("busy", busy)):
+        if seconds:
+            client.hset(KEYS["state"], mapping={f"{kind}_until": now + seconds * 1000, f"{kind}_reason": kind})
+    status = read_status(client, "tag")
+    assert status.pause_reason == reason
+    assert 600 < status.pause_s <= 900
+
+
 @pytest.mark.parametrize(
     ("left", "starts", "next_s"),
     [
