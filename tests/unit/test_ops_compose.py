@@ -90,6 +90,11 @@ def test_secrets_are_passed_only_by_the_environment(services: dict[str, dict[str
     assert "env_file" not in services["flower"]
 
 
+def test_every_process_learns_of_another_broker(services: dict[str, dict[str, Any]]) -> None:
+    for name in ("worker", "serve", "flower", "cli"):
+        assert services[name]["environment"].get("BRIMFUL_BROKER_URL", "") is None, f"{name}: passed through"
+
+
 def test_optional_parts_are_profiles(services: dict[str, dict[str, Any]]) -> None:
     assert {name for name, service in services.items() if "profiles" not in service} == {"valkey", "worker", "flower"}
     assert services["gateway"]["profiles"] == ["rehearsal"]

@@ -67,6 +67,18 @@ def _containers(pod: dict[str, Any]) -> list[dict[str, Any]]:
     return [*spec["containers"], *spec.get("initContainers", ())]
 
 
+def test_every_process_learns_of_another_broker() -> None:
+    pods = [
+        each for path in (K8S / "base").glob("*.yaml") for each in objects(path) if "template" in each.get("spec", {})
+    ]
+    ours = [container for pod in pods for container in _containers(pod) if container["image"].startswith("brimful")]
+    assert len(ours) >= 3
+    for container in ours:
+        secrets = [source["secretRef"]["name"] for source in container.get("envFrom", ()) if "secretRef" in source]
+        alone = [each["name"] for each in container.get("env", ())]
+        assert "brimful" in secrets or "BRIMFUL_BROKER_URL" in alone, container["name"]
+
+
 def test_dev_is_small_and_samples_from_the_mock_gateway() -> None:
     found = built("overlays/dev")
     assert not kinds(found) & {"HorizontalPodAutoscaler", "PodDisruptionBudget", *OPERATORS}
