@@ -203,6 +203,19 @@ class TestAsksAgain:
         script.turn("aa")
         assert pushed(script) == [], "it looks then anyway"
 
+    @pytest.mark.parametrize(
+        ("window_ms", "apart", "together"), [(5000, 11, True), (5000, 12, False), (60_000, 20, True), (60_000, 21, False)]
+    )
+    def test_starts_that_leave_the_window_nearly_together_are_waited_for(
+        self, client: redis.Redis, window_ms: int, apart: int, *, together: bool
+    ) -> None:
+        script = pair(client, starts=2, slots=8, window_ms=window_ms)
+        leaves = script.now + window_ms + 500
+        script.ask()
+        script.later(apart).ask()
+        reply = script.turn(ask=[[script.ticket(), 0] for _ in range(2)])
+        assert reply["at"] == leaves + (apart if together else 0)
+
     def test_and_another_one_when_it_waits_again(self, client: redis.Redis) -> None:
         script, leaves = self.full(client)
         script.turn("aa")
