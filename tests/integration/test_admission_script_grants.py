@@ -204,7 +204,8 @@ class TestAsksAgain:
         assert pushed(script) == [], "it looks then anyway"
 
     @pytest.mark.parametrize(
-        ("window_ms", "apart", "together"), [(5000, 11, True), (5000, 12, False), (60_000, 20, True), (60_000, 21, False)]
+        ("window_ms", "apart", "together"),
+        [(5000, 11, True), (5000, 12, False), (60_000, 20, True), (60_000, 21, False)],
     )
     def test_starts_that_leave_the_window_nearly_together_are_waited_for(
         self, client: redis.Redis, window_ms: int, apart: int, *, together: bool

@@ -216,6 +216,14 @@ class TestLimits:
         script.limits["slots"] = 2
         assert script.join("aa")["limits"]["slots"] == 2
 
+    def test_a_field_that_the_new_ones_lack_has_its_default(self, client: redis.Redis) -> None:
+        script = Script(client, breaker=7)
+        script.listen("aa")
+        assert script.join("aa")["limits"]["breaker"] == 7
+        del script.limits["breaker"]
+        script.limits["slots"] = 2
+        assert script.join("aa")["limits"]["breaker"] == 20
+
     def test_one_field_that_differs_is_a_difference(self, client: redis.Redis) -> None:
         script = Script(client)
         script.listen("aa")
