@@ -296,6 +296,20 @@ class TestReported:
         script.join("aa", leases=[[ticket]], starts=[[ticket, 10]])
         assert script.starts()[ticket] == at + 90
 
+    def test_those_of_the_guard_are_not_put_back_beside_themselves(self, client: redis.Redis) -> None:
+        script = lost(client, starts=3)
+        ticket = script.ticket()
+        asks(script, starts=[[ticket, WINDOW - 600]], used=1)
+        asks(script, "bb")
+        assert [start for start in script.starts() if start.startswith("unknown")] == []
+        assert ticket in script.starts()
+
+    def test_tokens_are_known_also_where_starts_need_no_log(self, client: redis.Redis) -> None:
+        script = lost(client, starts=0, tokens=100)
+        for process in ("aa", "bb"):
+            script.join(process, **{**KNEW, "starts": None})
+        assert len(script.ask(tokens=50)) == 1
+
     def test_starts_that_nobody_reports_are_put_back(self, client: redis.Redis) -> None:
         """Three were in the window when it was last read; one of them is known."""
         script = lost(client, starts=4)
@@ -428,6 +442,12 @@ class TestOperatorsLimits:
             script.join("aa", **KNEW, overrides={"slots": first, "rev": first})
             script.join("bb", **KNEW, overrides={"slots": second, "rev": second})
             assert script.turn("aa")["limits"]["slots"] == 9
+
+    def test_those_of_a_version_without_revisions_are_added(self, client: redis.Redis) -> None:
+        script = lost(client)
+        asks(script, overrides={"slots": 2})
+        limits = asks(script, "bb", overrides={"slots": 3, "age_ms": 5000})["limits"]
+        assert (limits["slots"], limits["age_ms"]) == (2, 5000)
 
     def test_those_that_were_set_since_the_loss_count(self, client: redis.Redis) -> None:
         script = lost(client)

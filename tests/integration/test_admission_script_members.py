@@ -143,6 +143,15 @@ class TestNewcomer:
         script.turn("bb", members=rev)
         assert len(script.look("cc")) == 1
 
+    def test_the_first_process_waits_for_the_second(self, client: redis.Redis) -> None:
+        script = Script(client)
+        script.listen("aa", "bb")
+        script.join("aa", _members=0)
+        rev = script.join("bb", _members=0)["members"][0]
+        assert script.ask("aa") == []
+        script.turn("bb", members=rev)
+        assert len(script.look("aa")) == 1
+
     def test_others_need_not_wait(self, client: redis.Redis) -> None:
         script, rev = self.newcomer(client)
         script.turn("cc", members=rev, ask=[[script.ticket("cc"), 0]])
