@@ -205,7 +205,7 @@ class TestAsksAgain:
 
     @pytest.mark.parametrize(
         ("window_ms", "apart", "together"),
-        [(5000, 11, True), (5000, 12, False), (60_000, 20, True), (60_000, 21, False)],
+        [(5000, 27, True), (5000, 28, False), (60_000, 50, True), (60_000, 51, False)],
     )
     def test_starts_that_leave_the_window_nearly_together_are_waited_for(
         self, client: redis.Redis, window_ms: int, apart: int, *, together: bool
