@@ -223,7 +223,7 @@ class TestRaised:
         begun = script.now
         tickets = script.ask(count=10)
         for _ in range(10):
-            tickets += script.later(20).ask()
+            tickets += script.later(60).ask()
         for ticket in tickets[:3]:
             reply = script.answer(ticket, refused=STARTS)
         assert reply["learnt"] == {"starts": 15}
