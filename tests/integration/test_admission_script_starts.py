@@ -204,6 +204,20 @@ class TestRaised:
         script, tried = self.trying(client, starts=5)
         assert "learnt" not in script.later(1).answer(tried)
 
+    def test_more_are_tried_only_as_far_as_the_limit_that_is_set_allows_in_window_and_guard(
+        self, client: redis.Redis
+    ) -> None:
+        memory = {**self.MEMORY, "changed_at": HOLD - WINDOW - 100, "lowered_at": HOLD - WINDOW - 100}
+        script = remembering(client, {"starts": {**memory, "most_accepted": 0}}, starts=5)
+        assert len(script.ask(count=60)) == 4
+        tried = script.later(WINDOW + 100).look()
+        assert len(tried) == 1, "those of the guard have left the provider's window, not the fleet's"
+        assert script.later(1).look() == []
+        assert "learnt" not in script.answer(*tried), "all that is set was used and accepted"
+        script.now += GUARD - 101 - 1
+        assert script.look() == []
+        assert len(script.later(1).look()) == 4
+
     def test_a_raise_that_is_far_off_is_not_waited_for(self, client: redis.Redis) -> None:
         for before, waits in ((1001, WINDOW + GUARD), (1000, 1000)):
             memory = {**self.MEMORY, "changed_at": HOLD - before, "lowered_at": HOLD - before, "most_accepted": 0}

@@ -109,7 +109,7 @@ local function grant_all(rules, given)
       apply_learnt(rules, given)
     elseif rules.starts > 0 and outcome.used >= rules.starts or (queue == batch and room.starts <= 0) then
       local more, more_at = 0, nil
-      if outcome.used >= rules.starts then more, more_at = learners.starts.grow(given.starts, rules) end
+      if outcome.used >= rules.starts then more, more_at = learners.starts.grow(given.starts, rules, outcome.used) end
       if more == 0 then
         outcome.full_until = full_until(rules, outcome.used, window)
         outcome.wake = sooner(outcome.full_until or next_start_at(rules, outcome.used, window, 1), more_at)

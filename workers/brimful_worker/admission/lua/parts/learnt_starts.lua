@@ -7,8 +7,8 @@
 --
 -- Increase: when all starts are used and a hold has passed, one more is tried. If it is refused, the hold doubles, up to
 -- MOST_STARTS_HOLD_MS: a refusal a minute. If it is accepted, the limit is one higher; after a window at it, STEP_FACTOR
--- times as many more are tried. What refusals without a name took is tried at once. At the limit that is set,
--- what was learnt is forgotten.
+-- times as many more are tried. What refusals without a name took is tried at once. A try keeps to the limit that is set,
+-- over window and guard. Where all of that was used and accepted, what was learnt is forgotten.
 
 -- Starts in the last milliseconds, also where none are logged.
 local function starts_within(milliseconds)
@@ -36,11 +36,12 @@ do
     end
 
     -- Starts that were accepted in the window that ends at this time (nil = now), as far as is known; and all starts in it.
-    -- Those of the guard do not count: the provider does not count them any more.
-    function self.in_window(rules, at)
+    -- Those of the guard count only if guard_ms is given: the provider does not count them any more.
+    function self.in_window(rules, at, guard_ms)
       if not state.logs_starts then at = nil end
-      local from = (at or now) - rules.window_ms
-      local all = at and redis.call('ZCOUNT', starts_key, '(' .. from, at) or starts_within(rules.window_ms)
+      local counted_ms = rules.window_ms + (guard_ms or 0)
+      local from = (at or now) - counted_ms
+      local all = at and redis.call('ZCOUNT', starts_key, '(' .. from, at) or starts_within(counted_ms)
       local count = all
       for _, refused in ipairs(cjson.decode(self.text('refused') or '[]')) do
         if refused > from and refused <= (at or math.huge) then count = count - 1 end
@@ -112,9 +113,11 @@ do
     function self.accepted(given, rules, ticket, granted_at)
       forget_old_refusals(rules)
       if not granted_at or not (has('refusals') or has('probing')) then return end
-      local accepted, all = self.in_window(rules, logged_at(ticket, granted_at))
+      local at = logged_at(ticket, granted_at)
+      local accepted, all = self.in_window(rules, at)
       if not has('named') then self.reassure(all, granted_at) end
       local tried = has('probing') and granted_at >= get('tried_at') and granted_at > get('lowered_at')
+      if given > 0 and self.in_window(rules, at, rules.guard_ms) >= given then accepted = given end
       if not tried or accepted <= get('level') then return end
       set('level', given > 0 and math.min(given, accepted) or accepted)
       set('changed_at', now)
@@ -124,22 +127,30 @@ do
       if get('level') >= get('regain') then clear('regain') end
     end
 
-    -- All of the window is used, and a request waits. Returns how many more may start now; if none, when to ask again.
-    function self.grow(given, rules)
+    -- How many more than those in use, guard included, may start until there are so many in the window.
+    local function more_until(ceiling, given, rules, used)
+      local more = ceiling - self.in_window(rules)
+      if given > 0 then more = math.min(more, given - used) end
+      return math.max(0, more)
+    end
+
+    -- All of the window is used, with so many in it and in the guard, and a request waits. Returns how many more may start
+    -- now; if none, when to ask again.
+    function self.grow(given, rules, used)
       if not has('level') or (given > 0 and get('level') >= given) then return 0, nil end
       local level, wait_ms = get('level'), get('hold_ms')
       if get('ceiling') > level + 1 and not has('probing') then wait_ms = has('regain') and 0 or rules.window_ms end
       local due = math.max(get('changed_at'), get('tried_at')) + wait_ms
       if now < due then
         if not has('probing') or has('full_since') or now >= get('tried_at') + TRIED_FOR_MS then return 0, due end
-        local more = get('ceiling') - self.in_window(rules)
-        if more <= 0 then set('full_since', now) end
-        return math.max(0, more), nil
+        local more = more_until(get('ceiling'), given, rules, used)
+        if more == 0 then set('full_since', now) end
+        return more, nil
       end
       local ceiling = math.max(level + 1, get('ceiling'))
       if given > 0 then ceiling = math.min(ceiling, given) end
-      local more = ceiling - self.in_window(rules)
-      if more <= 0 then return 0, nil end
+      local more = more_until(ceiling, given, rules, used)
+      if more == 0 then return 0, nil end
       set('ceiling', ceiling)
       set('tried_from', level)
       set('tried_at', now)
