@@ -17,8 +17,10 @@ from typing import Any, NamedTuple, TypeVar
 
 from brimful.errors import BadRequest, RequestTooLarge
 from brimful.names import IDEMPOTENCY_KEY, Mode, Workload
+from brimful.nesting import MOST_LEVELS, too_deep
 from brimful.profile import Profile
 from brimful.words.counted import counted
+from brimful.words.values import kind_of, shown
 
 _Kind = TypeVar("_Kind", bound=StrEnum)
 
@@ -32,6 +34,8 @@ _UNBOUND = {Mode.CHAT: 512}
 """Tokens assumed for a choice without ``max_tokens``: 16 on the completions endpoint, more where the model decides."""
 _CHARS_PER_TOKEN = 4
 """A rough estimate, never used for a limit of the provider's."""
+_MOST_TOKENS = 10**12
+"""Of one request. Sums of tokens are kept in Redis, whose numbers end at 2**63."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +170,9 @@ class Request:
                 raise BadRequest("model: is empty; name one, or leave it out (--model)")
         elif profile.model is None:
             raise BadRequest(f"model: {profile.name} has no default model; name one (--model)")
+        for name, value in self.fields.items():
+            if name != "prompt" and too_deep(value):  # a prompt has two levels at most
+                raise BadRequest(f"{name}: lists and objects within each other, more than {MOST_LEVELS} levels")
         self._check_size(profile)
 
     def _check_size(self, profile: Profile) -> None:
@@ -176,6 +183,8 @@ class Request:
             )
         if profile.max_n is not None and n > profile.max_n:
             raise RequestTooLarge(f"n: {n}, but {profile.name} takes at most {profile.max_n}")
+        if self.asked > _MOST_TOKENS:
+            raise BadRequest(f"n, max_tokens: ask for {self.asked:,} tokens; at most {_MOST_TOKENS:,} in one request")
         if most is None:
             if profile.max_tokens_required and prompts * n > 1:
                 raise BadRequest(f"max_tokens: {profile.name} requires it for n > 1 or several prompts (--max-tokens)")
@@ -219,21 +228,6 @@ def _choice(kind: type[_Kind], name: str, value: Any) -> _Kind:
     if member is None:
         raise BadRequest(f"{name}: {shown(value)} is not one of {', '.join(kind)}")
     return member
-
-
-def shown(value: Any) -> str:
-    """A wrong value for a message: ``null``, ``true``, ``7``, ``'guess'``, ``a list``, ``an object``."""
-    if isinstance(value, list):
-        return "a list" if value else "an empty list"
-    if isinstance(value, Mapping):
-        return "an object"
-    literals = {None: "null", True: "true", False: "false"}
-    return literals[value] if value is None or isinstance(value, bool) else repr(value)
-
-
-def kind_of(value: Any) -> str:
-    """As :func:`shown`, for a field whose text may be a prompt, which no message repeats."""
-    return "a string" if isinstance(value, str) else shown(value)
 
 
 def _make_chat(fields: dict[str, Any], system: Any) -> None:

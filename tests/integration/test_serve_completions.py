@@ -262,6 +262,21 @@ async def test_a_body_of_too_many_values(monkeypatch: pytest.MonkeyPatch, valkey
         assert (await here.complete("a" * 2000))[0] == 200
 
 
+async def test_a_body_that_is_nested_too_deeply_costs_no_start(monkeypatch: pytest.MonkeyPatch, valkey: Valkey) -> None:
+    nested = "[" * 1000 + "]" * 1000
+    bodies = {
+        "completions": f'{{"model": "llama-8b", "prompt": "a", "metadata": {nested}}}',
+        "chat/completions": f'{{"model": "llama-8b", "messages": [{{"role": "user", "content": {nested}}}]}}',
+        "batches": f'{{"input_file_id": "a", "endpoint": "/v1/completions", "completion_window": "1h", "a": {nested}}}',
+    }
+    headers = {"Content-Type": "application/json", "Idempotency-Key": "a"}
+    async with running_gateway() as gateway, door(monkeypatch, valkey.url, gateway.url) as here:
+        for path, body in bodies.items():
+            async with here.http.post(f"{here.url}/{path}", data=body, headers=headers) as answer:
+                assert (answer.status, "more than 400 levels" in await answer.text()) == (400, True)
+        assert (await here.complete())[1]["x-ratelimit-remaining-requests"] == "599"
+
+
 async def _disconnect_one(here: Door, gateway: Gateway) -> None:
     """A request that is on the wire, and whose caller goes away."""
     asking = asyncio.create_task(here.complete("gone"))

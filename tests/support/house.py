@@ -22,6 +22,7 @@ WORKER_MAY_USE = (
     "errors",
     "words",
     "names",
+    "nesting",
     "config",
     "credentials",
     "profile",

@@ -41,3 +41,38 @@ def test_messages_are_refused_in_other_modes_than_chat(mode: str) -> None:
 def test_an_empty_model_is_refused(model: str) -> None:
     with pytest.raises(BadRequest, match="model: is empty"):
         Request.parse({"prompt": "a", "model": model}, ACS)
+
+
+def nested(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("field", ["messages", "metadata"])
+def test_what_is_nested_too_deeply_to_be_written_is_refused(field: str) -> None:
+    """Else it fails when it is sent, which costs a start."""
+
+    def fields(levels: int) -> dict[str, Any]:
+        content: Any = nested(levels) if field == "messages" else "a"
+        return {"messages": [{"role": "user", "content": content}], "metadata": nested(levels)}
+
+    Request.parse(fields(390), ACS)
+    with pytest.raises(BadRequest, match=f"^{field}: lists and objects within each other, more than 400 levels"):
+        Request.parse(fields(600) | ({"metadata": None} if field == "messages" else {}), ACS)
+
+
+def test_a_value_that_holds_itself_is_refused() -> None:
+    value: list[Any] = []
+    value += [value, value]
+    with pytest.raises(BadRequest, match="metadata: lists and objects"):
+        Request.parse({"prompt": "a", "metadata": value}, ACS)
+
+
+@pytest.mark.parametrize("fields", [{"max_tokens": 2**63}, {"n": 2**40}, {"n": 2**32, "max_tokens": 2**32}])
+def test_more_tokens_than_redis_can_count_are_refused(fields: dict[str, int]) -> None:
+    unbounded = ACS.model_copy(update={"max_request_tokens": None, "max_n": None, "max_tokens_required": False})
+    with pytest.raises(BadRequest, match=r"^n, max_tokens: ask for [\d,]+ tokens; at most 1,000,000,000,000"):
+        Request.parse({"prompt": "a", **fields}, unbounded)
+    Request.parse({"prompt": "a", "max_tokens": 10**6, "n": 1000}, unbounded)

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple, NoReturn
 from brimful.errors import InputError
 from brimful.fields import likely
 from brimful.names import Mode
-from brimful.request import kind_of, shown
+from brimful.nesting import too_deep
 from brimful.run.input.files.columns import listed, no_column
+from brimful.words.values import kind_of, shown
 
 _PROMPTS = ("prompt", "messages")
 _LIKELY_PROMPTS = ("text", "input", "question", "instruction", "query", "content", "user", "message")
@@ -141,7 +142,7 @@ def _object(data: bytes) -> dict[str, Any]:
         raise InputError(_not_json(text, error)) from None
     except ValueError as error:  # a number of thousands of digits
         raise InputError(f"is not JSON: {error}") from None
-    if data.count(b"[") + data.count(b"{") > _DEEP and _deeper_than(line, _DEEP):
+    if data.count(b"[") + data.count(b"{") > _DEEP and too_deep(line, _DEEP):
         raise InputError("is nested too deeply to parse; flatten it")
     if not isinstance(line, dict):
         kind = {list: "an array", str: "a string", bool: "true or false", type(None): "null"}.get(
@@ -175,16 +176,6 @@ def _is_batch(line: dict[str, Any], names: ColumnNames) -> bool:
     if "body" not in line:
         return "custom_id" in line and "url" in line
     return isinstance(line["body"], dict) or not line.keys().isdisjoint(("custom_id", "method", "url"))
-
-
-def _deeper_than(value: Any, most: int) -> bool:
-    level = [value] if isinstance(value, dict | list) else []
-    for _ in range(most):
-        inner = (each.values() if isinstance(each, dict) else each for each in level)
-        level = [item for items in inner for item in items if isinstance(item, dict | list)]
-        if not level:
-            return False
-    return True
 
 
 def _batch_body(line: dict[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 from aiohttp import web
 
 from brimful.errors import FleetError
+from brimful.nesting import MOST_LEVELS, too_deep
 from brimful.runtime import json_bytes
 from brimful_worker.serve.batches.record import ENDPOINTS, Batch
 from brimful_worker.serve.batches.store import new_id
@@ -41,6 +42,9 @@ async def create_batch(http: web.Request) -> web.Response:
         name = front.settings.profile.name
         raise Refusal(400, f"endpoint: the provider {name} has no such endpoint", "invalid_endpoint", param="endpoint")
     if (key := idempotency_key(http)) is not None:
+        if too_deep(document):
+            text = f"the body has lists and objects within each other, more than {MOST_LEVELS} levels"
+            raise Refusal(400, text, "invalid_json")
         batch.request_digest = hashlib.sha256(json_bytes.encode(document, sort=True)).hexdigest()
         for named in ([owner.name, key], [*owner, key]):  # the first as earlier versions did
             batch.id = f"batch_{hashlib.sha256(json_bytes.encode(named)).hexdigest()[:32]}"
