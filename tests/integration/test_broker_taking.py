@@ -184,6 +184,33 @@ def test_a_queue_that_is_known_to_be_empty_is_asked_again_when_redis_reports_a_c
         assert taking.got == [*ids[:18], "batch"]
 
 
+def test_a_queue_that_changes_just_before_only_others_are_asked_is_asked_next(
+    valkey: Valkey, hub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The report of the change is read before the reply, and is no reason to wait for another one."""
+    monkeypatch.setattr(kombu_redis.Transport, "brpop_timeout", 3600)  # nothing is asked again by itself
+    taking = Taking(valkey, hub, 2, monkeypatch)
+    ask, before = take.TakingChannel._brpop_start, list[str]()
+
+    def put_before_asking(channel: Any, timeout: float | None = None) -> None:
+        while before:
+            taking.put(before.pop(), queue="batch")
+        ask(channel, timeout)
+
+    monkeypatch.setattr(take.TakingChannel, "_brpop_start", put_before_asking)
+    taking.put("1", "2")
+    with taking.consuming() as loop:
+        taking.run(loop, 2)
+        wait_until(lambda: next(loop) is None and taking.commands("eval") >= 2, "batch alone to be asked")
+        wait_until(
+            lambda: next(loop) is None and bool(taking.held[0].message.channel._empty), "batch to be known as empty"
+        )
+        before.append("batch")
+        taking.end(2)
+        taking.run(loop, 3)
+        assert taking.got == ["1", "2", "batch"]
+
+
 def test_a_malformed_item_among_them_costs_only_itself(
     valkey: Valkey, hub: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

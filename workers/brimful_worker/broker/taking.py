@@ -76,6 +76,8 @@ class TakingChannel(transport.Channel):
         """(list, queue) that the pop under way asks."""
         self._empty: dict[str, float] = {}
         """Empty queues of which Redis reports the next change, and until when they need not be asked."""
+        self._spared: list[str] = []
+        """Those of them that the pop under way does not ask."""
         self.without_ack: set[str] = set()
         """Queues whose messages are not acknowledged."""
         self.taken: tuple[str, int] = ("", 0)
@@ -113,10 +115,12 @@ class TakingChannel(transport.Channel):
         connection = self.client.connection
         self._track(connection)
         unknown = [queue for queue in queues if time.monotonic() >= self._empty.get(queue, 0.0)]
-        if not unknown:
+        if not unknown and not connection.can_read(0):
             self._wait(connection, min(self._empty[queue] for queue in queues))
             return
-        queues = unknown
+        # What can be read is the report of a change.
+        self._spared = [queue for queue in queues if queue not in unknown] if unknown else []
+        queues = unknown or queues
         self._lists = [(self._q_for_pri(queue, step), queue) for step in self.priority_steps for queue in queues]
         keys = [self.unacked_key, self.unacked_index_key, *(name for name, _ in self._lists)]
         notes = ["" if queue in self.without_ack else f',"",{json.dumps(queue)}]' for _, queue in self._lists]
@@ -203,8 +207,8 @@ class TakingChannel(transport.Channel):
         if not reply:
             self._beaten = min(self._beaten + self._reported, len(_YIELD_S) - 1)
             self._asked = self._reported = False
-            if changed or self._freed_queues():
-                self._in_poll = False
+            if changed or self._freed_queues() or not self._empty.keys() >= set(self._spared):
+                self._in_poll = False  # one that was not asked may hold a message by now
             else:
                 self._wait(connection, time.monotonic() + self._wait_s)
             if not changed and self._wait_s == self.brpop_timeout:
