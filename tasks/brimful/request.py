@@ -34,7 +34,7 @@ _UNBOUND = {Mode.CHAT: 512}
 """Tokens assumed for a choice without ``max_tokens``: 16 on the completions endpoint, more where the model decides."""
 _CHARS_PER_TOKEN = 4
 """A rough estimate, never used for a limit of the provider's."""
-_MOST_TOKENS = 10**12
+MOST_TOKENS = 10**12
 """Of one request. Sums of tokens are kept in Redis, whose numbers end at 2**63."""
 
 
@@ -183,8 +183,8 @@ class Request:
             )
         if profile.max_n is not None and n > profile.max_n:
             raise RequestTooLarge(f"n: {n}, but {profile.name} takes at most {profile.max_n}")
-        if self.asked > _MOST_TOKENS:
-            raise BadRequest(f"n, max_tokens: ask for {self.asked:,} tokens; at most {_MOST_TOKENS:,} in one request")
+        if self.asked > MOST_TOKENS:
+            raise BadRequest(f"n, max_tokens: ask for {self.asked:,} tokens; at most {MOST_TOKENS:,} in one request")
         if most is None:
             if profile.max_tokens_required and prompts * n > 1:
                 raise BadRequest(f"max_tokens: {profile.name} requires it for n > 1 or several prompts (--max-tokens)")

@@ -62,6 +62,16 @@ def test_choices_that_were_cut_prove_their_tokens(usage: str, caplog: pytest.Log
     assert "usage" in caplog.messages[0]
 
 
+@pytest.mark.parametrize("name", ["prompt_tokens", "completion_tokens"])
+def test_more_tokens_than_redis_can_count_are_not_believed(name: str) -> None:
+    """A counter of the provider's that ran below zero would end all counting of callers' usage."""
+    body, request, _ = sampled(prompt=PROMPTS[0], max_tokens=20)
+    body["usage"][name] = 2**64 - 1
+    UsageCheck().check(body, request)
+    assert body["usage"]["estimated"] is True
+    assert body["usage"]["total_tokens"] < 1000
+
+
 @pytest.mark.parametrize("n", [2, 3, 8])
 def test_one_choice_s_usage_is_not_believed_once_others_were_seen(n: int) -> None:
     check = UsageCheck()

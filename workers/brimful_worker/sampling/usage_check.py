@@ -11,7 +11,7 @@ from typing import Any
 
 from brimful.packing.token_ratio import PromptSize, TokenRatio
 from brimful.packing.usage import ESTIMATED
-from brimful.request import Request
+from brimful.request import MOST_TOKENS, Request
 from brimful.words.counted import counted
 
 log = logging.getLogger(__name__)
@@ -123,5 +123,6 @@ def _text(choice: Mapping[str, Any]) -> str:
 
 
 def _count(usage: Any, name: str) -> int | None:
+    """None where it is no number, or larger than what any request may use: a counter that ran below zero."""
     value = usage.get(name) if isinstance(usage, Mapping) else None
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_TOKENS else None
