@@ -42,6 +42,8 @@ def test_full_jitter_spreads_waits_over_the_whole_bound() -> None:
         (Classification(Kind.THROTTLED, limit=Limit.SLOTS), 2, 0.5),
         (Classification(Kind.THROTTLED, limit=Limit.SLOTS, retry_after_s=1.0), 5, 1.0),
         (Classification(Kind.THROTTLED, limit=Limit.SLOTS, retry_after_s=40.0), 5, 20.0),
+        (Classification(Kind.THROTTLED, limit=Limit.SLOTS, retry_after_s=0.02), 4, 2.0),
+        (Classification(Kind.THROTTLED, limit=Limit.SLOTS, retry_after_s=0.4), 1, 0.4),
     ],
 )
 def test_the_next_attempt_waits_where_the_fleet_does_not(answer: Classification, failures: int, seconds: float) -> None:

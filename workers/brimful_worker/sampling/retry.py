@@ -58,11 +58,12 @@ def next_attempt_s(
     uniform: Callable[[], float],
 ) -> float:
     """Seconds to the next attempt after ``failures`` failed ones of one sort, beside a pause of the fleet."""
-    if answer.retry_after_s and refused_by(answer) is Refused.SLOTS:
-        return min(answer.retry_after_s, retry_after_cap_s)  # the pause may end earlier
-    if (answer.stale and failures == 1) or (answer.retry_after_s or 0.0) >= base_s:
-        return 0.0  # at once, or as soon as the pause has ended
-    return full_jitter(failures, base_s=base_s, cap_s=cap_s, uniform=uniform)
+    named_s = answer.retry_after_s or 0.0
+    # Of a refusal by the slots the fleet's pause may end earlier.
+    least_s = min(named_s, retry_after_cap_s) if refused_by(answer) is Refused.SLOTS else 0.0
+    if named_s >= base_s or (answer.stale and failures == 1):
+        return least_s  # as soon as the pause has ended, or at once
+    return max(least_s, full_jitter(failures, base_s=base_s, cap_s=cap_s, uniform=uniform))
 
 
 def poll_pause(polls: int, *, first_s: float, uniform: Callable[[], float]) -> float:
