@@ -64,6 +64,13 @@ def test_a_limit_on_starts_that_rises_or_falls_is_followed(client: redis.Redis, 
     assert key.learnt[-1]["starts"] in (20, 21)
 
 
+def test_a_try_whose_answers_take_long_is_counted_in_the_window_of_its_starts(client: redis.Redis) -> None:
+    provider = Provider(starts=[(0, 50), (100, 60)], retry_s=0, latency_ms=14_000)
+    key = SimulatedKey(client, provider, 420, slots=16, starts=60)
+    assert key.learnt[95] == {"starts": 50}
+    assert key.learnt[-1].get("starts", 60) > 55
+
+
 def test_refusals_without_a_name_that_are_random_cost_few_starts(client: redis.Redis) -> None:
     key = SimulatedKey(client, Provider(starts=[(0, 120)], latency_ms=500, noise=0.05), 240, slots=16, starts=150)
     assert key.rate(0, 240) >= 0.9 * 2

@@ -72,7 +72,10 @@ local function grant_all(rules, given)
     -- Kept for a minute at least, so that a window made longer meanwhile knows what it held; and all of it during a
     -- rebuild, so that an older count of the window can be compared.
     if not state.opens_at then
-      redis.call('ZREMRANGEBYSCORE', starts_key, '-inf', now - math.max(window, LOG_LEAST_MS))
+      local kept_ms = math.max(window, LOG_LEAST_MS)
+      -- When a request is accepted, the window before its start is counted.
+      if learners.starts.learning() then kept_ms = 3 * kept_ms end
+      redis.call('ZREMRANGEBYSCORE', starts_key, '-inf', now - kept_ms)
     end
     outcome.used = redis.call('ZCOUNT', starts_key, '(' .. (now - window), '+inf')
   end
