@@ -9,6 +9,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+import redis
 from kombu.asynchronous import Hub, set_event_loop
 
 from brimful.credentials import header_variables
@@ -55,6 +56,14 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
             monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[redis.Redis]:
+    """A client of a Valkey that the module's tests share; it blocks, and answers with str."""
+    folder = tmp_path_factory.mktemp("valkey")
+    with Valkey(folder) as server, redis.Redis.from_url(server.url, decode_responses=True) as client:
+        yield client
 
 
 @pytest.fixture

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 
-from brimful_worker.local.server.valkey import Valkey
 from support.admission_script import Script
 
 LEASE = 4000
 LEAP, FROZEN_MOST = 250, 2000
-
-
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[redis.Redis]:
-    folder: Path = tmp_path_factory.mktemp("valkey")
-    with Valkey(folder) as server, redis.Redis.from_url(server.url, decode_responses=True) as client:
-        yield client
 
 
 def fleet(client: redis.Redis, *processes: str, **limits: int) -> tuple[Script, str]:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 
-from brimful_worker.local.server.valkey import Valkey
 from support.admission_script import Script, granted
 
 LEASE = 4000
@@ -17,13 +14,6 @@ WINDOW = 5500
 """Window and guard."""
 KNEW: dict[str, Any] = {"alive": 2, "members": ["aa", "bb"], "used": 0, "used_age_ms": 100, "starts": [], "tokens": []}
 """What a process reports that knew of two, itself included."""
-
-
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[redis.Redis]:
-    folder: Path = tmp_path_factory.mktemp("valkey")
-    with Valkey(folder) as server, redis.Redis.from_url(server.url, decode_responses=True) as client:
-        yield client
 
 
 def pair(client: redis.Redis, **limits: int) -> Script:

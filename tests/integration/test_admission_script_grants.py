@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 
-from brimful_worker.local.server.valkey import Valkey
 from support.admission_script import Script, granted
 
 SLOTS, STARTS = 1, 2
@@ -18,13 +15,6 @@ SLOTS, STARTS = 1, 2
 WINDOW = 5500
 """Window and guard."""
 HOLD = 10_000
-
-
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[redis.Redis]:
-    folder: Path = tmp_path_factory.mktemp("valkey")
-    with Valkey(folder) as server, redis.Redis.from_url(server.url, decode_responses=True) as client:
-        yield client
 
 
 def pair(client: redis.Redis, *, workers: dict[str, str] | None = None, **limits: int) -> Script:

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 
-from brimful_worker.local.server.valkey import Valkey
 from support.admission_script import Script
 
 SLOTS, STARTS, EITHER = 1, 2, 3
 """What a request was refused by."""
 HOLD, DOUBTFUL_HOLD, MOST_HOLD = 10_000, 4_000, 30_500
-
-
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[redis.Redis]:
-    folder: Path = tmp_path_factory.mktemp("valkey")
-    with Valkey(folder) as server, redis.Redis.from_url(server.url, decode_responses=True) as client:
-        yield client
 
 
 def fleet(client: redis.Redis, **limits: int) -> Script:

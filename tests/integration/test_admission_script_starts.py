@@ -5,14 +5,11 @@ Also which limit a refusal is taken for, and when what was learnt is published a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 import redis
 
-from brimful_worker.local.server.valkey import Valkey
 from support.admission_script import Script, granted
 
 SLOTS, STARTS, EITHER = 1, 2, 3
@@ -20,13 +17,6 @@ SLOTS, STARTS, EITHER = 1, 2, 3
 WINDOW, GUARD = 5000, 500
 HOLD, NAMED_HOLD, MOST_HOLD = 10_000, 20_000, 61_000
 STATED_MOST = 15 * 60 * 1000
-
-
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[redis.Redis]:
-    folder: Path = tmp_path_factory.mktemp("valkey")
-    with Valkey(folder) as server, redis.Redis.from_url(server.url, decode_responses=True) as client:
-        yield client
 
 
 def fleet(client: redis.Redis, **limits: int) -> Script:

@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
 import redis
 
-from brimful_worker.local.server.valkey import Valkey
 from support.admission_script import Script, granted
 
 WINDOW = 5500
 """Window and guard."""
-
-
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[redis.Redis]:
-    folder: Path = tmp_path_factory.mktemp("valkey")
-    with Valkey(folder) as server, redis.Redis.from_url(server.url, decode_responses=True) as client:
-        yield client
 
 
 class TestWindow:

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 import redis
 
-from brimful_worker.local.server.valkey import Valkey
 from support.admission_script import Script
 
 WINDOW = 5500
 """Window and guard."""
 SLICE = 1936
 """Starts without a limit are counted by the slice of time in which they were: 31 of a minute, and one more."""
-
-
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[redis.Redis]:
-    folder: Path = tmp_path_factory.mktemp("valkey")
-    with Valkey(folder) as server, redis.Redis.from_url(server.url, decode_responses=True) as client:
-        yield client
 
 
 def fleet(client: redis.Redis, **limits: int) -> Script:
