@@ -9,15 +9,17 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import psutil
 import pytest
 import redis
 
-from brimful.errors import SettingError
+from brimful.errors import FleetError, SettingError
 from brimful_worker.local.server.shared import SharedValkey
 from brimful_worker.local.server.valkey import Connection, Valkey, free_port
 from support.waiting import wait_until
@@ -254,3 +256,22 @@ def test_a_start_returns_when_the_data_is_loaded(directory: Path) -> None:
         connection = Connection(server.port, None)
         assert connection.call("DBSIZE") == 5_000
         connection.close()
+
+
+def test_a_port_that_another_server_takes_meanwhile_is_left_to_it(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as other:
+        thread = threading.Thread(target=other.serve_forever)
+        thread.start()
+        try:
+            taken, free = other.server_address[1], free_port()
+            ports = iter([taken, free])
+            monkeypatch.setattr("brimful_worker.local.server.valkey.free_port", lambda: next(ports))
+            with Valkey(directory) as server:
+                assert server.port == free
+            with pytest.raises(FleetError, match="Address already in use"):
+                Valkey(directory, port=taken).start()
+        finally:
+            other.shutdown()
+            thread.join()

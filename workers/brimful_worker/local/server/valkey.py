@@ -23,6 +23,8 @@ from brimful.errors import FleetError
 
 _START_S = 15.0
 _STOP_S = 10.0
+_PORTS = 3
+"""How many free ports are tried: between the look and the start another program may take one."""
 
 
 class Connection:
@@ -98,9 +100,21 @@ class Valkey:
 
     def start(self) -> None:
         """Returns when the server answers. Raises FleetError with the end of its log."""
+        tries = 1 if self.port else _PORTS
+        while True:
+            self.port = self.port or free_port()
+            tries -= 1
+            try:
+                self._start()
+            except FleetError:
+                if not tries or "Address already in use" not in self.log_since_start():
+                    raise
+                self.port = 0  # another program has taken it since it was found free
+            else:
+                return
+
+    def _start(self) -> None:
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not self.port:
-            self.port = free_port()
         config = self.directory / "valkey.conf"
         config.touch(mode=0o600)
         config.write_text("\n".join(self._config()) + "\n", "utf-8")
@@ -183,7 +197,7 @@ class Valkey:
             except hiredis.ReplyError as error:
                 if str(error).startswith("LOADING"):
                     end = time.monotonic() + _START_S  # a long append-only file may take any time
-            except OSError:
+            except (OSError, hiredis.ProtocolError):  # the latter from another program's server
                 pass
             if self._process.poll() is not None or time.monotonic() > end:
                 self.stop()
