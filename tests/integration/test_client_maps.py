@@ -75,6 +75,15 @@ async def test_requests_that_are_all_refused_come_out_as_they_are_read(valkey: V
                 break
 
 
+async def test_a_map_may_be_closed_while_its_fleet_is(valkey: Valkey) -> None:
+    """As where a loop over it is left: the interpreter closes the map then, and ``async with`` the fleet."""
+    async with stub_fleet(valkey.url, StubSampler()), asyncio.timeout(60):
+        fleet = AsyncFleet(valkey.url)
+        results = fleet.map(map(str, range(100)), max_tokens=1)
+        assert (await anext(results)).ok
+        await asyncio.gather(fleet.aclose(), results.aclose())
+
+
 def test_two_maps_at_once(valkey: Valkey) -> None:
     with Background(valkey.url, StubSampler()), Fleet(valkey.url) as fleet:
         pairs = list(

@@ -215,7 +215,8 @@ class AsyncFleet(Client[AsyncGenerator[Sampled, None]]):
                 for one in batch:
                     yield one
         finally:
-            await batches.aclose()
+            if not batches.running:  # else ``aclose`` ends it at this moment
+                await batches.aclose()
             self._maps.discard(batches)
 
     async def _in_thread(self, call: Any, *arguments: Any) -> Any:
