@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-MOST = 3
+MOST = 5
 LIMITS = "limits"
 
 
