@@ -39,7 +39,7 @@ $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
 demo: $(VENV)/.worker
 	$(BIN)/python examples/demo.py
 
-# At most three tests that fail beside others run once more, alone; never those of the limits. Each of pytest's processes
+# At most five tests that fail beside others run once more, alone; never those of the limits. Each of pytest's processes
 # imports all test files, which takes twice as long if their bytecode may not be kept.
 test: $(VENV)/.dev
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python tests/support/second_run.py "-n 6 --dist loadfile --no-loadscope-reorder" tests -m "not compat and not docs"
