@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from functools import cached_property
 from typing import Any, NoReturn
 
@@ -60,6 +61,7 @@ class App(Celery):  # type: ignore[misc]  # celery ships no types
         celery.app.amqp.AMQP: _producer_pool
         celery.backends.redis.ResultConsumer: _pubsub, _reset_sync, subscribed_to
         kombu.pools: connections, producers
+        kombu.utils.objects.cached_property: lock
     """
 
     checks_key = False
@@ -82,6 +84,7 @@ class App(Celery):  # type: ignore[misc]  # celery ships no types
 
     def after_fork(self) -> None:
         """Celery's own hook runs in children of multiprocessing only, and closes what the parent still uses."""
+        _unlock_properties(type(self), type(self.__dict__.get("amqp")), type(self._backend_cache))
         fork.keep_inherited(self.__dict__.get("_pool"), *pools.connections.values(), *pools.producers.values())
         pools.connections.clear()
         pools.producers.clear()
@@ -243,6 +246,14 @@ def require_pool(sender: Any, **_: Any) -> None:
 def _refuse(why: str) -> NoReturn:
     print(f"brimful worker: {why}", file=sys.__stderr__, flush=True)
     raise SystemExit(int(ExitCode.USAGE))
+
+
+def _unlock_properties(*classes: type) -> None:
+    """After a fork: a thread of the parent may have been in one, and kombu's take their lock at each use."""
+    for cls in {base for one in classes for base in one.__mro__}:
+        for each in vars(cls).values():
+            if isinstance(each, cached_property) and hasattr(each, "lock"):
+                each.lock = threading.RLock()
 
 
 def app_for(redis_url: str | None, fleet: str | None = None, rabbitmq_url: str | None = None) -> Celery:

@@ -94,6 +94,36 @@ def test_children_and_their_parent_use_the_fleet(url: str) -> None:
     assert done.returncode == 0
 
 
+_HELD = """
+import os, signal, threading
+from celery import Celery
+from brimful.celery import app_for
+
+app = app_for("redis://127.0.0.1:1/0")
+held, done = threading.Event(), threading.Event()
+
+def use():
+    with vars(Celery)["amqp"].lock:
+        held.set()
+        done.wait()
+
+threading.Thread(target=use, daemon=True).start()
+held.wait()
+if not (pid := os.fork()):
+    signal.alarm(30)
+    app.amqp
+    os._exit(0)
+status = os.waitpid(pid, 0)[1]
+done.set()
+print(status)
+"""
+
+
+def test_a_child_does_not_wait_for_what_a_thread_of_its_parent_used() -> None:
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", _HELD], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "0\n", done.stderr
+
+
 def test_gunicorn_with_preload_answers_every_request(url: str, tmp_path: Path) -> None:
     (tmp_path / "service.py").write_text(_APP)
     flags = ["--preload", "--workers", "3", "--threads", "2", "--bind", "127.0.0.1:0", "--timeout", "120"]
