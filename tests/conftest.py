@@ -59,10 +59,16 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[redis.Redis]:
-    """A client of a Valkey that the module's tests share; it blocks, and answers with str."""
-    folder = tmp_path_factory.mktemp("valkey")
-    with Valkey(folder) as server, redis.Redis.from_url(server.url, decode_responses=True) as client:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
+    """A real Valkey that the module's tests share."""
+    with Valkey(tmp_path_factory.mktemp("valkey")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def client(server: Valkey) -> Iterator[redis.Redis]:
+    """A client of the module's Valkey; it blocks, and answers with str."""
+    with redis.Redis.from_url(server.url, decode_responses=True) as client:
         yield client
 
 

@@ -127,7 +127,7 @@ class TestOrder:
 
 
 class TestSpareSlots:
-    """What a process is told of slots that serve nobody if they are released at once."""
+    """The reply's ``idle`` and ``full_until``: a process may send its releases later."""
 
     def test_of_nobody_who_waits_and_half_of_the_slots(self, client: redis.Redis) -> None:
         script = Script(client, slots=4)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import redis
 
@@ -99,7 +101,7 @@ class TestStarts:
     def test_nothing_is_noted_where_both_are_limited(self, client: redis.Redis) -> None:
         script = fleet(client, starts=50, tokens=1000)
         script.ask(count=3, tokens=10)
-        state: dict[str, str] = script.client.hgetall(script.keys["state"])  # type: ignore[assignment]
+        state: Any = script.client.hgetall(script.keys["state"])
         assert [field for field in state if field.startswith("slice")] == []
 
     def test_a_longer_window_has_longer_slices(self, client: redis.Redis) -> None:

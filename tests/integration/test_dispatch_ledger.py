@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -22,12 +22,6 @@ from brimful_worker.local.server.valkey import Valkey
 ONE, TWO = (ManifestEntry(1, "a", 0, (0, 1)),), (ManifestEntry(2, "b", 3, (0,)), ManifestEntry(3, "c", 0, (2,)))
 MANY = [f"s{number}" for number in range(501)]
 """One more than is asked of Redis at once."""
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
-    with Valkey(tmp_path_factory.mktemp("valkey")) as server:
-        yield server
 
 
 @pytest.fixture

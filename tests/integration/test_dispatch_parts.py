@@ -8,7 +8,7 @@ import threading
 import time
 from base64 import b64decode
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
@@ -135,12 +135,6 @@ class Parts:
         return batch.records
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
-    with Valkey(tmp_path_factory.mktemp("valkey")) as server:
-        yield server
-
-
 @pytest.fixture
 async def parts(server: Valkey) -> AsyncIterator[Parts]:
     async with redis_client(server.url) as client:
@@ -190,7 +184,9 @@ def parts_request(line: int) -> dict[str, Any]:
     return {"prompt": f"p{line}", "max_tokens": 8, "id": f"q{line}", "mode": "completion", "workload": "batch"}
 
 
-async def test_what_was_withdrawn_or_cancelled_meanwhile_is_not_sent(parts: Parts) -> None:
+async def test_what_was_withdrawn_or_cancelled_meanwhile_is_not_sent(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gone, thinned = parts.add(*singles(1, 2, 3, 4))
     ledger, record = parts.ledger, parts.ledger.record
 
@@ -199,7 +195,7 @@ async def test_what_was_withdrawn_or_cancelled_meanwhile_is_not_sent(parts: Part
         parts.in_flight.drop(gone)
         parts.in_flight.end("q3")
 
-    ledger.record = withdrawn_meanwhile  # type: ignore[method-assign]
+    monkeypatch.setattr(ledger, "record", withdrawn_meanwhile)
     await parts.enqueuer.enqueue([gone, thinned])
     assert await ledger.outstanding() == {thinned.id: {"q4": packed("q4", 4).manifest}}
     [message] = await parts.messages()

@@ -34,7 +34,7 @@ def _shards(folder: Path) -> Path:
 
 def test_a_table_s_run_is_killed_and_typed_again(tmp_path: Path) -> None:
     source = _shards(tmp_path)
-    out = source / "out.jsonl"  # beside the shards: it is none of them
+    out = source / "out.jsonl"  # in the folder of the shards: it must not be read as one of them
     columns = ("--prompt-column", "question", "--id-column", "key")
     arguments = ["run", source, "-o", out, *columns, "--max-tokens", "8", "--pack", "off", "--workers", "1"]
     with StrictGatewayProcess(latency=0.3) as gateway:

@@ -1,7 +1,7 @@
 -- A provider and a fleet in simulated time, around the learner of the slots (included by the test after these stubs).
--- ARGV: JSON of seconds, given (0 = auto), latency_ms, pause_ms (most, after a refusal), noise (share of random refusals), spread (of the latency),
--- limits [[from_s, slots]], waiters (that the provider lets wait), knee (active requests at which the latency has doubled,
--- 0 = never), grows_at (second from which each request is eight times as large and takes three times as long, 0 = never).
+-- ARGV: JSON of seconds, given (0 = auto), latency_ms, pause_ms (most, after a refusal), noise (share of random refusals),
+-- spread (of the latency), limits [[from_s, slots]], waiters (that the provider lets wait), knee (active requests at
+-- which the latency has doubled, 0 = never), grows_at (second from which each request is eight times as large and takes three times as long, 0 = never).
 -- Returns JSON: by second, [answered, refused, slots in force].
 local state, now = {}, 0
 local function put(field, value) state[field] = value and tostring(value) or nil end

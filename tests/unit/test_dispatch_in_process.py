@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -13,6 +13,7 @@ from brimful.dispatch.in_process import InProcessDriver
 from brimful.outcome import Cause, Failure, Outcome
 from brimful.packing.units import Delivered, DriveStatus, Failed, Unit
 from brimful.request import Request
+from brimful.runtime.port import InProcess
 from support.packed import ACS, unit
 from support.stub_fleet import completion
 from support.waiting import wait_until_async
@@ -47,8 +48,12 @@ async def stream(units: Iterable[Unit | Failed]) -> AsyncIterator[Unit | Failed]
         yield each
 
 
+def driver_of(backend: Backend) -> InProcessDriver:
+    return InProcessDriver(cast(InProcess, backend), ACS)
+
+
 async def drive(backend: Backend, units: Any) -> list[Delivered | Failed]:
-    driver = InProcessDriver(backend, ACS)  # type: ignore[arg-type]
+    driver = driver_of(backend)
     assert driver.snapshot() == DriveStatus()
     return [item async for batch in driver.deliveries(units) for item in batch]
 
@@ -103,7 +108,7 @@ async def test_64_requests_are_under_way_at_once() -> None:
 async def test_lines_that_are_cancelled_are_neither_asked_nor_delivered() -> None:
     backend = Backend()
     backend.gate.clear()
-    driver = InProcessDriver(backend, ACS)  # type: ignore[arg-type]
+    driver = driver_of(backend)
     items: list[Delivered | Failed] = []
 
     async def collect() -> None:
@@ -136,7 +141,7 @@ async def test_an_error_of_the_test_is_raised(where: str) -> None:
 
 async def test_a_consumer_that_leaves_ends_all(caplog: pytest.LogCaptureFixture) -> None:
     backend = Backend()
-    driver = InProcessDriver(backend, ACS)  # type: ignore[arg-type]
+    driver = driver_of(backend)
     deliveries = driver.deliveries(stream([unit(line) for line in range(1000)]))
     await anext(deliveries)
     await deliveries.aclose()

@@ -18,6 +18,9 @@ from support.packed import ACS, packed, unit
 MIB = 1024 * 1024
 
 
+PACKS: tuple[PackOption, ...] = ("off", "auto", 5)
+
+
 def made(
     pack: PackOption, slots: int = 16, starts: int | None = None, window_s: float = 60.0
 ) -> tuple[Batcher, PackSizer, SlotModel]:
@@ -55,8 +58,8 @@ def test_off_sends_each_line_as_it_was_asked() -> None:
 
 
 def test_a_line_that_fits_no_request_is_not_held() -> None:
-    for pack in ("off", "auto", 5):
-        batcher, *_ = made(pack)  # type: ignore[arg-type]
+    for pack in PACKS:
+        batcher, *_ = made(pack)
         with pytest.raises(RequestTooLarge):
             add(batcher, 1, max_tokens=40_000)
         assert (batcher.held, batcher.next(0.0, 0, True)) == (0, None)
@@ -124,8 +127,8 @@ def test_how_many_lines_are_enough(pack: PackOption, enough: int) -> None:
 
 
 def test_48_mib_are_enough_whatever_is_sent() -> None:
-    for pack in ("off", 5, "auto"):
-        batcher, *_ = made(pack)  # type: ignore[arg-type]
+    for pack in PACKS:
+        batcher, *_ = made(pack)
         small = unit(1)
         batcher.add(replace(small, columns_bytes=48 * MIB - 7))
         assert not batcher.full

@@ -53,7 +53,7 @@ class Intake:
         self._room = asyncio.Event()
         self._reading_since: float | None = None
         self._planned_at = self._clock()
-        self._ids = random.Random()  # seeded by the system, whose own costs a system call for each request
+        self._ids = random.Random()  # secrets.token_hex would make a system call for each request
         self._left: int | None = None
         self._fed = False
         """The input has ended, or a stop has begun."""

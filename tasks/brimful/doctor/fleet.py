@@ -110,7 +110,7 @@ def _admission_checks(status: Status) -> Iterator[Check]:
 
 
 def fleet_checks(target: RedisTarget, client: redis.Redis, settings: Settings) -> Iterator[Check]:
-    """All fleets on the server. Raises redis.RedisError; BrokerUnreachable where RabbitMQ is the broker."""
+    """All fleets on the server. Raises redis.RedisError; BrokerUnreachable where RabbitMQ is away."""
     lines = [_described(fleet) for fleet in read_fleets(client, settings.broker_url)]
     for db, others in sorted(fleets_elsewhere(client, target.url).items()):
         lines += [f"database {db}: {_described(fleet)}" for fleet in others]
@@ -129,7 +129,7 @@ def _described(fleet: FleetState) -> str:
 
 def worker_checks(target: RedisTarget, client: redis.Redis, settings: Settings) -> Iterator[Check]:
     """Whether workers answer and read all queues. Raises redis.RedisError or kombu.exceptions.OperationalError;
-    BrokerUnreachable where RabbitMQ is the broker."""
+    BrokerUnreachable where RabbitMQ is away."""
     url = settings.broker_url
     waiting = read_queues(client, settings.fleet, url)
     workers = worker_queues(target.url, settings.visibility_timeout_s, settings.fleet, url, timeout_s=_PING_S)
