@@ -21,7 +21,7 @@ from brimful.addresses import checked_broker_url, with_tls_files
 from brimful.credentials import DOTENV, checked_url, first_set, is_set, key_file, read_key
 from brimful.errors import SettingError
 from brimful.limits import default_guard_s
-from brimful.names import MOST_WEIGHT, LogFormat, LogLevel
+from brimful.names import BATCH_CALLER_VARIABLE, BATCH_VARIABLE, MOST_WEIGHT, LogFormat, LogLevel
 from brimful.profile import DEFAULT_PROVIDER, Profile, ProviderChoice, choose_provider, load_prices, profile_in_use
 from brimful.profile.slots import AUTO, Slots
 from brimful.serve_settings import ServeSettings
@@ -201,7 +201,8 @@ class Settings(ServeSettings):
     @classmethod
     def unknown_variables(cls) -> list[tuple[str, str]]:
         """(what is wrong, what to do) for each ``BRIMFUL_*`` variable that is no setting, such as a misspelt limit."""
-        return unknown_variables(cls.model_fields, (*os.environ, *dotenv_values(DOTENV)))
+        stated = (*os.environ, *dotenv_values(DOTENV))
+        return unknown_variables(cls.model_fields, stated, (BATCH_VARIABLE, BATCH_CALLER_VARIABLE))
 
     @property
     def slots_auto(self) -> bool:

@@ -16,9 +16,8 @@ FORMER_NAMES = {
     "breaker": "circuit_breaker",
 }
 """Former name of a setting → its present name. Variables with a former name are still read, with a note."""
-OTHER_VARIABLES = {
+_OTHER_VARIABLES = {
     *("BRIMFUL_DEBUG", "BRIMFUL_GATEWAY_KEYS", "BRIMFUL_GATEWAY_PORT", "BRIMFUL_CHAOS"),
-    *("BRIMFUL_BATCH", "BRIMFUL_BATCH_CALLER"),  # the front door names a batch to the run that samples it
     *("BRIMFUL_IMAGE", "BRIMFUL_UID", "BRIMFUL_GID", "BRIMFUL_REDIS_PASSWORD"),  # of the Compose file
 }
 """Variables that are read, but are no settings."""
@@ -59,9 +58,14 @@ def option(setting: str) -> str:
     return f"--{setting.removesuffix('_s').replace('_', '-')}"
 
 
-def unknown_variables(settings: Iterable[str], stated: Iterable[str]) -> list[tuple[str, str]]:
-    """(what is wrong, what to do) for each of the ``stated`` ``BRIMFUL_*`` variables that is no setting."""
-    known = {variable(name) for name in (*settings, *FORMER_NAMES)} | OTHER_VARIABLES
+def unknown_variables(
+    settings: Iterable[str], stated: Iterable[str], others: Iterable[str] = ()
+) -> list[tuple[str, str]]:
+    """(what is wrong, what to do) for each of the ``stated`` ``BRIMFUL_*`` variables that is no setting.
+
+    ``others``: variables that are read besides the settings and those named above.
+    """
+    known = {variable(name) for name in (*settings, *FORMER_NAMES)} | _OTHER_VARIABLES | {*others}
     unknown = {name.upper() for name in stated if name.upper().startswith("BRIMFUL_")} - known
     near = {name: difflib.get_close_matches(name, known, 1, 0.8) for name in sorted(unknown)}
     return [

@@ -38,7 +38,7 @@ class Fairness:
         self._clock = clock
         self._autoscale_maximum = autoscale_maximum
         self._concurrency = 0
-        self._apart = False
+        self._limits_by_broker = False
         self._paused_until = 0.0
         self.backlog = False
         """Whether messages of other queues than batch were left behind when some were taken last. Of any thread."""
@@ -47,9 +47,9 @@ class Fairness:
         """The pool runs ``tasks`` at once. With fewer than two, no queue is limited."""
         self._concurrency = tasks
 
-    def give_each_queue_its_own(self) -> None:
-        """The broker itself limits each queue to the concurrency: there is a place for each of their messages."""
-        self._apart = True
+    def leave_limits_to_broker(self) -> None:
+        """The broker limits each queue to the concurrency, so the pool needs that many places for each of them."""
+        self._limits_by_broker = True
 
     @property
     def limit(self) -> int:
@@ -59,7 +59,7 @@ class Fairness:
     @property
     def reserve(self) -> int:
         """Places beyond the pool's concurrency."""
-        return (len(QUEUES) - 1) * self._concurrency if self._apart else reserve(self._concurrency)
+        return (len(QUEUES) - 1) * self._concurrency if self._limits_by_broker else reserve(self._concurrency)
 
     @property
     def prefetch_reserve(self) -> int:

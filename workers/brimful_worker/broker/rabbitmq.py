@@ -22,8 +22,9 @@ def is_redis(app: Celery) -> bool:
     return bool(app.connection_for_read().transport.driver_type == "redis")
 
 
-def install(app: Celery) -> None:
-    """For this process; does nothing for an app of another service. Idempotent."""
+def limit_each_queue(app: Celery) -> None:
+    """Limit each queue by itself, to the worker's concurrency. For this process; idempotent. Does nothing for an app of
+    another service."""
     if TASK_SAMPLE in app.tasks:
-        fairness.give_each_queue_its_own()
+        fairness.leave_limits_to_broker()
         Tasks.qos_global = lambda step, consumer: False

@@ -122,7 +122,7 @@ def prepare(app: Celery, node: str) -> Process:
     requests.install()
     events.install()
     if not rabbitmq.is_redis(app):
-        rabbitmq.install(app)
+        rabbitmq.limit_each_queue(app)
     if TASK_SAMPLE not in app.tasks:
         return Process(app, node, None)
     assemble: Callable[[str], WorkerPort] = symbol_by_name(_ASSEMBLE)  # type: ignore[no-untyped-call]
