@@ -42,7 +42,7 @@ def test_a_value_that_may_be_secret_is_not_shown(monkeypatch: pytest.MonkeyPatch
 
 
 def test_unknown_variables_with_the_nearest_known_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("BRIMFUL_SLOT", "BRIMFUL_SLOTS", "BRIMFUL_DEBUG", "BRIMFUL_XYZZY"):
+    for name in ("BRIMFUL_SLOT", "BRIMFUL_SLOTS", "BRIMFUL_DEBUG", "BRIMFUL_BATCH", "BRIMFUL_XYZZY"):
         monkeypatch.setenv(name, "1")
     Path(".env").write_text("BRIMFUL_REDIS_ULR=redis://host\nOTHER=1\n")
     assert Settings.unknown_variables() == [
