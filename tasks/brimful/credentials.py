@@ -32,19 +32,23 @@ def is_set(name: str) -> bool:
 
 
 def checked_url(url: str, variable: str) -> str:
-    """A provider's base URL without a trailing slash. Raises SettingError naming the variable."""
+    """A provider's base URL without a trailing slash and without ``USER:PASSWORD@``.
+
+    Basic authentication would take the place of the key, and the URL is shown in messages. Raises SettingError naming
+    the variable.
+    """
     scheme, slashes, rest = url.strip().partition("://")
     url = scheme.lower() + slashes + rest
+    shown = f"…@{url.rpartition('@')[2]}" if "@" in url else url  # no part of a password, wherever it seems to end
     if not url.startswith(("http://", "https://")):
-        raise SettingError(f"{variable}: {url!r} must begin with http:// or https://")
+        raise SettingError(f"{variable}: {shown!r} must begin with http:// or https://")
     try:
         parts = urlsplit(url)
-        valid = bool(parts.hostname) and parts.port != 0
+        if not parts.hostname or parts.port == 0:
+            raise ValueError
     except ValueError:
-        valid = False
-    if not valid:
-        raise SettingError(f"{variable}: {url!r} has no host or an invalid port")
-    return url.rstrip("/")
+        raise SettingError(f"{variable}: {shown!r} has no host or an invalid port") from None
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl().rstrip("/")
 
 
 def key_file(names: tuple[str, ...]) -> Path | None:

@@ -1,4 +1,7 @@
-"""How deep lists and objects are within each other; apart, since requests are checked below the room of JSON."""
+"""Of a JSON value: how deep its lists and objects are within each other, and how long its strings are.
+
+Apart, since requests are checked below the room of JSON.
+"""
 
 from __future__ import annotations
 
@@ -22,3 +25,22 @@ def too_deep(value: Any, most: int = MOST_LEVELS) -> bool:
             if isinstance(child, _CONTAINERS)
         }
     return bool(level)
+
+
+def characters(value: Any) -> int:
+    """In all strings of a value, without the names in objects. The value must not hold itself.
+
+    In steps of Python, so that other threads run while a large one is counted.
+    """
+    if isinstance(value, str):
+        return len(value)
+    found, level = 0, [value]
+    while level:
+        found += sum([len(each) for each in level if isinstance(each, str)])
+        level = [
+            child
+            for each in level
+            if isinstance(each, _CONTAINERS)
+            for child in (each.values() if isinstance(each, dict) else each)
+        ]
+    return found

@@ -10,14 +10,14 @@ Strings may hold anything that JSON can, lone surrogates included, which a schem
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatch
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from brimful.errors import BadRequest, RequestTooLarge
 from brimful.names import IDEMPOTENCY_KEY, Mode, Workload
-from brimful.nesting import MOST_LEVELS, too_deep
+from brimful.nesting import MOST_LEVELS, characters, too_deep
 from brimful.profile import Profile
 from brimful.words.counted import counted
 from brimful.words.values import kind_of, shown
@@ -47,6 +47,7 @@ class Request:
     id: str = ""
     mode: Mode = Mode.COMPLETION
     workload: Workload = Workload.BATCH
+    _hold: int | None = field(default=None, init=False, repr=False, compare=False)
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any] | str | list[Any], profile: Profile, **more: Any) -> Request:
@@ -124,8 +125,13 @@ class Request:
 
     @property
     def hold(self) -> int:
-        """Estimated tokens that the provider holds while the request runs: the prompts' and all it may generate."""
-        return sum(map(_token_estimate, self.prompts)) + self.asked
+        """Estimated tokens that the provider holds while the request runs: the prompts' and all it may generate.
+
+        Computed once: a chat of millions of values takes a second.
+        """
+        if self._hold is None:
+            object.__setattr__(self, "_hold", sum(map(_token_estimate, self.prompts)) + self.asked)
+        return cast("int", self._hold)
 
     def body(self, profile: Profile) -> dict[str, Any]:
         """The JSON body to send: the fields as given, and the profile's model and further fields where they are not."""
@@ -289,4 +295,4 @@ def _token_estimate(prompt: Any) -> int:
         return 1 + len(prompt) // _CHARS_PER_TOKEN
     if prompt and isinstance(prompt[0], int):
         return len(prompt)
-    return sum(1 + len(str(message.get("content", ""))) // _CHARS_PER_TOKEN for message in prompt)
+    return sum(1 + characters(message.get("content")) // _CHARS_PER_TOKEN for message in prompt)

@@ -87,6 +87,19 @@ def test_an_invalid_url_names_the_variable_that_holds_it(monkeypatch: pytest.Mon
         _ = Settings.load().api_base
 
 
+@pytest.mark.parametrize("url", ["ftp://u:sesame@h/v1", "http://u:sesame@h:0", "http://u:open/sesame@h", "u:sesame@h"])
+def test_a_message_about_an_invalid_url_shows_no_password(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", url)
+    with pytest.raises(SettingError, match=r"^OPENAI_BASE_URL: '…@h") as error:
+        _ = Settings.load().api_base
+    assert "sesame" not in str(error.value)
+
+
+def test_the_url_that_is_shown_and_asked_has_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "HTTPS://u:open@sesame@h:81/v1/?version=a@b")
+    assert Settings.load().api_base == "https://h:81/v1/?version=a@b"
+
+
 def test_a_variable_of_white_space_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACS_API_KEY", " ")
     monkeypatch.setenv("OPENAI_BASE_URL", " ")

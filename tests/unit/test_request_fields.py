@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -25,10 +27,25 @@ MESSAGES = [{"role": "user", "content": "Hello there"}]
         ({"prompt": "12345678"}, 3 + 16),
         ({"messages": MESSAGES}, 3 + 512),
         ({"messages": MESSAGES, "max_completion_tokens": 7}, 3 + 7),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "Hello there!"}]}]}, 1 + 16 // 4 + 512),
+        ({"messages": [{"role": "user", "content": [[1, 2.5], [], {"a": None, "b": True, "c": ["1234"]}]}]}, 2 + 512),
+        ({"messages": [{"role": "user", "content": [{"a": None, "b": True}]}]}, 1 + 512),
+        ({"messages": [{"role": "assistant", "content": None, "tool_calls": []}]}, 1 + 512),
     ],
 )
 def test_the_hold_is_the_prompts_and_all_that_may_be_generated(fields: dict[str, Any], hold: int) -> None:
-    assert Request.parse(fields, ACS).hold == hold
+    request = Request.parse(fields, ACS)
+    assert request.hold == hold
+    assert replace(request, fields={"prompt": "1", "max_tokens": 2}).hold == 1 + 2
+    assert request == Request.parse(fields, ACS), "what was computed of one is no part of it"
+
+
+def test_the_hold_of_a_large_request_is_computed_once() -> None:
+    request = Request.parse({"prompt": "12345678"}, ACS)
+    assert (request.hold, pickle.loads(pickle.dumps(request)).hold) == (3 + 16, 3 + 16)
+    assert isinstance(request.fields, dict)
+    request.fields["prompt"] = "1234"
+    assert request.hold == 3 + 16
 
 
 @pytest.mark.parametrize("mode", ["job", "completion"])

@@ -39,7 +39,7 @@ def provider_checks(settings: Settings, *, client_only: bool) -> Iterator[Check]
         return
     parts = urlsplit(base)
     if parts.scheme == "http" and parts.hostname not in ("localhost", "127.0.0.1", "::1"):
-        yield Check("provider URL", Level.WARN, f"{_shown(base)}: the key is sent unencrypted", "use https://")
+        yield Check("provider URL", Level.WARN, f"{base}: the key is sent unencrypted", "use https://")
     if key is not None:
         try:
             yield _ask(_models_url(base, settings.profile), key, settings.profile)
@@ -48,7 +48,7 @@ def provider_checks(settings: Settings, *, client_only: bool) -> Iterator[Check]
 
 
 def _models_url(base: str, profile: Profile) -> str:
-    parts = urlsplit(_shown(base))
+    parts = urlsplit(base)
     return parts._replace(path=f"{parts.path or profile.base_path}/models").geturl()
 
 
@@ -92,9 +92,3 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
     def redirect_request(self, *_: object) -> None:
         return None
-
-
-def _shown(url: str) -> str:
-    """``url`` without user and password."""
-    parts = urlsplit(url)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
