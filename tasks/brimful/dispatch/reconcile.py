@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from brimful.dispatch.enqueue import Enqueuer
@@ -47,18 +47,23 @@ class Reconciler:
     looks."""
     rabbitmq_url: str | None = None
     """The broker, where it is not Redis."""
+    clock: Callable[[], float] = time.monotonic
 
     async def run(self) -> None:
         """Never returns. Raises FleetError when Redis refuses."""
         while True:
             await asyncio.sleep(self.sweep_s / 5)
-            await self._end_revoked()
-            if lost := await self._find_lost():
-                await self._enqueue_again(lost)
-            if self.in_flight.status.stopping is None and (slow := self.intake.slow_shards()):
-                log.info("%d shards would time out; sent again in smaller requests", len(slow))
-                await retry_until_available(lambda: self.ledger.withdraw([shard.id for shard in slow]))
-                self.intake.plan_again(slow)
+            await self.look()
+
+    async def look(self) -> None:
+        """Compare once. Raises FleetError when Redis refuses."""
+        await self._end_revoked()
+        if lost := await self._find_lost():
+            await self._enqueue_again(lost)
+        if self.in_flight.status.stopping is None and (slow := self.intake.slow_shards()):
+            log.info("%d shards would time out; sent again in smaller requests", len(slow))
+            await retry_until_available(lambda: self.ledger.withdraw([shard.id for shard in slow]))
+            self.intake.plan_again(slow)
 
     async def _end_revoked(self) -> None:
         """Fail the lines of revoked shards. Every worker would discard such a shard if it were enqueued again.
@@ -79,7 +84,7 @@ class Reconciler:
 
     async def _find_lost(self) -> list[Shard]:
         """Shards that two looks in a row found neither queued, nor unacknowledged, nor claimed."""
-        now = time.monotonic()
+        now = self.clock()
         shards = self.in_flight.shards.values()
         old = [shard for shard in shards if 0 < shard.enqueued_at < now - self.sweep_s / 5]
         if not old:
