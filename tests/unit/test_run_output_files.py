@@ -9,14 +9,11 @@ import random
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from brimful.errors import FleetError, InputError, UsageError
 from brimful.outcome import Outcome, Rollout
 from brimful.packing.units import Delivered, Unit
 from brimful.request import Request
-from brimful.run.output.done_index import DoneIndex
 from brimful.run.output.jsonl import RecordFile, mend
 from brimful.run.output.paths import Order
 from brimful.run.output.records import rollout_records
@@ -24,18 +21,6 @@ from brimful.run.output.sidecar import Sidecar
 from brimful.run.prepare import prepare
 from support.fake_driver import FakeDriver
 from support.runs import PROFILE, identities, options, prompts, records, run, write_lines
-
-
-@given(st.lists(st.tuples(st.integers(1, 20), st.integers(0, 1), st.integers(0, 2)), max_size=80))
-def test_the_done_index_counts_each_rollout_once(pairs: list[tuple[int, int, int]]) -> None:
-    done, seen = DoneIndex(), set()
-    for pair in pairs:
-        assert done.add(*pair, of=6) is (pair not in seen)
-        seen.add(pair)
-    complete = {line for line in range(1, 21) if sum(pair[0] == line for pair in seen) == 6}
-    assert {line for line in range(1, 21) if done.complete(line)} == complete
-    assert done.lines == len(complete)
-    assert all(done.has(*pair) for pair in seen)
 
 
 @pytest.mark.parametrize(

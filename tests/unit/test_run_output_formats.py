@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import pytest
@@ -12,9 +11,7 @@ from openai.types.chat import ChatCompletion
 from brimful.errors import UsageError
 from brimful.names import Mode
 from brimful.outcome import Cause, Failure
-from brimful.run.output.order import is_ordered, write_ordered
 from brimful.run.output.paths import Order, OutputFormat
-from brimful.run.output.records import dump_line
 from brimful.run.prepare import prepare
 from support.fake_driver import FakeDriver
 from support.runs import PROFILE, options, records, run, write_lines
@@ -114,18 +111,3 @@ def test_names_that_hold_json_lines_are_written(tmp_path: Path) -> None:
     prepared = prepare(options(source, out=tmp_path / "out.json"), PROFILE)
     prepared.close()
     assert prepared.notes == [f"{tmp_path / 'out.json'} gets one JSON object a line, as a .jsonl file does"]
-
-
-def test_a_rollouts_file_is_sorted_with_bounded_memory(tmp_path: Path) -> None:
-    path = tmp_path / "out.jsonl"
-    places = [(line, prompt, choice) for line in range(1, 200) for prompt in range(2) for choice in range(2)]
-    random.Random(7).shuffle(places)
-    with path.open("wb") as file:
-        for line, prompt, choice in places:
-            file.write(dump_line({"line": line, "prompt_index": prompt, "choice_index": choice, "text": "x\u2028"}))
-    assert not is_ordered(path)
-    write_ordered(path, chunk_bytes=1000)  # some 200 chunks, merged in two rounds
-    assert is_ordered(path)
-    found = [(record["line"], record["prompt_index"], record["choice_index"]) for record in records(path)]
-    assert found == sorted(places)
-    assert [entry.name for entry in tmp_path.iterdir()] == ["out.jsonl"]
