@@ -60,7 +60,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--again", action="store_true", help="the survivors of the last run")
     parser.add_argument("--least", type=float, default=0, help="percent that must be caught")
     parser.add_argument("--without", default="", help="leave out test files with this in their name")
-    parser.add_argument("--work", type=Path, default=ROOT / ".mutants", help="folder of the copies and the report")
+    parser.add_argument(
+        "--work",
+        type=lambda path: Path(path).absolute(),
+        default=ROOT / ".mutants",
+        help="folder of the copies and the report",
+    )
     parser.add_argument("--list", action="store_true", help="print the faults and try none")
     return parser.parse_args()
 
