@@ -16,16 +16,17 @@ from brimful.outcome import Cause, Failure
 from brimful.run.display.terminal import TerminalDisplay
 from brimful.run.launch import DisplayOptions, run_to_end
 from brimful.run.prepare import Prepared
+from brimful.state.runs.heartbeat import Heartbeat
 from brimful.state.status import Status
 from brimful_worker.local.server.valkey import Valkey
 from support.fake_driver import FakeDriver
 from support.runs import fleet, options, records, write_lines
 
-Driver = Callable[[str, Prepared], FakeDriver]
+MakeDriver = Callable[[str, Prepared, Heartbeat | None], FakeDriver]
 
 
-def _with(driver: FakeDriver) -> Driver:
-    return lambda url, prepared: driver
+def _with(driver: FakeDriver) -> MakeDriver:
+    return lambda url, prepared, heartbeat: driver
 
 
 def test_json_and_the_next_command(tmp_path: Path, valkey: Valkey, capfd: pytest.CaptureFixture[str]) -> None:

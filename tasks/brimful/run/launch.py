@@ -32,6 +32,7 @@ from brimful.state.fleets import check_submitter
 from brimful.state.probes import check_provider, check_servers, worker_queues
 from brimful.state.provider import as_published
 from brimful.state.redis_retry import recent_refusal
+from brimful.state.runs.heartbeat import Heartbeat
 from brimful.words.counted import counted
 
 if TYPE_CHECKING:
@@ -41,8 +42,8 @@ _PINGS = 8
 _GC_THRESHOLDS = 50_000, 20, 50
 """Of the garbage collector while a run lasts: new objects before it looks, and how rarely it walks more."""
 
-MakeDriver = Callable[[str, Prepared], "Driver"]
-"""Makes the driver for a Redis URL and a run."""
+MakeDriver = Callable[[str, Prepared, Heartbeat | None], "Driver"]
+"""Makes the driver for a Redis URL, a run, and what keeps the run's entry."""
 
 
 @dataclass(frozen=True)
@@ -162,10 +163,8 @@ class _Launch:
             self._gauges.connect(settings)
             if has_entry():
                 remote = Remote(self._prepared, settings, session, self._display.say)
-                self._prepared.heartbeat = remote.heartbeat
-            driver = self._make_driver(settings.redis_url, self._prepared)
-            if remote is not None:
-                remote.driver = driver
+            heartbeat = remote.heartbeat if remote is not None else None
+            driver = self._make_driver(settings.redis_url, self._prepared, heartbeat)
         try:
             return ExitCode((await session.run(driver)).exit_code)
         finally:
@@ -247,7 +246,7 @@ def _display(options: DisplayOptions, gauges: GaugeReader, *, to_stdout: bool) -
     return TerminalDisplay(gauges, table=table)
 
 
-def _driver(settings: Settings, local: bool, redis_url: str, prepared: Prepared) -> Driver:
+def _driver(settings: Settings, local: bool, redis_url: str, prepared: Prepared, heartbeat: Heartbeat | None) -> Driver:
     from brimful.dispatch.driver import Driver
 
     workers = prepared.options.workers or settings.workers
@@ -265,5 +264,5 @@ def _driver(settings: Settings, local: bool, redis_url: str, prepared: Prepared)
         sync=prepared.sync if prepared.files is not None else None,
         stop_if_refused=not prepared.options.keep_going,
         starting_places=workers * settings.concurrency if local else None,
-        heartbeat=prepared.heartbeat,
+        heartbeat=heartbeat,
     )

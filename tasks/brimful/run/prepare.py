@@ -7,7 +7,6 @@ import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from brimful.errors import UsageError
 from brimful.packing.request_size import lacks_max_tokens
@@ -30,9 +29,6 @@ from brimful.run.output.errors_file import ErrorsFile
 from brimful.run.output.jsonl import Sink, StandardOutput
 from brimful.run.output.paths import Order, OutputFormat, RunPaths
 from brimful.words.counted import counted
-
-if TYPE_CHECKING:  # it imports redis
-    from brimful.state.runs.heartbeat import Heartbeat
 
 _SAY_EVERY = 200_000  # lines
 
@@ -57,8 +53,6 @@ class Prepared:
     """Messages for the user."""
     settled: Callable[[], Awaitable[bool]] | None = None
     """Waits until all that was delivered is checked; False: some of it is not. None: nothing is checked."""
-    heartbeat: Heartbeat | None = None
-    """Writes the run's entry in Redis; None: the run has none."""
     unused: bool = False
     """The input turned out to be empty: nothing is kept of the try."""
 

@@ -9,7 +9,6 @@ import os
 import time
 from collections.abc import Callable
 from importlib.metadata import version
-from typing import TYPE_CHECKING
 
 from brimful.config import Settings
 from brimful.names import BATCH_CALLER_VARIABLE, BATCH_VARIABLE, of_fleet
@@ -25,9 +24,6 @@ from brimful.state.runs.heartbeat import Heartbeat, end_entry
 from brimful.words.counted import counted
 from brimful.words.phrases import cut
 
-if TYPE_CHECKING:
-    from brimful.dispatch.driver import Driver
-
 _END_S = 1.0
 _MOST_CHARACTERS = 400
 _ENDS = {"done": RunState.FINISHED, "interrupted": RunState.INTERRUPTED}
@@ -41,13 +37,12 @@ def has_entry() -> bool:
 
 
 class Remote:
-    """Keeps the entry of one try of a run, and makes the driver obey it. Set :attr:`driver` before the driver runs, and
+    """Keeps the entry of one try of a run, and makes its session obey it. The session's driver runs :attr:`heartbeat`;
     call :meth:`end` when the session has ended."""
 
     def __init__(self, prepared: Prepared, settings: Settings, session: Session, say: Callable[[str], None]) -> None:
         """``settings``: those of the fleet that samples it."""
         assert settings.redis_url is not None
-        self.driver: Driver | None = None
         self._url = settings.redis_url
         self._prepared = prepared
         self._run = of_fleet(settings.fleet, prepared.run)
@@ -98,11 +93,11 @@ class Remote:
     @property
     def _stopping(self) -> bool:
         """Nothing new is sent, for good."""
-        driver = self.driver
+        driver = self._session.driver
         return self._session.interrupts > 0 or (driver is not None and driver.snapshot().stopping is not None)
 
     def _obey(self, asked: Asked, by: str) -> None:
-        session, driver, by = self._session, self.driver, by or "somebody"
+        session, driver, by = self._session, self._session.driver, by or "somebody"
         if driver is None or (self._stopping and asked is not Asked.CANCEL_NOW):
             return
         if asked is Asked.HOLD:

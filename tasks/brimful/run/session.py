@@ -53,7 +53,8 @@ class Session:
         self._feed = prepared.feed(self._collector.take_bad, display.say)
         self._judge = self._make_judge()
         self._totals = Totals(prepared, self._collector, self._feed, clock)
-        self._driver: Driver | None = None
+        self.driver: Driver | None = None
+        """While :meth:`run` lasts, and after it. None before it, and where nothing is left to ask."""
         self._work: asyncio.Task[None] | None = None
         self._stops: set[asyncio.Task[None]] = set()
         self._ended = "done"
@@ -91,7 +92,7 @@ class Session:
         """
         if self._prepared.files is not None:
             self._prepared.files.begin(self._prepared.survey, self._prepared.profile)
-        self._driver = driver
+        self.driver = driver
         self._work = asyncio.create_task(self._drive(driver) if driver is not None else self._read_only())
         if self.interrupts:
             self._begin_stop()
@@ -129,17 +130,17 @@ class Session:
 
     def _begin_stop(self) -> None:
         self._feed.stop()
-        if self._driver is None or self._work is None:
+        if self.driver is None or self._work is None:
             return
         if self.interrupts <= 1:
             self._display.say(
-                f"stopping: no new API calls are made; of the {self._driver.snapshot().queued:,} under way, those that "
+                f"stopping: no new API calls are made; of the {self.driver.snapshot().queued:,} under way, those that "
                 "have reached the provider are waited for. Ctrl-C again stops at once"
             )
-            self._spawn(self._driver.stop(drain=True))
+            self._spawn(self.driver.stop(drain=True))
         else:
             self._display.say("stopping at once")
-            self._spawn(self._abandon(self._driver, self._work))
+            self._spawn(self._abandon(self.driver, self._work))
 
     async def _abandon(self, driver: Driver, work: asyncio.Task[None]) -> None:
         try:
@@ -157,15 +158,15 @@ class Session:
         what = "the key was refused" if ended == "key_refused" else "the key's budget is used up"
         self._display.say(f"{what}: {message}. No new API calls are made")
         self._feed.stop()
-        if self._driver is not None:
-            self._spawn(self._drain(self._driver, at_most_s=None if ended == "budget" else _KEY_REFUSED_S))
+        if self.driver is not None:
+            self._spawn(self._drain(self.driver, at_most_s=None if ended == "budget" else _KEY_REFUSED_S))
 
     def _checks_stopped(self, why: str) -> None:
         """The hook fails on everything."""
         self._display.say(f"{why}. No new requests are sent")
         self._feed.stop()
-        if self._driver is not None:
-            self._spawn(self._driver.stop(drain=True))
+        if self.driver is not None:
+            self._spawn(self.driver.stop(drain=True))
 
     def _check_output(self) -> None:
         """Stop asking if the output is gone. Raises FleetError if what still comes cannot be kept."""
@@ -177,8 +178,8 @@ class Session:
             f"{lost} while the run was writing it. No new API calls are made; what still comes is kept in {files.kept}"
         )
         self._feed.stop()
-        if self._driver is not None:
-            self._spawn(self._driver.stop(drain=True))
+        if self.driver is not None:
+            self._spawn(self.driver.stop(drain=True))
 
     def _lost_error(self) -> FleetError | None:
         """Also after the last record: an output that is gone at the end is no success."""
@@ -194,7 +195,7 @@ class Session:
         )
 
     def _refused_error(self) -> FleetError | None:
-        failure = self._driver.refused if self._driver is not None and self._ended == "done" else None
+        failure = self.driver.refused if self.driver is not None and self._ended == "done" else None
         if failure is None or self._snapshot().stopping is None:
             return None
         if self._feed.at_end and self._totals.left <= self._collector.undecided:
@@ -283,7 +284,7 @@ class Session:
             self._prepared.files.note_unmetered(self._feed.budget.unmetered)
 
     def _snapshot(self) -> DriveStatus:
-        return self._driver.snapshot() if self._driver else DriveStatus()
+        return self.driver.snapshot() if self.driver else DriveStatus()
 
     def _finish(self, error: BrimfulError | None) -> None:
         """Bring the files into their final form, then count."""

@@ -23,7 +23,7 @@ from brimful.runtime.interrupt import unwinding
 from brimful.state.probes import connect, unreachable
 from brimful.state.redis_url import sync_redis_client
 from brimful.state.runs.entry import Asked, RunEntry
-from brimful.state.runs.registry import find_run, read_entries, read_entry
+from brimful.state.runs.registry import find_run, read_entries, read_entry, runs_named
 from brimful.state.target import find_redis
 from brimful.words.counted import counted
 
@@ -57,18 +57,12 @@ class _Place:
     def find(self, names: Sequence[str]) -> list[str]:
         """The ids of the runs that are named. Raises UsageError."""
         entries = read_entries(self.client)
-        others: list[str] = []
-        found = []
-        for name in names:
-            try:
-                found.append(find_run(name, entries, others, self.shown))
-            except UsageError:
-                if others:
-                    raise
-                known = {entry.run for entry in entries}
-                others = [run.run for run in stored_runs(self.raw) if run.run not in known]  # reads all keys' names
-                found.append(find_run(name, entries, others, self.shown))
-        return list(dict.fromkeys(found))
+        others: dict[str, list[str]] = {}  # runs without an entry, for names that do not mean exactly one with an entry
+        if unclear := [name for name in names if len(runs_named(name, entries)) != 1]:
+            known = {entry.run for entry in entries}
+            found = [run.run for run in stored_runs(self.raw) if run.run not in known]  # reads all keys' names
+            others = dict.fromkeys(unclear, found)
+        return list(dict.fromkeys(find_run(name, entries, others.get(name, ()), self.shown) for name in names))
 
 
 @contextlib.contextmanager

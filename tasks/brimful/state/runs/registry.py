@@ -32,6 +32,13 @@ def read_entry(client: redis.Redis, run: str) -> RunEntry | None:
     return next(iter(_read(client, [run], _now(client))), None)
 
 
+def runs_named(given: str, entries: Sequence[RunEntry], others: Sequence[str] = ()) -> list[str]:
+    """The runs whose id, or batch's id, is ``given``; if there is none, those whose id begins so."""
+    names = _names(entries, others)
+    exact = [run for run, each in names.items() if given in each]
+    return exact or [run for run, each in names.items() if any(_begins(name, given) for name in each if name)]
+
+
 def find_run(given: str, entries: Sequence[RunEntry], others: Sequence[str], where: str) -> str:
     """The run whose id, or batch's id, is or begins as ``given``; the name of its fleet may be left out.
 
@@ -39,15 +46,13 @@ def find_run(given: str, entries: Sequence[RunEntry], others: Sequence[str], whe
     """
     if not given:  # as of a variable that is not set; it would be the beginning of every id
         raise UsageError("the run's id is empty: `brimful runs list` shows all")
-    names = {entry.run: (entry.run, entry.batch) for entry in entries} | {run: (run, "") for run in others}
-    exact = [run for run, each in names.items() if given in each]
-    begins = [run for run, each in names.items() if any(_begins(name, given) for name in each if name)]
-    found = exact or begins
+    found = runs_named(given, entries, others)
     if len(found) == 1:
         return found[0]
     if found:
         shown = enumerated([*found[:_SHOWN], *(["more"] if len(found) > _SHOWN else [])])
         raise UsageError(f"{given!r} begins the ids of several runs in {where}: {shown}; type more of the one you mean")
+    names = _names(entries, others)
     known = {name: run for run, each in names.items() for name in (*each, _plain(run)) if name}
     near = list(dict.fromkeys(known[name] for name in difflib.get_close_matches(given, known, 3, 0.6)))
     meant = f"did you mean {' or '.join(near)}? " if near else ""
@@ -92,6 +97,11 @@ def _check(entry: RunEntry, asked: Asked, *, there: bool) -> None:
         raise UsageError(f"run {run} is stopping: the same command, typed again, continues it")
     if asked is Asked.NOTHING and entry.ask != Asked.HOLD:
         raise UsageError(f"run {run} is not held")
+
+
+def _names(entries: Sequence[RunEntry], others: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Id, and the batch's id or "", of each run."""
+    return {entry.run: (entry.run, entry.batch) for entry in entries} | {run: (run, "") for run in others}
 
 
 def _read(client: redis.Redis, runs: Sequence[str], now: float) -> list[RunEntry]:
