@@ -9,11 +9,12 @@ from itertools import count
 
 import pytest
 
-from brimful_worker.admission import turns
 from brimful_worker.admission.places import Places
 from brimful_worker.admission.turns import Flow
 from brimful_worker.admission.waiters import Queue, Waiter, Waiters
 
+FINE = 1 / 128
+"""A weight so small that one grant is more than a flow may be ahead of another."""
 _numbers = count()
 
 
@@ -25,16 +26,20 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 class Process:
-    """Waiters of one process, of which Redis knows ``registered``, granted in the order in which Redis knows them."""
+    """Waiters of one process, of which Redis knows ``registered``, granted in the order in which Redis knows them.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, registered: int = 1000) -> None:
+    ``unit`` is what a flow of weight 1 weighs.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, registered: int = 1000, unit: float = FINE) -> None:
         self.loop = loop
+        self.unit = unit
         self.waiters = Waiters("abc")
         self.registered = registered
 
     def ask(self, flow: str, times: int = 1, weight: float = 1.0, tokens: int = 7) -> list[Waiter]:
         added = [
-            self.waiters.add(Queue.BATCH, Flow(flow, weight), tokens, float(next(_numbers)), self.loop.create_future())
+            self.waiters.add(Queue.BATCH, Flow(flow, weight * self.unit), tokens, float(next(_numbers)), self.loop.create_future())
             for _ in range(times)
         ]
         self.waiters.register(self.registered)
@@ -53,20 +58,15 @@ class Process:
         return served
 
 
-@pytest.fixture
-def exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "_SLACK", 0.0)
-
-
 def test_a_grant_changes_hands_only_where_a_flow_is_ahead(loop: asyncio.AbstractEventLoop) -> None:
-    process = Process(loop)
+    process = Process(loop, unit=1)
     process.ask("big", 400)
     process.grant(100)
     small = process.ask("small", 20)
     assert 6 <= Counter(process.grant(20))["small"] <= 12
     process.grant(40)
     assert all(waiter not in list(process.waiters.registered()) for waiter in small)
-    steady = Process(loop)
+    steady = Process(loop, unit=1)
     for _ in range(10):  # as runs do that keep enqueued what their weights demand
         steady.ask("light")
         steady.ask("heavy", 3, weight=3)
@@ -75,7 +75,6 @@ def test_a_grant_changes_hands_only_where_a_flow_is_ahead(loop: asyncio.Abstract
         assert steady.waiters.take(ticket, same_tokens=False) is waiter
 
 
-@pytest.mark.usefixtures("exact")
 @pytest.mark.parametrize("registered", [1000, 8])
 def test_flows_share_by_weight_whoever_came_first(loop: asyncio.AbstractEventLoop, registered: int) -> None:
     process = Process(loop, registered)
@@ -89,7 +88,6 @@ def test_flows_share_by_weight_whoever_came_first(loop: asyncio.AbstractEventLoo
     assert process.waiters.count(Queue.BATCH) == 350
 
 
-@pytest.mark.usefixtures("exact")
 def test_one_that_comes_back_has_saved_nothing_and_one_that_never_left_loses_nothing(
     loop: asyncio.AbstractEventLoop,
 ) -> None:
@@ -109,7 +107,6 @@ def test_one_that_comes_back_has_saved_nothing_and_one_that_never_left_loses_not
     assert 12 <= light["light"] <= 16  # 1/3 of 1 + 1 + 1/3
 
 
-@pytest.mark.usefixtures("exact")
 def test_within_a_flow_it_is_first_come_first_served(loop: asyncio.AbstractEventLoop) -> None:
     process = Process(loop)
     one, two = process.ask("a", 2)
@@ -119,7 +116,6 @@ def test_within_a_flow_it_is_first_come_first_served(loop: asyncio.AbstractEvent
     assert process.waiters.take(two.id, same_tokens=False) is two
 
 
-@pytest.mark.usefixtures("exact")
 def test_one_that_gave_up_is_passed_over_and_leaves_no_trace(loop: asyncio.AbstractEventLoop) -> None:
     process = Process(loop)
     process.ask("a", 3)
@@ -133,7 +129,6 @@ def test_one_that_gave_up_is_passed_over_and_leaves_no_trace(loop: asyncio.Abstr
     assert process.waiters.count(Queue.BATCH) == 0
 
 
-@pytest.mark.usefixtures("exact")
 def test_where_tokens_are_counted_only_equals_change_places(loop: asyncio.AbstractEventLoop) -> None:
     process = Process(loop)
     process.ask("a", 3, tokens=10)
@@ -145,7 +140,6 @@ def test_where_tokens_are_counted_only_equals_change_places(loop: asyncio.Abstra
     assert sorted(process.grant(4, same_tokens=True)) == ["a", "a", "b", "b"]
 
 
-@pytest.mark.usefixtures("exact")
 def test_an_exchanged_waiter_is_granted_later_under_the_ticket_that_it_got(loop: asyncio.AbstractEventLoop) -> None:
     process = Process(loop, registered=2)
     first, second, third = process.ask("a", 3)
@@ -182,7 +176,6 @@ def test_places_of_others_order_a_process_s_waiters(loop: asyncio.AbstractEventL
     assert process.waiters.cancel(gone)
 
 
-@pytest.mark.usefixtures("exact")
 def test_what_flows_got_elsewhere_counts(loop: asyncio.AbstractEventLoop) -> None:
     process = Process(loop)
     process.ask("a", 50)
@@ -192,9 +185,10 @@ def test_what_flows_got_elsewhere_counts(loop: asyncio.AbstractEventLoop) -> Non
     process.grant(3)
     assert sum(turns.granted.values()) == 3
     turns.granted.clear()
-    turns.correct({"a": 10.0, "b": 5.0}, 5.0)
+    served = {"a": 10 / FINE, "b": 5 / FINE}
+    turns.correct(served, served["b"])
     assert process.grant(10) == ["b"] * 10
-    assert turns.granted == {Flow("b", 2): 10}
-    turns.correct({"a": 10.0, "b": 5.0}, 5.0)  # the grants since the report are not in it
+    assert turns.granted == {Flow("b", 2 * FINE): 10}
+    turns.correct(served, served["b"])  # the grants since the report are not in it
     assert Counter(process.grant(30)) == {"a": 10, "b": 20}
-    assert turns.demands()["b"][:2] == (2, turns.demands()["b"].number)
+    assert turns.demands()["b"][:2] == (2 * FINE, turns.demands()["b"].number)

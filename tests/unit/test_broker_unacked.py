@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import gc
+import threading
 from types import SimpleNamespace
 
-import pytest
+from celery import Celery
+from kombu.asynchronous import Hub, set_event_loop
 
-from brimful_worker.broker import dead_letters
 from brimful_worker.broker.dead_letters import DeadLetters
 from brimful_worker.broker.unacked import UnackedMessages
 from support.requests import FakeRequest
+from support.waiting import wait_until
 
 
 class Clock:
@@ -42,26 +44,25 @@ def test_a_message_that_is_being_set_aside_counts_for_its_queue() -> None:
     assert messages.to_renew() == {"a"}
 
 
-def test_a_message_of_rabbitmq_is_acknowledged_by_the_main_thread_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    messages = UnackedMessages()
+def test_a_message_of_rabbitmq_is_acknowledged_by_the_main_thread_alone() -> None:
+    messages, hub = UnackedMessages(), Hub()
     acknowledged: list[int] = []
     letters = DeadLetters(messages)
-
-    class Pending(dead_letters._Pending):
-        def __setattr__(self, name: str, value: object) -> None:
-            super().__setattr__(name, value)
-            if (name, value) == ("written", True):
-                letters._acknowledge_written()  # the main thread's turn comes at this very moment
-
-    monkeypatch.setattr(dead_letters, "_Pending", Pending)
-    monkeypatch.setattr(letters, "_write", lambda letter: True)
     message = SimpleNamespace(
-        delivery_tag=7, channel=SimpleNamespace(), ack_log_error=lambda *_: acknowledged.append(7)
+        delivery_tag=7,
+        channel=SimpleNamespace(),
+        ack_log_error=lambda *_: acknowledged.append(threading.get_ident()),
     )
-    letters.set_aside("why", content="5", headers={"ignore_result": True}, queue="batch", message=message)
-    letters._waiting.put(None)
-    letters._main()
-    assert (acknowledged, messages.kept(), messages.to_renew()) == ([7], set(), set())
+    set_event_loop(hub)  # type: ignore[no-untyped-call]
+    with Celery("letters", broker="memory://", set_as_current=False) as app:
+        letters.start(app, "w")
+        letters.set_aside("why", content="5", headers={"ignore_result": True}, queue="batch", message=message)
+        wait_until(lambda: hub.fire_timers() and acknowledged, "the letter to be written")
+        letters.stop(60)
+    set_event_loop(None)  # type: ignore[no-untyped-call]
+    hub.close()
+    assert acknowledged == [threading.get_ident()]
+    assert (messages.kept(), messages.to_renew()) == (set(), set())
 
 
 def test_a_message_is_kept_until_its_deferred_acknowledgement_is_sent() -> None:

@@ -58,6 +58,8 @@ class _Pending:
     store: bool
     """Whether the task has a result to store."""
     message: Any
+    of_main_thread: bool = False
+    """The main thread acknowledges it, and nobody else."""
     written: bool = False
     acknowledged = False
     eta = time_start = None
@@ -145,6 +147,7 @@ class DeadLetters:
             self._messages.add(message.delivery_tag, pending)
             leave(message.delivery_tag)
         else:
+            pending.of_main_thread = True
             self._to_acknowledge.append(pending)
             if len(self._to_acknowledge) == 1:
                 self._acknowledge_written()
@@ -169,9 +172,8 @@ class DeadLetters:
                 continue  # the worker stops without Redis: the next one receives the message
             if pending.store and pending.letter.id is not None:
                 self._fail(pending)
-            of_main_thread = pending in self._to_acknowledge  # which removes it as soon as it is written
             pending.written = True
-            if pending.message is not None and not of_main_thread:
+            if pending.message is not None and not pending.of_main_thread:
                 self._messages.remove(pending.message.delivery_tag)
                 self._messages.defer_ack(pending.message.delivery_tag)  # sent with the next renewal
         self._disconnect()
