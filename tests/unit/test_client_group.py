@@ -9,7 +9,7 @@ import pytest
 
 from brimful import AsyncFleet, Fleet, Group, errors
 from brimful.client.group import GroupOptions
-from brimful.client.group_run import GroupRun
+from brimful.client.group_pack import GroupPacking
 from brimful.config import Settings
 from brimful.errors import PermanentFailure
 from brimful.outcome import Cause, Failure
@@ -193,11 +193,10 @@ def test_samples_share_a_request_unless_that_was_slower(
     starts: int, alone_s: float, together_s: float, packed: bool
 ) -> None:
     settings = Settings.load(slots=16, starts=starts)
-    options = GroupOptions(4, None, 0, "wait", "auto")
-    run = GroupRun(["p"] * 40, settings, options, "batch", None, {})
+    packing = GroupPacking(40, GroupOptions(4, None, 0, "wait", "auto"))
     request = Request.parse({"prompt": "p", "max_tokens": 8}, settings.profile)
     for size, seconds in ((1, alone_s), (4, together_s)):
         for _ in range(3):
-            run._seconds[size].append(seconds)
-    assert not run._packed(0, request)  # the first group shows how long one sample takes
-    assert run._packed(5, request) is packed
+            packing.note(size, seconds)
+    assert not packing.together(0, request, settings.profile)  # the first group shows how long one sample takes
+    assert packing.together(5, request, settings.profile) is packed

@@ -7,15 +7,13 @@ be cancelled alone.
 from __future__ import annotations
 
 import asyncio
-import math
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from statistics import median
 from types import TracebackType
 from typing import Any, Self
 
 from brimful.client.group import Group, GroupOptions
+from brimful.client.group_pack import GroupPacking
 from brimful.client.mapping import Asked, open_driver, parse_asked, refuse_key
 from brimful.config import Settings
 from brimful.errors import BadRequest
@@ -25,9 +23,6 @@ from brimful.packing.request_size import line_profile
 from brimful.packing.units import Delivered, Failed, Unit, checked_weight
 from brimful.request import Request
 from brimful.runtime.aio import OwnedAsyncGenerator, cancel_and_wait
-
-_ENOUGH, _KEPT = 3, 64
-"""Requests of either kind that must have ended before their times are compared, and how many are remembered."""
 
 
 @dataclass(slots=True)
@@ -68,8 +63,7 @@ class GroupRun:
         """By the prompt's place."""
         self._begun = 0
         """Prompts whose requests are planned."""
-        self._seconds = {size: deque[float](maxlen=_KEPT) for size in (1, n)}
-        """Of requests that carried one sample and of those that carried n."""
+        self._packing = GroupPacking(len(self._prompts), options)
         self.dropped: list[Group] = []
         """Groups that were not full at the deadline, where these are dropped."""
 
@@ -123,7 +117,7 @@ class GroupRun:
                 request = parse_asked(asked, self._fields, profile, self._unknown)
                 if request.choices != 1:
                     raise BadRequest("a group has one prompt, whose number of samples is group(…, n=8)")
-                if self._packed(index, request):
+                if self._packing.together(index, request, self._settings.profile):
                     group.waiting = set(range(self._n))
                     packed = Request.parse({**request.as_message(), "n": self._n}, profile)
                     yield Unit(line, request.id or str(index), packed)
@@ -136,28 +130,6 @@ class GroupRun:
                 if index not in self._open:
                     break  # full before all that may be needed were sent
                 yield Unit(line + number, f"{request.id or index}-{number}", _seeded(request, number))
-
-    def _packed(self, index: int, request: Request) -> bool:
-        """Whether this group's samples go in one request. Over-sampling needs requests that end by themselves."""
-        pack = self._options.pack
-        if self._n == 1 or pack != "auto" or self._width > self._n:
-            return pack == "group" and self._n > 1
-        alone, together = self._seconds[1], self._seconds[self._n]
-        profile = self._settings.profile
-        if profile.max_tokens_required and request.fields.get("max_tokens") is None:
-            return False
-        if len(self._prompts) * self._n <= profile.slots or index == 0:
-            return False  # all fit at once; and the first group shows how long one sample takes
-        return min(len(alone), len(together)) < _ENOUGH or self._time(len(self._prompts), together) <= self._time(
-            len(self._prompts) * self._n, alone
-        )
-
-    def _time(self, requests: int, seconds: Iterable[float]) -> float:
-        """About how long so many requests take, by what slots and starts allow."""
-        profile = self._settings.profile
-        by_slots = math.ceil(requests / profile.slots) * median(seconds)
-        by_starts = requests * profile.window_s / profile.starts if profile.starts else 0.0
-        return max(by_slots, by_starts)
 
     def _take(self, index: int, item: Delivered | Failed) -> Group | None:
         """Add a result to its group. Returns the group if it has ended with this."""
@@ -175,8 +147,8 @@ class GroupRun:
                 number = first + rollout.choice_index
                 if len(group.samples) < self._n:
                     group.samples[number] = replace(rollout, choice_index=number, usage=usage)
-            if item.outcome.attempts == 1 and len(numbers) in self._seconds:
-                self._seconds[len(numbers)].append(item.outcome.provider_s)
+            if item.outcome.attempts == 1:
+                self._packing.note(len(numbers), item.outcome.provider_s)
         group.waiting -= numbers
         ended = len(group.samples) == self._n or not group.waiting
         return self._group(index, group) if ended else None
