@@ -39,7 +39,9 @@ class Process:
 
     def ask(self, flow: str, times: int = 1, weight: float = 1.0, tokens: int = 7) -> list[Waiter]:
         added = [
-            self.waiters.add(Queue.BATCH, Flow(flow, weight * self.unit), tokens, float(next(_numbers)), self.loop.create_future())
+            self.waiters.add(
+                Queue.BATCH, Flow(flow, weight * self.unit), tokens, float(next(_numbers)), self.loop.create_future()
+            )
             for _ in range(times)
         ]
         self.waiters.register(self.registered)

@@ -127,7 +127,9 @@ class Backend:
 
     async def _answered(self, request: Request) -> Outcome:
         try:
-            returned = await asyncio.to_thread(self.answer, request)
+            # A coroutine that is made in a thread would never be awaited, if this is cancelled meanwhile.
+            waits = inspect.iscoroutinefunction(self.answer)
+            returned = self.answer(request) if waits else await asyncio.to_thread(self.answer, request)
             if inspect.isawaitable(returned):
                 returned = await returned
         except SampleError as error:
