@@ -22,7 +22,6 @@ from brimful_worker.serve.callers.registry import TRUSTED_S
 from support.commands import brimful
 from support.doors import KEY, Door, door, door_process, until_active
 from support.gateways import running_gateway
-from support.metrics import stop_counting
 from support.waiting import wait_until_async
 
 
@@ -320,7 +319,7 @@ async def test_each_caller_has_series_in_the_metrics(
         add(valkey, f"c{index:03}")
     token = add(valkey, "zoe")
     port = metrics.serve(0, key_tag="k")
-    request.addfinalizer(stop_counting)
+    request.addfinalizer(metrics.stop)
     async with running_gateway() as gateway, door(monkeypatch, valkey.url, gateway.url) as here:
         await until(here, None, 401)
         assert (await ask(here, token))[0] == 200

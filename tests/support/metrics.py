@@ -1,4 +1,4 @@
-"""Metrics in tests: their samples' names, and an end to counting."""
+"""Metrics in tests: their samples, by name."""
 
 from __future__ import annotations
 
@@ -24,13 +24,3 @@ def samples(port: int) -> dict[str, float]:
         labels = ",".join(f'{name}="{value}"' for name, value in sorted(sample.labels.items()))
         found[f"{sample.name}{{{labels}}}"] = sample.value
     return found
-
-
-def stop_counting() -> None:
-    """Undo ``catalogue.serve``, which in a worker lasts as long as its process."""
-    for metric in catalogue.CATALOGUE:
-        metric._series = None
-    while catalogue._servers:
-        server = catalogue._servers.pop()
-        server.shutdown()
-        server.server_close()

@@ -17,7 +17,7 @@ from brimful_worker.metrics import catalogue as metrics
 from brimful_worker.metrics.kinds import OTHERS, BoundedLabel
 from brimful_worker.sampling.stats import RequestStats
 from brimful_worker.serve.callers.usage import Account, Usage
-from support.metrics import samples, stop_counting
+from support.metrics import samples
 
 PRICES = {"dear": Price(input=10.0, output=40.0, batch=0.5)}
 PROFILE = get_profile("openai").model_copy(update={"prices": PRICES})
@@ -27,7 +27,7 @@ COMPLETION = {"model": "dear-2026", "choices": [{}], "usage": {"prompt_tokens": 
 @pytest.fixture
 def port() -> Iterator[int]:
     yield metrics.serve(0, key_tag="k")
-    stop_counting()
+    metrics.stop()
 
 
 def asked(model: str, workload: Workload = Workload.INTERACTIVE) -> RequestStats:

@@ -15,7 +15,7 @@ from brimful.request import Request
 from brimful_worker.metrics import catalogue as metrics
 from brimful_worker.provider.answers.answer import Classification, Kind
 from brimful_worker.sampling.stats import RequestStats, cost_of, log_attempt, model_of
-from support.metrics import samples, stop_counting
+from support.metrics import samples
 
 PROFILE = get_profile("acs")
 FAILED = Classification(Kind.TRANSIENT, cause=Cause.TIMEOUT, message="too late", status=504, request_id="req-9")
@@ -24,7 +24,7 @@ FAILED = Classification(Kind.TRANSIENT, cause=Cause.TIMEOUT, message="too late",
 @pytest.fixture
 def port() -> Iterator[int]:
     yield metrics.serve(0, key_tag="k")
-    stop_counting()
+    metrics.stop()
 
 
 def stats(**fields: Any) -> RequestStats:

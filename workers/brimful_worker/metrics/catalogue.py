@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from brimful.errors import SettingError
@@ -246,14 +247,14 @@ async def heartbeat() -> None:
         LOOP_LAG_SECONDS.observe(max(0.0, time.monotonic() - due - _BEAT_S))
 
 
-def health() -> str:
+def health(clock: Callable[[], float] = time.monotonic) -> str:
     """Why this worker is unhealthy; empty when it is healthy.
 
     Redis being away is no reason: a worker outlives that, and restarting it would lose what it has in flight.
     """
     if _beat is None:
         return "starting: the event loop has not run yet"
-    silent = time.monotonic() - _beat
+    silent = clock() - _beat
     return f"the event loop has been stuck for {silent:.0f} s" if silent > _STUCK_S else ""
 
 
@@ -282,3 +283,15 @@ def serve(port: int, *, key_tag: str, address: str = "127.0.0.1", token: str | N
         _servers.append(server)
         return int(server.server_port)
     raise SettingError(f"BRIMFUL_METRICS_PORT: none of the {_PORTS} ports from {port} on is free on {address}")
+
+
+def stop() -> None:
+    """Undo :func:`serve`, as often as it was called, and forget what was counted. A worker serves until it exits."""
+    global _beat, _epoch
+    _beat = _epoch = None
+    for metric in CATALOGUE:
+        metric.close()
+    while _servers:
+        server = _servers.pop()
+        server.shutdown()
+        server.server_close()

@@ -58,6 +58,10 @@ class Metric:
         self._live = kind(self.name, self.description, ("key", *self.labels), registry=registry, **options)
         self._begin(key)
 
+    def close(self) -> None:
+        """Count nothing any more. The registry that it was opened with keeps its last values."""
+        self._series = None
+
     def rekey(self, key: str) -> None:
         """Expose series of another API key instead of the last one's. Counters begin at 0."""
         if self._series is not None:
