@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from brimful_worker.liveness.boot_time import boot_time
-from brimful_worker.liveness.watchdog import Watchdog
+from brimful_worker.liveness.watchdog import NAP_S, Schedule, Watchdog
 from support.waiting import wait_until
 
 
@@ -51,11 +51,16 @@ class CountedHolder(Holder):
         self._deadline = deadline
 
 
-@pytest.fixture
-def dog() -> Iterator[Watchdog]:
-    dog = Watchdog()
+@contextlib.contextmanager
+def closing(dog: Watchdog) -> Iterator[Watchdog]:
     yield dog
     dog.stop()
+
+
+@pytest.fixture
+def dog() -> Iterator[Watchdog]:
+    with closing(Watchdog()) as dog:
+        yield dog
 
 
 def test_a_connection_is_shut_after_its_deadline_and_no_other(dog: Watchdog) -> None:
@@ -157,12 +162,12 @@ def test_it_works_when_no_free_descriptor_is_left(dog: Watchdog) -> None:
                 os.close(filler)
 
 
-def test_a_suspended_machine(monkeypatch: pytest.MonkeyPatch, dog: Watchdog) -> None:
+def test_a_suspended_machine() -> None:
     """The clock jumps while timers stand still."""
     ahead = 0.0
-    monkeypatch.setattr("brimful_worker.liveness.watchdog.boot_time", lambda: boot_time() + ahead)
+    dog = Watchdog(lambda: boot_time() + ahead)
     ours, theirs = socket.socketpair()
-    with ours, theirs:
+    with ours, theirs, closing(dog):
         holder = Holder()
         dog.add(holder, ours.fileno())
         assert not holder.shut_called.wait(0.05)
@@ -170,27 +175,49 @@ def test_a_suspended_machine(monkeypatch: pytest.MonkeyPatch, dog: Watchdog) -> 
         assert holder.shut_called.wait(60)
 
 
-def test_many_short_watches_wake_its_thread_once(dog: Watchdog) -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        dog.add(Holder(), ours.fileno())
-        wait_until(lambda: boot_time() < dog._until < math.inf, "the thread to look")
-        until = dog._until
-        for _ in range(20):
-            dog.remove(dog.add(Holder(), ours.fileno()))
-        assert dog._until == until
+def test_many_short_watches_wake_its_thread_once() -> None:
+    schedule = Schedule()
+    assert schedule.added(60.0)
+    schedule.wait(0.0, watching=True)
+    assert schedule.until == NAP_S
+    assert not any(schedule.added(60.0) for _ in range(20))
+    schedule.wait(1.0, watching=False)
+    assert not schedule.added(60.0)  # although none was left when it began to wait
+    assert schedule.added(1.5)
+    schedule.looked(math.inf)
+    schedule.wait(2.0, watching=False)
+    schedule.wait(3.0, watching=False)
+    assert schedule.until == math.inf
 
 
-def test_watches_are_not_looked_at_before_the_first_of_them_can_end(dog: Watchdog) -> None:
+def test_watches_are_looked_at_when_the_first_of_them_can_end() -> None:
+    schedule = Schedule()
+    schedule.added(60.0)
+    schedule.added(50.0)
+    schedule.wait(49.9, watching=True)
+    assert 50.0 < schedule.until < 50.2
+    assert not schedule.due(50.0)
+    assert schedule.due(50.2)
+    schedule.looked(60.1)
+    assert not schedule.due(60.0)
+    schedule.changed()
+    assert schedule.due(50.2)
+
+
+def test_watches_are_not_looked_at_before_the_first_of_them_can_end() -> None:
     """There may be thousands, and the thread wakes every second."""
+    turns = 0
+
+    def clock() -> float:
+        nonlocal turns
+        turns += 1
+        return boot_time()
+
     ours, theirs = socket.socketpair()
-    with ours, theirs:
+    with ours, theirs, closing(Watchdog(clock)) as dog:
         holder = CountedHolder()
         dog.add(holder, ours.fileno())
-        wait_until(lambda: boot_time() < dog._until < math.inf, "the thread's first nap")
-        reads, until = holder.reads, dog._until
-        wait_until(lambda: until < dog._until < math.inf, "its second nap")
+        reads = holder.reads
+        wait_until(lambda: turns >= 5, "the thread's second nap")  # it asks twice before each nap, and once after
         assert holder.reads == reads
-        holder.deadline = 0.0
-        dog.look()
-        assert holder.shut_called.wait(60)
+        holder.end(dog)

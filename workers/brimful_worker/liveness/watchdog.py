@@ -13,6 +13,7 @@ import math
 import os
 import socket
 import threading
+from collections.abc import Callable
 from typing import Protocol
 
 from brimful_worker.liveness.boot_time import boot_time
@@ -64,19 +65,50 @@ class Watch:
             os.dup2(null, spare, inheritable=False)
 
 
+class Schedule:
+    """When a thread has to look at its watches, of which there may be thousands. Pure. Times are in seconds."""
+
+    def __init__(self) -> None:
+        self.until = math.inf
+        """How long the thread waits: a nap at most while something is watched, so that few watches have to wake it."""
+        self._first = math.inf
+        """No watch ends before this."""
+        self._added = False
+        """Since the wait before this one."""
+
+    def added(self, deadline: float) -> bool:
+        """Returns whether a thread that waits has to be woken for this watch."""
+        self._added = True
+        self._first = min(self._first, deadline + _GRACE_S)
+        return deadline < self.until
+
+    def changed(self) -> None:
+        """A deadline became earlier."""
+        self._first = -math.inf
+
+    def due(self, now: float) -> bool:
+        """Whether a watch may have ended, so that all have to be looked at."""
+        return self._first <= now
+
+    def looked(self, first: float) -> None:
+        """All were looked at: none ends before ``first``."""
+        self._first = first
+
+    def wait(self, now: float, watching: bool) -> None:
+        """The thread waits from now on. ``watching``: it has any watches."""
+        busy, self._added = self._added or watching, False
+        self.until = min(self._first, now + NAP_S if busy else math.inf)
+
+
 class Watchdog:
     """Starts its thread with the first watch. Its methods may be called from any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = boot_time) -> None:
+        self._clock = clock
         self._changed = threading.Condition()
         self._watches: set[Watch] = set()
+        self._schedule = Schedule()
         self._thread: threading.Thread | None = None
-        self._first = math.inf
-        """No watch ends before this, so there is no need to look at them: there may be thousands."""
-        self._until = math.inf
-        """How long the thread waits: a nap at most while something is watched, so that few watches have to wake it."""
-        self._added = False
-        """Since the wait before this one."""
         self._stopped = False
         self._null = self._spare = -1
 
@@ -94,16 +126,14 @@ class Watchdog:
                 self._thread = threading.Thread(target=self._run, name="brimful-watchdog", daemon=True)
                 self._thread.start()
             self._watches.add(watch)
-            self._added = True
-            self._first = min(self._first, watched.deadline + _GRACE_S)
-            if watched.deadline < self._until:
+            if self._schedule.added(watched.deadline):
                 self._wake()
         return watch
 
     def look(self) -> None:
         """Call this when a deadline became earlier. (The thread sees by itself when one became later.)"""
         with self._changed:
-            self._first = -math.inf
+            self._schedule.changed()
             self._wake()
 
     def remove(self, watch: Watch) -> None:
@@ -130,18 +160,17 @@ class Watchdog:
             os.close(self._null)
 
     def _wake(self) -> None:
-        self._until = -math.inf
+        self._schedule.until = -math.inf
         self._changed.notify()
 
     def _run(self) -> None:
         with self._changed:
             while not self._stopped:
-                now = boot_time()
-                if self._first <= now:
-                    self._first = self._shut_ended(now)
-                busy, self._added = self._added or bool(self._watches), False
-                self._until = min(self._first, now + NAP_S if busy else math.inf)
-                while (left := self._until - boot_time()) > 0:
+                now = self._clock()
+                if self._schedule.due(now):
+                    self._schedule.looked(self._shut_ended(now))
+                self._schedule.wait(now, bool(self._watches))
+                while (left := self._schedule.until - self._clock()) > 0:
                     self._changed.wait(None if left == math.inf else min(left, NAP_S))
 
     def _shut_ended(self, now: float) -> float:
