@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from queue import Queue
 from typing import Any
 
 import pytest
+from celery import Celery
 from celery.exceptions import SoftTimeLimitExceeded
 
 from brimful.errors import Cancelled, NoWorker
-from brimful_worker.pool.execution import Execution, Phase, _current, run_coroutine
+from brimful_worker.pool.execution import Execution, Phase, adapt_tasks, run_coroutine
 from brimful_worker.pool.loop import LoopThread
 from brimful_worker.pool.tracers import TracerThreads
 from support.waiting import wait_until
@@ -44,6 +47,23 @@ class Report:
         assert self._came.wait(60)
 
 
+class Timers:
+    """A loop that notes its timers: their seconds, their handles, and what they call."""
+
+    def __init__(self, loop: LoopThread) -> None:
+        self.waiting: list[tuple[float, asyncio.TimerHandle, Callable[[], object]]] = []
+        self._real = loop.loop
+        self.loop: Any = self
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def call_later(self, seconds: float, callback: Callable[..., object], *args: Any) -> asyncio.TimerHandle:
+        handle = self._real.call_later(seconds, callback, *args)
+        self.waiting.append((seconds, handle, functools.partial(callback, *args)))
+        return handle
+
+
 def execute(loop: LoopThread, target: Callable[..., Any]) -> tuple[Execution, Report]:
     report = Report()
     return Execution(target, (), {}, loop.loop, TracerThreads(), report), report
@@ -54,10 +74,12 @@ def test_a_coroutine_runs_on_the_loop_and_returns_to_its_thread(loop: LoopThread
         await asyncio.sleep(0)
         return asyncio.get_running_loop()
 
-    one, report = execute(loop, lambda: (run_coroutine(body()), threading.get_ident()))
+    one, report = execute(loop, lambda: (threading.get_ident(), run_coroutine(body()), threading.get_ident()))
     one.start()
     report.wait()
-    assert report.result == (loop.loop, one._thread_id)
+    before, running, after = report.result
+    assert before == after != threading.get_ident()
+    assert running is loop.loop
     assert one.phase is Phase.DONE
 
 
@@ -184,26 +206,22 @@ def test_the_end_of_the_body_comes_before_its_result_is_stored(loop: LoopThread)
 
 
 def test_a_result_that_waits_to_be_stored_is_kept(loop: LoopThread) -> None:
-    ended, waking = threading.Event(), []
+    timers = Timers(loop)
 
     async def body() -> int:
         return 7
 
-    def body_ended(_: Execution) -> float:
-        ended.set()
-        return 3600.0
-
     report = Report()
-    one = Execution(lambda: run_coroutine(body()), (), {}, loop.loop, TracerThreads(), report, body_ended)
-    wake = one._wake_tracer
-    one._wake_tracer = lambda *result: waking.append(result)  # type: ignore[method-assign]
+    one = Execution(lambda: run_coroutine(body()), (), {}, timers.loop, TracerThreads(), report, lambda _: 3600.0)
     one.start()
-    assert ended.wait(60)
-    wait_until(lambda: one.phase is Phase.STORING, "the body to have ended")
+    wait_until(lambda: timers.waiting, "the body to have ended")
+    assert one.phase is Phase.STORING
     assert not one.terminate()
     assert not one.interrupt()
-    assert not waking, "it waits"
-    wake(7, None)
+    assert report.result is None, "it waits"
+    [(seconds, _, call)] = timers.waiting
+    assert seconds == 3600
+    loop.loop.call_soon_threadsafe(call)
     report.wait()
     assert report.result == 7
 
@@ -232,17 +250,18 @@ def test_a_body_that_catches_its_soft_limit_goes_on(loop: LoopThread) -> None:
 
 
 def test_the_end_disarms_the_time_limits(loop: LoopThread) -> None:
-    armed = threading.Event()
+    timers = Timers(loop)
 
-    def trace() -> None:
-        wait_until(lambda: len(one._timers) == 2, "the timers")
-        armed.set()
+    def trace() -> str:
+        wait_until(lambda: len(timers.waiting) == 2, "the timers")
+        return "traced"
 
-    one, report = execute(loop, trace)
-    one.start(30, 60)
+    report = Report()
+    Execution(trace, (), {}, timers.loop, TracerThreads(), report).start(30, 60)
     report.wait()
-    assert armed.is_set()
-    wait_until(lambda: not one._timers, "the timers to be gone")
+    assert report.result == "traced"
+    assert [seconds for seconds, *_ in timers.waiting] == [30, 60]
+    wait_until(lambda: all(timer.cancelled() for _, timer, _ in timers.waiting), "the timers to be gone")
 
 
 @pytest.mark.parametrize(("how", "error"), [("interrupt", SoftTimeLimitExceeded), ("terminate", type(None))])
@@ -272,22 +291,23 @@ def test_a_coroutine_task_outside_a_pool_says_where_it_belongs() -> None:
 
 
 def test_a_free_thread_takes_the_next_execution(loop: LoopThread) -> None:
-    threads, idents = TracerThreads(), []
+    threads, names = TracerThreads(), list[str]()
     seen: ContextVar[str] = ContextVar("seen", default="nothing")
 
     def target() -> str:
-        idents.append(threading.get_ident())
+        names.append(threading.current_thread().name)
         before = seen.get()
         seen.set("something")
         return before
 
-    for _ in range(3):
+    def is_taken_again() -> bool:
         report = Report()
         Execution(target, (), {}, loop.loop, threads, report).start()
         report.wait()
         assert report.result == "nothing"
-        wait_until(lambda: threads._free, "the thread is free")
-    assert len(set(idents)) == 1
+        return names[-1] in names[:-1]
+
+    wait_until(is_taken_again, "a thread to be taken again")
 
 
 def test_executions_at_once_have_threads_of_their_own(loop: LoopThread) -> None:
@@ -302,30 +322,40 @@ def test_executions_at_once_have_threads_of_their_own(loop: LoopThread) -> None:
 
 def test_an_ended_body_leaves_its_thread_fit_for_the_next(loop: LoopThread) -> None:
     threads, begun, go = TracerThreads(), threading.Event(), threading.Event()
+    ended, nexts = list[str](), list[Report]()
+    with Celery("tasks", set_as_current=False) as app:
 
-    def body() -> None:
-        begun.set()
-        while not go.wait(0.01):
-            pass
+        @app.task  # type: ignore[untyped-decorator]
+        def body() -> None:
+            ended.append(threading.current_thread().name)
+            begun.set()
+            while not go.wait(0.01):
+                pass
 
-    def target() -> None:
-        _current_execution().run_function(body, (), {})
-
+        adapt_tasks(app)
     report = Report()
-    execution = Execution(target, (), {}, loop.loop, threads, report)
+    execution = Execution(body.run, (), {}, loop.loop, threads, report)
     execution.start()
     assert begun.wait(60)
     assert execution.terminate()
     report.wait()
     assert (report.result, report.error) == (None, None)
-    wait_until(lambda: threads._free, "the thread is free")
-    report = Report()
-    Execution(lambda: "done", (), {}, loop.loop, threads, report).start()
-    report.wait()
-    assert report.result == "done"
 
+    def is_taken_again() -> bool:
+        """By one of executions that stay where they are until the last has begun."""
+        name: Queue[str] = Queue()
 
-def _current_execution() -> Execution:
-    found = _current.get()
-    assert found is not None
-    return found
+        def stay() -> str:
+            name.put(threading.current_thread().name)
+            assert go.wait(60)
+            return "done"
+
+        nexts.append(Report())
+        Execution(stay, (), {}, loop.loop, threads, nexts[-1]).start()
+        return [name.get(timeout=60)] == ended
+
+    wait_until(is_taken_again, "the thread to be taken again")
+    go.set()
+    for each in nexts:
+        each.wait()
+        assert (each.result, each.error) == ("done", None)
