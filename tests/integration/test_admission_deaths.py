@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from brimful_worker.admission import Admission, Flow, LeaseLost
@@ -13,6 +13,7 @@ from brimful_worker.local.server.valkey import Valkey
 from support.admissions import KEYS, Holding, admissions, hold, marked_clean
 from support.holder import Holder
 from support.ledger import Ledger
+from support.proxy import Proxy
 from support.waiting import wait_until_async
 
 LIMITS = {"slots": 2, "starts": None, "lease_s": 1.0, "cooldown_s": 0.05}
@@ -27,12 +28,21 @@ def holder(valkey: Valkey, ledger: Ledger, names: list[str], **options: Any) -> 
         it.close()
 
 
-async def kill(admission: Admission, held: Holding) -> None:
-    """As if its process was killed: it says nothing more."""
-    assert admission._running is not None
-    admission._running.cancel()
-    await asyncio.wait({held.task})
-    assert isinstance(held.task.exception(), LeaseLost)
+@asynccontextmanager
+async def doomed(
+    valkey: Valkey, **limits: Any
+) -> AsyncIterator[tuple[Admission, Callable[[Holding], Awaitable[None]]]]:
+    """An admission, and what makes it as one whose process was killed: Redis hears nothing more of it."""
+    async with Proxy(valkey.port) as proxy, admissions(proxy.url, 1, **limits) as (dead,):
+
+        async def kill(held: Holding) -> None:
+            proxy.refuse = True
+            proxy.cut()
+            await asyncio.wait({held.task})
+            assert isinstance(held.task.exception(), LeaseLost)
+
+        yield dead, kill
+        proxy.refuse = False  # else it would wait for Redis to leave
 
 
 async def deaths(it: Holder, count: int) -> dict[str, int]:
@@ -83,8 +93,8 @@ async def test_a_process_that_ends_or_gives_back_has_not_died(valkey: Valkey) ->
 
 async def test_deaths_are_remembered_until_the_request_succeeds(valkey: Valkey) -> None:
     client = marked_clean(valkey)
-    async with admissions(valkey.url, 2, **LIMITS) as (dead, alive):
-        await kill(dead, await hold(dead, name="a"))
+    async with doomed(valkey, **LIMITS) as (dead, kill), admissions(valkey.url, 1, **LIMITS) as (alive,):
+        await kill(await hold(dead, name="a"))
         for ok in (None, False, True):
             async with alive.slot(name="a") as lease:
                 assert lease.deaths == 1
@@ -96,8 +106,8 @@ async def test_deaths_are_remembered_until_the_request_succeeds(valkey: Valkey) 
 
 async def test_the_deaths_of_a_request_that_is_given_up_are_forgotten(valkey: Valkey) -> None:
     client = marked_clean(valkey)
-    async with admissions(valkey.url, 2, **LIMITS) as (dead, alive):
-        await kill(dead, await hold(dead, name="a"))
+    async with doomed(valkey, **LIMITS) as (dead, kill), admissions(valkey.url, 1, **LIMITS) as (alive,):
+        await kill(await hold(dead, name="a"))
         async with alive.slot(name="a") as lease:
             assert lease.deaths == 1
             lease.forget_deaths()
@@ -132,7 +142,7 @@ async def test_a_grant_that_goes_to_another_request_of_the_process_counts_for_th
     """Runs take turns within a process, so a ticket's grant may go to another request than the one that asked."""
     client = marked_clean(valkey)
     limits = {**LIMITS, "slots": 1}
-    async with admissions(valkey.url, 2, **limits) as (dead, alive):
+    async with doomed(valkey, **limits) as (dead, kill), admissions(valkey.url, 1, **limits) as (alive,):
         first = await hold(dead)
         waiting = [Holding(dead, name=f"long {place}", flow=Flow("long")) for place in range(40)]
         await wait_until_async(lambda: client.zcard(KEYS["batch"]) > 8, "some of them to be registered")
@@ -143,7 +153,7 @@ async def test_a_grant_that_goes_to_another_request_of_the_process_counts_for_th
             await wait_until_async(lambda: any(one.granted.is_set() and not one.task.done() for one in waiting), "one")
             [first] = [one for one in waiting if one.granted.is_set() and not one.task.done()]
         assert sum(one.granted.is_set() for one in waiting) < 20, "its turn came before that of those in front of it"
-        await kill(dead, first)
+        await kill(first)
         counted = {}
         for name in ("short", *[f"long {place}" for place in range(40)]):
             async with alive.slot(name=name) as lease:

@@ -11,6 +11,7 @@ import redis
 
 from brimful.state.status import read_status
 from brimful_worker.admission import EvictingRedis
+from brimful_worker.admission.wire.eviction import EvictionWatch
 from brimful_worker.local.server.valkey import Valkey
 from support.admissions import TAG, Holding, admissions, hold, marked_clean
 from support.holder import Holder
@@ -26,8 +27,8 @@ def client(valkey: Valkey) -> redis.Redis:
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks at every command."""
-    monkeypatch.setattr("brimful_worker.admission.wire.eviction._EVERY_S", 0.0)
-    monkeypatch.setattr("brimful_worker.admission.wire.eviction._AGAIN_S", 0.0)
+    monkeypatch.setattr(EvictionWatch, "every_s", 0.0)
+    monkeypatch.setattr(EvictionWatch, "again_s", 0.0)
 
 
 def evict(client: redis.Redis, policy: str = "allkeys-lru") -> None:

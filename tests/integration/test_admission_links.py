@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import redis
 
 from brimful.errors import RedisUnreachable
+from brimful.state.keys import everyone_channel
 from brimful.state.status import read_status
 from brimful_worker.admission import Admission, LeaseLost, Limits, StaleGrant
 from brimful_worker.local.server.valkey import Valkey
@@ -93,13 +95,14 @@ async def test_joining_again_in_one_epoch_confirms_all_grants(valkey: Valkey, cl
     async with admissions(valkey.url, 2, slots=1) as (one, other):
         for _ in range(5):
             await (await hold(one)).end()
-        coordinator = one._started()
+        (process,) = client.hkeys(KEYS["pushed"])
         await wait_until_async(lambda: client.hlen(KEYS["inbox"]) == 0, "all is confirmed")
-        coordinator._epoch = ""
-        coordinator._send_soon()
-        await wait_until_async(lambda: coordinator._epoch != "", "it has joined again")
-        assert client.hget(KEYS["pushed"], coordinator.process) == "5"
-        assert client.hget(KEYS["commands"], f"{coordinator.process} seen") == "5"
+        before = client.hget(KEYS["commands"], process)
+        client.hset(KEYS["state"], "epoch", "another")  # what the server knows of its processes stays
+        client.publish(everyone_channel(TAG), json.dumps({"epoch": "another"}))
+        await wait_until_async(lambda: client.hget(KEYS["commands"], process) != before, "it has joined again")
+        assert client.hget(KEYS["pushed"], process) == "5"
+        assert client.hget(KEYS["commands"], f"{process} seen") == "5"
         held, waiting = await hold(other), Holding(one)
         await wait_until_async(lambda: client.zcard(KEYS["batch"]) == 1, "it waits")
         await held.end()

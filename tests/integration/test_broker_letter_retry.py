@@ -31,7 +31,7 @@ class _Writer:
 
     def __init__(self, app: Celery) -> None:
         self.messages = UnackedMessages()
-        self.letters = DeadLetters(self.messages)
+        self.letters = DeadLetters(self.messages, retry_s=0.05)
         self.letters.start(app, "w1@here")
 
     def set_aside(self) -> str:
@@ -45,8 +45,7 @@ class _Writer:
 
 
 @pytest.fixture
-def app(valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> Iterator[Celery]:
-    monkeypatch.setattr(dead_letters, "_RETRY_S", 0.05)
+def app(valkey: Valkey) -> Iterator[Celery]:
     app = app_for(valkey.url)
     transport.install(app)
     results.install()

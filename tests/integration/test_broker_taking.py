@@ -151,7 +151,6 @@ def test_a_message_that_has_left_its_place_lets_the_next_one_come_before_it_is_a
 def test_acknowledgements_that_wait_for_others_are_sent_before_the_channel_closes(
     valkey: Valkey, hub: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(qos, "_ACKS_S", 3600)
     taking = Taking(valkey, hub, 2, monkeypatch)
     taking.put("1", "2")
     with taking.consuming() as loop:
@@ -190,25 +189,25 @@ def test_a_queue_that_changes_just_before_only_others_are_asked_is_asked_next(
     """The report of the change is read before the reply, and is no reason to wait for another one."""
     monkeypatch.setattr(kombu_redis.Transport, "brpop_timeout", 3600)  # nothing is asked again by itself
     taking = Taking(valkey, hub, 2, monkeypatch)
-    ask, before = take.TakingChannel._brpop_start, list[str]()
+    pause_s, before = taking.fairness.pause_s, list[str]()
 
-    def put_before_asking(channel: Any, timeout: float | None = None) -> None:
+    def put_before_asking() -> float:
+        """It is looked at just before the queues are asked."""
         while before:
             taking.put(before.pop(), queue="batch")
-        ask(channel, timeout)
+        return pause_s()
 
-    monkeypatch.setattr(take.TakingChannel, "_brpop_start", put_before_asking)
-    taking.put("1", "2")
+    monkeypatch.setattr(taking.fairness, "pause_s", put_before_asking)
+    taking.put("1", "2", "3")
     with taking.consuming() as loop:
         taking.run(loop, 2)
         wait_until(lambda: next(loop) is None and taking.commands("eval") >= 2, "batch alone to be asked")
-        wait_until(
-            lambda: next(loop) is None and bool(taking.held[0].message.channel._empty), "batch to be known as empty"
-        )
+        taking.end(1)
+        taking.run(loop, 3)  # after the answer that batch is empty
         before.append("batch")
         taking.end(2)
-        taking.run(loop, 3)
-        assert taking.got == ["1", "2", "batch"]
+        taking.run(loop, 4)
+        assert taking.got == ["1", "2", "3", "batch"]
 
 
 def test_a_malformed_item_among_them_costs_only_itself(

@@ -32,7 +32,6 @@ from brimful_worker.metrics import catalogue as metrics
 
 log = logging.getLogger(__name__)
 
-_RETRY_S = 1.0
 _LINKS = ("chord", "chain", "errbacks")
 """What a failure has to reach besides the task's own result."""
 _ACKNOWLEDGE_S = 0.2
@@ -72,8 +71,10 @@ class _Pending:
 class DeadLetters:
     """One process's. ``set_aside`` is for the main thread."""
 
-    def __init__(self, messages: UnackedMessages = unacked) -> None:
+    def __init__(self, messages: UnackedMessages = unacked, *, retry_s: float = 1.0) -> None:
+        """``retry_s``: seconds from one try to the next while Redis is away."""
         self._messages = messages
+        self._retry_s = retry_s
         self._waiting: queue.Queue[_Pending | None] = queue.Queue(_WAITING)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -191,7 +192,7 @@ class DeadLetters:
                     return True
                 log.debug("a dead letter waits for Redis: %s", type(error).__name__)
                 self._disconnect()
-            if self._stop.wait(_RETRY_S):
+            if self._stop.wait(self._retry_s):
                 return False
 
     def _fail(self, pending: _Pending) -> None:

@@ -17,13 +17,14 @@ from brimful_worker.liveness.boot_time import boot_time
 
 log = logging.getLogger(__name__)
 
-_EVERY_S = 60.0
-_AGAIN_S = 5.0
-"""The same while the server may evict."""
-
 
 class EvictionWatch:
     """Reads the server's ``maxmemory-policy`` from time to time."""
+
+    every_s = 60.0
+    """Seconds from one look to the next."""
+    again_s = 5.0
+    """The same while the server may evict."""
 
     def __init__(self) -> None:
         self.fault: str | None = None
@@ -49,7 +50,7 @@ class EvictionWatch:
         fault, evicts = eviction_fault(info) if "maxmemory_policy" in info else (said, False)
         before, self.fault = self.fault, f"Redis may evict keys: {fault}; {EVICTION_REMEDY}" if evicts else None
         self._unpaused = self.fault is not None
-        self._next_at = boot_time() + (_AGAIN_S if self.fault else _EVERY_S)
+        self._next_at = boot_time() + (self.again_s if self.fault else self.every_s)
         if fault is not None and fault != self._said:
             level, rest = (logging.ERROR, "nothing starts until then") if evicts else (logging.WARNING, "")
             log.log(level, "admission: %s%s", self.fault or fault, f"; {rest}" if rest else "")
@@ -63,4 +64,4 @@ class EvictionWatch:
         if not self._unpaused or self.fault is None:
             return None
         self._unpaused = False
-        return round((2 * _AGAIN_S + idle_s) * 1000), self.fault
+        return round((2 * self.again_s + idle_s) * 1000), self.fault
