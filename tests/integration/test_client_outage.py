@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -14,10 +13,10 @@ from celery.exceptions import TimeoutError as CeleryTimeout
 from celery.result import AsyncResult, GroupResult
 
 from brimful import AsyncFleet, Fleet, errors
-from brimful.celery import App, configuration
+from brimful.celery import App, app_for, configuration
 from brimful.names import TASK_SAMPLE
-from brimful.state import result_consumer
 from brimful.state.redis_url import sync_redis_client
+from brimful.state.result_consumer import PatientConsumer
 from brimful_worker.local.server.valkey import Valkey
 from support.proxy import Proxy
 from support.waiting import wait_until_async
@@ -41,13 +40,19 @@ def finish(valkey: Valkey, *ids: str) -> None:
             redis.publish(f"celery-task-meta-{id}", meta)
 
 
-def impatient(fleet: Any) -> Any:
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """With Celery's consumer, every wait below would end after two failed attempts to reconnect."""
-    policy = {"max_retries": 2, "interval_start": 0, "interval_step": 0.05, "interval_max": 0.05}
-    options = {**fleet._app.conf.result_backend_transport_options, "retry_policy": policy}
-    fleet._app.conf.result_backend_transport_options = options
-    fleet._app.backend.retry_policy = {**fleet._app.backend.retry_policy, **policy}
-    return fleet
+
+    def impatient(*arguments: Any) -> Celery:
+        app = app_for(*arguments)
+        policy = {"max_retries": 2, "interval_start": 0, "interval_step": 0.05, "interval_max": 0.05}
+        options = {**app.conf.result_backend_transport_options, "retry_policy": policy}
+        app.conf.result_backend_transport_options = options
+        app.backend.retry_policy = {**app.backend.retry_policy, **policy}
+        return app
+
+    monkeypatch.setattr("brimful.client.base.app_for", impatient)
 
 
 def away(way: Proxy) -> None:
@@ -61,26 +66,25 @@ async def attempts(way: Proxy) -> None:
     await wait_until_async(lambda: way.refused >= before + 4, "attempts to reconnect")
 
 
-def get(fleet: Fleet, ids: list[str]) -> list[Any]:
-    return [AsyncResult(id, app=fleet._app).get(timeout=60) for id in ids]
+def get(handles: list[Any]) -> list[Any]:
+    return [handle.get(timeout=60) for handle in handles]
 
 
-def join_native(fleet: Fleet, ids: list[str]) -> list[Any]:
-    group = GroupResult("group", [AsyncResult(id, app=fleet._app) for id in ids], app=fleet._app)
-    return list(group.join_native(timeout=60))
+def join_native(handles: list[Any]) -> list[Any]:
+    return list(GroupResult("group", handles, app=handles[0].app).join_native(timeout=60))
 
 
 @pytest.mark.parametrize("outage", ["before the wait", "during the wait"])
 @pytest.mark.parametrize("wait", [get, join_native])
 async def test_a_result_stored_during_an_outage_is_read_after_it(
-    valkey: Valkey, way: Proxy, wait: Callable[[Fleet, list[str]], list[Any]], outage: str
+    valkey: Valkey, way: Proxy, wait: Callable[[list[Any]], list[Any]], outage: str
 ) -> None:
-    with impatient(Fleet(way.url)) as fleet:
+    with Fleet(way.url) as fleet:
         handles = await asyncio.to_thread(lambda: [fleet.submit(f"p{place}", max_tokens=2) for place in range(3)])
         ids = [handle.id for handle in handles]
         if outage == "before the wait":
             away(way)
-        waiting = asyncio.create_task(asyncio.to_thread(wait, fleet, ids))
+        waiting = asyncio.create_task(asyncio.to_thread(wait, handles))
         if outage == "during the wait":
             await wait_until_async(lambda: subscribers(valkey, ids) == 3, "the caller to wait")
             away(way)
@@ -96,26 +100,18 @@ def subscribers(valkey: Valkey, ids: list[str]) -> int:
 
 
 @pytest.mark.parametrize("kind", [Fleet, AsyncFleet])
-async def test_a_sample_is_waited_for_through_an_outage(
-    monkeypatch: pytest.MonkeyPatch, valkey: Valkey, way: Proxy, kind: Any
-) -> None:
-    fleet = impatient(kind(way.url))
+async def test_a_sample_is_waited_for_through_an_outage(valkey: Valkey, way: Proxy, kind: Any) -> None:
+    fleet = kind(way.url)
 
     async def sample() -> Any:
         if isinstance(fleet, AsyncFleet):
             return await fleet.sample("hi", max_tokens=2)
         return await asyncio.to_thread(fleet.sample, "hi", max_tokens=2)
 
-    sent, send = threading.Event(), fleet._send
-
-    def send_and_say(*asked: Any) -> Any:
-        handle = send(*asked)
-        sent.set()  # Redis's answer is here: an outage before it would end the call
-        return handle
-
-    monkeypatch.setattr(fleet, "_send", send_and_say)
+    sent = asyncio.Event()
+    way.before = (b"GET\r\n$53\r\ncelery-task-meta-", sent.set)  # the result is looked for: GET or MGET
     waiting = asyncio.create_task(sample())
-    await wait_until_async(sent.is_set, "the request to be sent")
+    await asyncio.wait_for(sent.wait(), 60)  # an outage before it would end the call
     with sync_redis_client(valkey.url) as redis:
         message = redis.lindex("interactive", 0)
     id = json.loads(message)["headers"]["id"]
@@ -130,7 +126,7 @@ async def test_a_sample_is_waited_for_through_an_outage(
 
 
 async def test_the_callers_timeout_holds_during_an_outage(way: Proxy) -> None:
-    with impatient(Fleet(way.url)) as fleet:
+    with Fleet(way.url) as fleet:
         handle = await asyncio.to_thread(fleet.submit, "hi", max_tokens=2)
         away(way)
         for _ in range(2):
@@ -140,12 +136,12 @@ async def test_the_callers_timeout_holds_during_an_outage(way: Proxy) -> None:
 
 async def test_a_wait_begun_during_an_outage_ends_with_the_result(valkey: Valkey, way: Proxy) -> None:
     """Also where another handle of the same process waited before."""
-    with impatient(Fleet(way.url)) as fleet:
+    with Fleet(way.url) as fleet:
         first = await asyncio.to_thread(fleet.submit, "hi", max_tokens=2)
         away(way)
         waiting = [asyncio.create_task(asyncio.to_thread(first.get, timeout=60))]
         await attempts(way)
-        second = AsyncResult("second", app=fleet._app)
+        second = AsyncResult("second", app=first.app)
         waiting.append(asyncio.create_task(asyncio.to_thread(second.get, timeout=60)))
         await attempts(way)
         way.refuse = False
@@ -157,7 +153,7 @@ async def test_a_wait_begun_during_an_outage_ends_with_the_result(valkey: Valkey
 async def test_a_connection_that_falls_silent_is_noticed(
     valkey: Valkey, way: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(result_consumer, "_READ_AGAIN_S", 0.1)
+    monkeypatch.setattr(PatientConsumer, "read_again_s", 0.1)
     with Fleet(way.url) as fleet:
         handle = await asyncio.to_thread(fleet.submit, "hi", max_tokens=2)
         waiting = asyncio.create_task(asyncio.to_thread(handle.get, timeout=60))
@@ -168,13 +164,13 @@ async def test_a_connection_that_falls_silent_is_noticed(
 
 
 async def test_the_server_itself_is_killed_and_comes_back(valkey: Valkey) -> None:
-    with impatient(Fleet(valkey.url)) as fleet:
+    with Fleet(valkey.url) as fleet:
         handle = await asyncio.to_thread(fleet.submit, "hi", max_tokens=2)
         waiting = asyncio.create_task(asyncio.to_thread(handle.get, timeout=60))
         await wait_until_async(lambda: subscribers(valkey, [handle.id]) == 1, "the caller to wait")
         await asyncio.to_thread(valkey.kill)
         with pytest.raises(CeleryTimeout):
-            await asyncio.to_thread(AsyncResult("other", app=fleet._app).get, timeout=1)
+            await asyncio.to_thread(AsyncResult("other", app=handle.app).get, timeout=1)
         await asyncio.to_thread(valkey.start)
         finish(valkey, handle.id)
         assert await waiting == DONE
@@ -216,4 +212,4 @@ def test_brimfuls_own_app_waits_that_way_too(valkey: Valkey, monkeypatch: pytest
     monkeypatch.setenv("BRIMFUL_REDIS_URL", valkey.url)
     own = App("own", set_as_current=False)
     own.add_defaults(configuration)
-    assert isinstance(own.backend.result_consumer, result_consumer.PatientConsumer)
+    assert isinstance(own.backend.result_consumer, PatientConsumer)

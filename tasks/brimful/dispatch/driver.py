@@ -46,7 +46,6 @@ from brimful.state.status import live_limits
 _LIMITS_S = 5.0
 _JOINING_S = 0.5
 """How often the workers' places are read until they are known."""
-_WEIGHTS_S = 2.0
 _CLOSE_S = 2.0
 
 
@@ -65,6 +64,7 @@ class Driver:
         workload: Workload | str | None = None,
         timeout_s: float = 120.0,
         sweep_s: float = 15.0,
+        weigh_s: float = 2.0,
         keep: bool = True,
         weight: float = 1.0,
         sync: Sync | None = None,
@@ -74,7 +74,8 @@ class Driver:
     ) -> None:
         """``fleet``: the name of the one that samples it. ``rabbitmq_url``: its broker, where Redis is not.
         ``timeout_s``: of one request, which bounds how large packs grow. ``workload`` None: each request's own.
-        ``sweep_s``: the age from which a shard that no worker has begun may be lost.
+        ``sweep_s``: the age from which a shard that no worker has begun may be lost. ``weigh_s``: seconds from one
+        reading of the other runs' weights and of what operators ask to the next.
 
         ``keep``: what is queued when the driver is closed stays queued for the run's next submitter; else it is
         withdrawn.
@@ -116,7 +117,7 @@ class Driver:
         self._reconciler = Reconciler(
             self._ledger, in_flight, intake, self._enqueuer, self._results, self._stop, sweep_s, rabbitmq_url
         )
-        self._weight = weight
+        self._weight, self._weigh_s = weight, weigh_s
         self._heartbeat = heartbeat
         self._starting_places = starting_places
         self._tasks: list[asyncio.Task[None]] = []
@@ -250,7 +251,7 @@ class Driver:
         """Keep enough enqueued for this run's share beside the others that are under way, and write its entry."""
         while True:
             if not await self._weigh():  # else the entry says so at once
-                await asyncio.sleep(_WEIGHTS_S)
+                await asyncio.sleep(self._weigh_s)
 
     async def _weigh(self) -> bool:
         """Returns whether something else is asked of the run than before."""

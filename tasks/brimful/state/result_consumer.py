@@ -32,7 +32,6 @@ from brimful.state.probes import unreachable
 
 log = logging.getLogger(__name__)
 
-_READ_AGAIN_S = 10.0
 _LOG_AGAIN_S = 60.0
 _CHUNK = 500
 
@@ -69,6 +68,8 @@ class PatientConsumer(ResultConsumer):  # type: ignore[misc]  # celery ships no 
     Each call of ``drain_events``, about one a second, tries to connect once. Only a wrong password is raised.
     """
 
+    read_again_s = 10.0
+    """Seconds from one reading of the awaited results to the next."""
     _pubsub: Any
     _read_at = 0.0
     _logged_at = 0.0
@@ -140,7 +141,7 @@ class PatientConsumer(ResultConsumer):  # type: ignore[misc]  # celery ships no 
     def drain_events(self, timeout: float | None = None) -> None:
         if self._pubsub is None:
             self._reconnect()
-        elif time.monotonic() - self._read_at >= _READ_AGAIN_S:
+        elif time.monotonic() - self._read_at >= self.read_again_s:
             with self._locked(), self.reconnect_on_error():
                 self._read(self.subscribed_to)
         super().drain_events(timeout)
