@@ -45,15 +45,19 @@ async def test_httpx_takes_one_grant_a_request(valkey: Valkey) -> None:
             base_url=gateway.url, headers=HEADERS, transport=mark_wire(httpx2.AsyncHTTPTransport())
         ) as client,
     ):
-        for _ in range(3):  # over one connection
+        for place in range(3):
             async with limiter as lease:
                 answer = await client.post("/completions", json=BODY, extensions={"trace": trace})
                 assert answer.json()["choices"]
-                assert lease._watch is None, "the connection serves others now"
-                with pytest.raises(StaleGrant, match="used already"):
-                    await client.post("/completions", json=BODY)
+                if place == 0:
+                    lease.shut_now()
+        assert gateway.request_log.connections == 1, "an answered request's connection serves others"
+        async with limiter:
+            await client.post("/completions", json=BODY)
+            with pytest.raises(StaleGrant, match="used already"):
+                await client.post("/completions", json=BODY)
         assert (await client.post("/completions", json=BODY)).status_code == 200  # outside of a slot it is any request
-        assert gateway.request_log.total == 4
+        assert gateway.request_log.total == 5
         assert "http11.send_request_headers.started" in events
 
 
@@ -105,7 +109,8 @@ async def test_a_grant_that_comes_too_late_is_not_used(valkey: Valkey, adapter: 
             await wait_until_async(lambda: plain.zcard(f"brimful:{{{NAME}}}:starts") == 0, "the start is given back")
 
 
-async def test_a_lost_slot_ends_its_request(valkey: Valkey) -> None:
+@pytest.mark.parametrize("lost", ["redis is away", "shut"])
+async def test_a_lost_slot_ends_its_request(valkey: Valkey, lost: str) -> None:
     limiter = Limiter(marked(valkey), NAME, slots=3, lease_s=2.0, cooldown_s=0.1)
     async with (
         contextlib.aclosing(limiter),
@@ -115,14 +120,16 @@ async def test_a_lost_slot_ends_its_request(valkey: Valkey) -> None:
 
         async def ask() -> None:
             async with limiter as lease:
-                watched.append(lease)
+                leases.append(lease)
                 await client.post(f"{gateway.url}/completions", json=BODY)
 
-        watched: list[Lease] = []
+        leases: list[Lease] = []
         asking = asyncio.create_task(ask())
         await wait_until_async(lambda: gateway.slots.active == 1, "the request is at the gateway")
-        assert watched[0]._watch is not None
-        valkey.stop()
+        if lost == "shut":
+            leases[0].shut_now()  # as the watchdog does where the event loop cannot
+        else:
+            valkey.stop()
         with pytest.raises(LeaseLost):
             await asking
         await wait_until_async(lambda: gateway.slots.active == 0, "its connection is closed")

@@ -15,7 +15,8 @@ import redis
 
 from brimful_worker.admission import LeaseLost, StaleGrant, mark_clean
 from brimful_worker.admission.lease import current_lease
-from brimful_worker.limiter import InvalidLimit, LimiterClosed, SlotTimeout, SyncLimiter, SyncPermit, Window
+from brimful_worker.limiter import InvalidLimit, Limiter, LimiterClosed, SlotTimeout, SyncLimiter, SyncPermit, Window
+from brimful_worker.limiter.loop_thread import LoopThread
 from brimful_worker.local.server.valkey import Valkey
 from support.waiting import wait_until
 
@@ -179,14 +180,13 @@ def test_a_child_of_fork_has_a_thread_of_its_own(valkey: Valkey) -> None:
 
 
 def test_a_slot_that_is_asked_for_while_it_closes_is_refused(valkey: Valkey) -> None:
-    with limiter(valkey, slots=1) as one:
-        thread = one._running()  # a thread that has come this far when another one closes it
-        slot = thread.limiter.slot()
-        one.close()
-        with pytest.raises(LimiterClosed):
-            SyncPermit(thread, slot)
-        with pytest.raises(LimiterClosed):
-            thread.call(thread.limiter.start())
+    thread = LoopThread(Limiter(valkey.url, NAME, slots=1))
+    slot = thread.limiter.slot()  # a thread has come this far when another one closes it
+    thread.stop()
+    with pytest.raises(LimiterClosed):
+        SyncPermit(thread, slot)
+    with pytest.raises(LimiterClosed):
+        thread.call(thread.limiter.start())
 
 
 def test_arguments_are_checked_at_once() -> None:

@@ -117,7 +117,8 @@ def test_a_result_waits_for_redis(stored: Stored, valkey: Valkey) -> None:
     valkey.stop()
     with ThreadPoolExecutor(2) as threads:
         storing = [threads.submit(stored.backend.store_result, id, id, states.SUCCESS) for id in ("one", "two")]
-        wait_until(lambda: not stored.pipeline._connection.connected, "the pipeline has lost its connection")
+        with pytest.raises(redis.ConnectionError):  # the pipeline has lost its connection
+            stored.ask("PING")
         valkey.start()
         for one in storing:
             one.result(30)

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +33,11 @@ from support.waiting import wait_until, wait_until_async
 
 
 @pytest.fixture(autouse=True)
-def _brief(monkeypatch: pytest.MonkeyPatch) -> None:
+def _brief(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(redis_retry, "REFUSAL_LIMIT_S", 1.0)
-    monkeypatch.setattr(redis_retry, "_logged_at", {})
-    monkeypatch.setattr(redis_retry, "_last_refusal", None)
+    redis_retry.forget_refusals()
+    yield
+    redis_retry.forget_refusals()
 
 
 def _admin(valkey: Valkey, *words: Any) -> None:
@@ -52,8 +54,10 @@ def test_a_redis_that_is_full_ends_the_run_resumable(
     with pytest.raises(RedisRefused, match=r"OOM.*maxmemory.*resumes this run"):
         run_to_end(asked, settings, DisplayOptions(progress=False))
     assert "2 left" in capfd.readouterr().err
+    assert redis_retry.recent_refusal() is not None
     _admin(valkey, "CONFIG", "SET", "maxmemory", "0")
     assert run_to_end(asked, settings, DisplayOptions(progress=False), lambda *_: FakeDriver()) == 0
+    assert redis_retry.recent_refusal() is None, "it was the earlier run's"
 
 
 def test_a_user_without_rights_ends_the_run_at_once(tmp_path: Path, valkey: Valkey) -> None:

@@ -20,6 +20,7 @@ from brimful.request import Request
 from brimful.state.redis_url import redis_client
 from brimful_worker.local.server.valkey import Valkey
 from brimful_worker.shards.shard import ShardRunner
+from support.proxy import Proxy
 from support.sentinel import sentinel
 from support.waiting import wait_until_async
 
@@ -71,7 +72,7 @@ async def ledger(valkey: Valkey) -> AsyncIterator[RunLedger]:
 
 
 @contextlib.asynccontextmanager
-async def worker(valkey: Valkey, sampler: Any, **options: Any) -> AsyncIterator[ShardRunner]:
+async def worker(valkey: Valkey | Proxy, sampler: Any, **options: Any) -> AsyncIterator[ShardRunner]:
     stopping = options.pop("stopping", None) or asyncio.Event()
     async with ShardRunner(sampler.sample, valkey.url, "w", stopping, parse, check_s=0.05, **options) as runner:
         yield runner
@@ -163,23 +164,20 @@ async def test_a_second_delivery_waits_and_finds_nothing_left(valkey: Valkey, le
     assert len(await stored(ledger)) == 1
 
 
-async def test_a_delivery_cancelled_before_it_begins_leaves_no_claim(
-    valkey: Valkey, ledger: RunLedger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def never(*_: object) -> None:
-        begun.set()
-        await asyncio.Event().wait()
-
+async def test_a_delivery_cancelled_before_it_begins_leaves_no_claim(valkey: Valkey, ledger: RunLedger) -> None:
     await record(ledger, "a")
-    begun = asyncio.Event()
-    async with worker(valkey, HeldSampler()) as runner, redis_client(valkey.url) as client:
-        with monkeypatch.context() as patched:
-            patched.setattr(runner._claims, "begin", never)
-            running = asyncio.create_task(runner.run(RUN, SHARD, message("a")))
-            await begun.wait()
-            assert await client.exists(ledger.keys.claim(SHARD))
-            running.cancel()
-            await asyncio.wait([running])
+    async with (
+        Proxy(valkey.port) as proxy,
+        worker(proxy, HeldSampler()) as runner,
+        redis_client(valkey.url) as client,
+    ):
+        proxy.before = (b"HKEYS", proxy.freeze)  # it has the claim, and never learns which requests are wanted
+        running = asyncio.create_task(runner.run(RUN, SHARD, message("a")))
+        await wait_until_async(lambda: not proxy.frozen.is_set(), "the delivery to ask for them")
+        assert await client.exists(ledger.keys.claim(SHARD))
+        running.cancel()
+        proxy.thaw()
+        await asyncio.wait([running])
         assert not await client.exists(ledger.keys.claim(SHARD))
         assert (await runner.run(RUN, SHARD, message("a")))["requests"] == 1
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -116,8 +118,8 @@ def test_a_dead_workers_request_is_taken_over(real: RealFleet) -> None:
     try:
         handle = real.sample("outlives its worker", idempotency_key="order-21")
         wait_until(lambda: _attempts(real, "outlives its worker") == 1, "the request to arrive")
-        for child in list(real.local._children):
-            child.kill()
+        for pid in real.local.worker_pids:
+            os.kill(pid, signal.SIGKILL)
         assert handle.get(timeout=60)["choices"]
     finally:
         real.gateway.set_options(latency_s=0.3)

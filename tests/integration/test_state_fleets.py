@@ -19,6 +19,7 @@ from brimful.celery import app_for
 from brimful.config import Settings
 from brimful.errors import ExitCode, FleetTaken, SettingError
 from brimful.names import QUEUES
+from brimful.runtime.aio import cancel_and_wait
 from brimful.state.broker_queues import read_queues
 from brimful.state.fleets import (
     Unsettled,
@@ -39,7 +40,7 @@ from support.commands import Running, brimful, brimful_in_process, environment, 
 from support.fleets import declare_new
 from support.gateways import GatewayProcess, gateway_process
 from support.pool_worker import Background
-from support.waiting import wait_until
+from support.waiting import wait_until, wait_until_async
 
 OURS, THEIRS = "sk-ours", "sk-theirs"
 
@@ -278,18 +279,24 @@ def test_a_fleets_name_is_checked(name: str) -> None:
         Settings.load(fleet=name)
 
 
-def test_a_worker_notes_its_broker_again_where_redis_has_lost_its_memory(
+async def test_a_worker_notes_its_broker_again_where_redis_has_lost_its_memory(
     valkey: Valkey, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ACS_API_KEY", "sk-unit-test")
     settings = Settings.load(redis_url=valkey.url, broker_url="amqp://u:hush@rabbit.example/v")
-    assert Membership(settings, takes_tasks=False)._check(client)
-    assert client.hget(BROKERS, "") is None, "of a front door"
-    assert Membership(settings, takes_tasks=True)._check(client)
-    assert client.hget(BROKERS, "") == "rabbitmq"
+
+    async def look(*, takes_tasks: bool) -> str | None:
+        """The broker that is noted once the fleet is registered again."""
+        client.delete(FLEETS)
+        watching = asyncio.create_task(Membership(settings, takes_tasks=takes_tasks).watch())
+        await wait_until_async(lambda: client.exists(FLEETS), "the fleet to be registered")
+        await cancel_and_wait([watching])
+        return client.hget(BROKERS, "")
+
+    assert await look(takes_tasks=False) is None, "of a front door"
+    assert await look(takes_tasks=True) == "rabbitmq"
     note_broker(client, "", None)
-    assert Membership(settings, takes_tasks=True)._check(client)
-    assert client.hget(BROKERS, "") == "redis", "the worker that came last has another"
+    assert await look(takes_tasks=True) == "redis", "the worker that came last has another"
 
 
 def test_who_would_enqueue_where_no_worker_looks_is_refused(

@@ -31,7 +31,7 @@ from brimful.runtime.interrupt import unwinding
 from brimful.state.fleets import check_submitter
 from brimful.state.probes import check_provider, check_servers, worker_queues
 from brimful.state.provider import as_published
-from brimful.state.redis_retry import recent_refusal
+from brimful.state.redis_retry import forget_refusals, recent_refusal
 from brimful.state.runs.heartbeat import Heartbeat
 from brimful.words.counted import counted
 
@@ -62,6 +62,7 @@ def run_to_end(
     """Sample the input; returns the exit code. Raises BrimfulError if nothing could be sampled, or the fleet failed."""
     if options.to_stdout and display.json:
         raise UsageError("--json and -o - would both write standard output: name an output file")
+    forget_refusals()
     local = options.rehearse or settings.redis_url is None
     with unwinding():
         if not local and settings.redis_url is not None:

@@ -113,6 +113,13 @@ def recent_refusal() -> RedisRefused | None:
     return _last_refusal[1]
 
 
+def forget_refusals() -> None:
+    """What an earlier run of this process met is neither the reason of a later failure nor logged already."""
+    global _last_refusal
+    _last_refusal = None
+    _logged_at.clear()
+
+
 async def retry_until_available(call: Callable[[], Awaitable[_T]]) -> _T:
     """Await ``call()`` until it succeeds; it may run many times. Raises what :meth:`RetryPolicy.check` raises."""
     policy = RetryPolicy()
