@@ -16,7 +16,6 @@ from brimful_worker.local.server.valkey import Valkey
 from brimful_worker.pool.loop import LoopThread
 from brimful_worker.pool.result_store import SUCCEEDED, ResultStore
 from brimful_worker.singles.pipeline import SharedPipeline
-from support.waiting import wait_until
 
 
 class Stored:
