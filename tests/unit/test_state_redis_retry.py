@@ -19,16 +19,9 @@ from redis.exceptions import (
 )
 
 from brimful.errors import ExitCode, RedisRefused, RedisUnreachable
-from brimful.state import redis_retry
-from brimful.state.redis_retry import REFUSAL_LIMIT_S, RetryPolicy, recent_refusal, retry_until_available
+from brimful.state.redis_retry import REFUSAL_LIMIT_S, RetryPolicy, Troubles, retry_until_available
 from brimful.state.redis_url import sync_redis_client
 from brimful_worker.local.server.valkey import Valkey
-
-
-@pytest.fixture(autouse=True)
-def _nothing_logged_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(redis_retry, "_logged_at", {})
-    monkeypatch.setattr(redis_retry, "_last_refusal", None)
 
 
 def _wrapped(cause: Exception) -> OperationalError:
@@ -50,14 +43,14 @@ def _wrapped(cause: Exception) -> OperationalError:
 def test_an_error_reply_is_logged_once_and_raised_when_it_lasts(
     error: Exception, says: str, remedy: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    now = [100.0]
-    policy = RetryPolicy(clock=lambda: now[0])
+    now, troubles = [100.0], Troubles()
+    policy = RetryPolicy(clock=lambda: now[0], troubles=troubles)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             policy.check(error)
             now[0] += REFUSAL_LIMIT_S / 3 - 0.1
     assert len(caplog.messages) == 1
-    assert recent_refusal() is not None
+    assert says in str(troubles.recent_refusal())
     now[0] += 1.0
     with pytest.raises(RedisRefused) as ended:
         policy.check(error)
@@ -70,11 +63,12 @@ def test_an_error_reply_is_logged_once_and_raised_when_it_lasts(
 def test_an_error_reply_in_a_pipeline_is_shown_without_its_command(valkey: Valkey) -> None:
     with sync_redis_client(valkey.url) as client, pytest.raises(ResponseError) as raised:
         client.pipeline().set("k", "secret prompt").hset("k", "field", "secret prompt").execute()
-    RetryPolicy().check(raised.value)
-    assert "Redis refuses commands: WRONGTYPE Operation against a key" in str(recent_refusal()), (
+    troubles = Troubles()
+    RetryPolicy(troubles=troubles).check(raised.value)
+    assert "Redis refuses commands: WRONGTYPE Operation against a key" in str(troubles.recent_refusal()), (
         "redis-py words a pipeline's error otherwise: adapt brimful.state.redis_retry"
     )
-    assert "secret" not in str(recent_refusal())
+    assert "secret" not in str(troubles.recent_refusal())
 
 
 @pytest.mark.parametrize(
@@ -94,7 +88,7 @@ def test_missing_rights_are_raised_at_once(error: Exception) -> None:
 @pytest.mark.parametrize("error", [ConnectionError("gone"), OSError("reset"), ClusterDownError("electing")])
 def test_an_outage_is_waited_out(error: Exception) -> None:
     now = [0.0]
-    policy = RetryPolicy(clock=lambda: now[0])
+    policy = RetryPolicy(clock=lambda: now[0], troubles=Troubles())
     for _ in range(10):
         policy.check(error)
         now[0] += REFUSAL_LIMIT_S

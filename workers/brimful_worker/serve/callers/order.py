@@ -40,10 +40,10 @@ class Order:
         self._oldest_s = 2 * age_ms / self._number / 1000
         self._spread_s = max(self._oldest_s, _LEAST_SPREAD_S)
 
-    @property
-    def callers(self) -> int:
-        """The number of callers that wait. The requests of a single one keep the order in which they came."""
-        return len(self._numbers)
+    def concerns(self, door: str) -> bool:
+        """Whether it decides about the waiters of this front door: there are others, and several callers. The requests
+        of a single one keep the order in which they came."""
+        return door in self._waiting and len(self._waiting) > 1 and len(self._numbers) > 1
 
     @property
     def tolerance_s(self) -> float:

@@ -127,7 +127,7 @@ class Shares:
         None while the waiters of all front doors are of one caller, or none wait here.
         """
         order = Order(reply["waiting"], reply["served"])
-        if len(reply["waiting"]) < 2 or order.callers < 2 or self._process not in reply["waiting"]:
+        if not order.concerns(self._process):
             return None, 0.0
         queue.correct(reply["served"], reply["clock"])
         ages, step = order.ages(self._process, queue.registered)
