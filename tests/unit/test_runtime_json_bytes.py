@@ -70,3 +70,11 @@ def test_all_that_the_standard_library_reads_is_read(decode: Any, text: str) -> 
 def test_what_is_no_json_is_refused(decode: Any, text: str | bytes) -> None:
     with pytest.raises(ValueError):
         decode(text)
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 7, 1000])
+def test_commas_and_brackets_in_strings_are_no_values(chunk: int) -> None:
+    document = {"a,[": ["[,{", '\\",[{', "\\\\", ',\\",', ""], ",": ",,,,[[[["}
+    text = json.dumps(document).encode()
+    assert json_bytes.count_values(text, 6, chunk=chunk) == 7
+    assert json_bytes.count_values(text, 1000, chunk=chunk) > 7  # an upper bound is enough

@@ -14,11 +14,9 @@ from brimful.errors import SettingError
 from brimful.names import Mode
 from brimful.request import Request
 from brimful_worker.admission.policy import WindowUse
-from brimful_worker.serve.completions import reading
 from brimful_worker.serve.completions.reading import Asked
 from brimful_worker.serve.completions.stream_answer import EventSplitter, StreamAnswer, data_of
 from brimful_worker.serve.rate_headers import RateHeaders
-from brimful_worker.serve.refusals import Refusal
 from brimful_worker.serve.server import check_address, listen
 
 LINES = st.sampled_from([b"data: a", b"data:b", b": comment", b"event: x", b"data: \xc3\xa4", b"id"])
@@ -140,15 +138,3 @@ def test_a_caller_whose_machine_is_gone_is_noticed() -> None:
 def test_a_port_that_is_taken() -> None:
     with listen("127.0.0.1", 0) as taken, pytest.raises(SettingError, match="--port"):
         listen("127.0.0.1", taken.getsockname()[1])
-
-
-@pytest.mark.parametrize("chunk", [1, 2, 3, 7, 1000])
-def test_commas_and_brackets_in_strings_are_no_values(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
-    monkeypatch.setattr(reading, "_CHUNK", chunk)
-    document = {"a,[": ["[,{", '\\",[{', "\\\\", ',\\",', ""], ",": ",,,,[[[["}
-    raw = json.dumps(document).encode()
-    monkeypatch.setattr(reading, "MOST_VALUES", 7)
-    assert reading._decode_large(raw) == document
-    monkeypatch.setattr(reading, "MOST_VALUES", 6)
-    with pytest.raises(Refusal, match="too many values: 7 commas and brackets"):
-        reading._decode_large(raw)
