@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Iterator
 
 import pytest
 from kombu.exceptions import OperationalError
@@ -19,9 +20,22 @@ from redis.exceptions import (
 )
 
 from brimful.errors import ExitCode, RedisRefused, RedisUnreachable
-from brimful.state.redis_retry import REFUSAL_LIMIT_S, RetryPolicy, Troubles, retry_until_available
+from brimful.state.redis_retry import (
+    REFUSAL_LIMIT_S,
+    RetryPolicy,
+    forget_refusals,
+    recent_refusal,
+    retry_until_available,
+)
 from brimful.state.redis_url import sync_redis_client
 from brimful_worker.local.server.valkey import Valkey
+
+
+@pytest.fixture(autouse=True)
+def _nothing_refused_yet() -> Iterator[None]:
+    forget_refusals()
+    yield
+    forget_refusals()
 
 
 def _wrapped(cause: Exception) -> OperationalError:
@@ -43,14 +57,14 @@ def _wrapped(cause: Exception) -> OperationalError:
 def test_an_error_reply_is_logged_once_and_raised_when_it_lasts(
     error: Exception, says: str, remedy: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    now, troubles = [100.0], Troubles()
-    policy = RetryPolicy(clock=lambda: now[0], troubles=troubles)
+    now = [100.0]
+    policy = RetryPolicy(clock=lambda: now[0])
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             policy.check(error)
             now[0] += REFUSAL_LIMIT_S / 3 - 0.1
     assert len(caplog.messages) == 1
-    assert says in str(troubles.recent_refusal())
+    assert recent_refusal() is not None
     now[0] += 1.0
     with pytest.raises(RedisRefused) as ended:
         policy.check(error)
@@ -63,12 +77,11 @@ def test_an_error_reply_is_logged_once_and_raised_when_it_lasts(
 def test_an_error_reply_in_a_pipeline_is_shown_without_its_command(valkey: Valkey) -> None:
     with sync_redis_client(valkey.url) as client, pytest.raises(ResponseError) as raised:
         client.pipeline().set("k", "secret prompt").hset("k", "field", "secret prompt").execute()
-    troubles = Troubles()
-    RetryPolicy(troubles=troubles).check(raised.value)
-    assert "Redis refuses commands: WRONGTYPE Operation against a key" in str(troubles.recent_refusal()), (
+    RetryPolicy().check(raised.value)
+    assert "Redis refuses commands: WRONGTYPE Operation against a key" in str(recent_refusal()), (
         "redis-py words a pipeline's error otherwise: adapt brimful.state.redis_retry"
     )
-    assert "secret" not in str(troubles.recent_refusal())
+    assert "secret" not in str(recent_refusal())
 
 
 @pytest.mark.parametrize(
@@ -88,7 +101,7 @@ def test_missing_rights_are_raised_at_once(error: Exception) -> None:
 @pytest.mark.parametrize("error", [ConnectionError("gone"), OSError("reset"), ClusterDownError("electing")])
 def test_an_outage_is_waited_out(error: Exception) -> None:
     now = [0.0]
-    policy = RetryPolicy(clock=lambda: now[0], troubles=Troubles())
+    policy = RetryPolicy(clock=lambda: now[0])
     for _ in range(10):
         policy.check(error)
         now[0] += REFUSAL_LIMIT_S

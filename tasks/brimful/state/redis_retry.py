@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -68,46 +67,13 @@ def refused_for_now(error: BaseException) -> bool:
     return reply is not None and reply_text(reply).lstrip(":' ").partition(" ")[0] in _FOR_NOW
 
 
-class Troubles:
-    """What retried operations have met lately, so that those of a whole process log it once."""
-
-    def __init__(self) -> None:
-        self._last_refusal: tuple[float, RedisRefused] | None = None
-        self._logged_at: dict[str, float] = {}
-
-    def refused(self, error: RedisRefused) -> None:
-        self._last_refusal = (time.monotonic(), error)
-
-    def recent_refusal(self) -> RedisRefused | None:
-        """The last error reply of the past 30 seconds."""
-        if self._last_refusal is None or time.monotonic() - self._last_refusal[0] >= _RECENT_S:
-            return None
-        return self._last_refusal[1]
-
-    def log_once(self, text: str) -> None:
-        """Several tasks of a run meet the same error at the same time."""
-        now = time.monotonic()
-        if now - self._logged_at.get(text, -math.inf) >= _LOG_AGAIN_S:
-            log.warning("brimful: %s", text)
-        self._logged_at[text] = now
-
-
-_of_process = Troubles()
-
-
 class RetryPolicy:
     """Decides whether one failing Redis operation is worth another try."""
 
-    def __init__(
-        self,
-        clock: Callable[[], float] = time.monotonic,
-        server: str = "Redis",
-        troubles: Troubles = _of_process,
-    ) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, server: str = "Redis") -> None:
         """``server``: the name of the one that does not answer, for the log."""
         self._clock = clock
         self._server = server
-        self._troubles = troubles
         self._refused_at: float | None = None
 
     def check(self, error: BaseException) -> None:
@@ -116,10 +82,11 @@ class RetryPolicy:
         Raises RedisUnreachable (exit 2) if this user may not run the command, and RedisRefused (exit 1) once error
         replies have lasted for :data:`REFUSAL_LIMIT_S`.
         """
+        global _last_refusal
         reply = _error_reply(error)
         if reply is None:
             self._refused_at = None
-            self._troubles.log_once(f"{self._server} does not answer ({type(error).__name__}); retrying")
+            _log_once(f"{self._server} does not answer ({type(error).__name__}); retrying")
             return
         text = reply_text(reply)
         if isinstance(reply, (AuthenticationError, AuthorizationError, NoPermissionError)):
@@ -133,15 +100,17 @@ class RetryPolicy:
         refused = RedisRefused(
             f"Redis refuses commands: {text}. {remedy}, then type the same command again: it resumes this run"
         )
-        self._troubles.refused(refused)
+        _last_refusal = (time.monotonic(), refused)
         if now - self._refused_at >= REFUSAL_LIMIT_S:
             raise refused from None
-        self._troubles.log_once(f"Redis refuses a command: {text}; retrying for {REFUSAL_LIMIT_S:.0f} s")
+        _log_once(f"Redis refuses a command: {text}; retrying for {REFUSAL_LIMIT_S:.0f} s")
 
 
 def recent_refusal() -> RedisRefused | None:
     """The last error reply of the past 30 seconds: workers that died meanwhile probably died of it too."""
-    return _of_process.recent_refusal()
+    if _last_refusal is None or time.monotonic() - _last_refusal[0] >= _RECENT_S:
+        return None
+    return _last_refusal[1]
 
 
 def forget_refusals() -> None:
@@ -194,3 +163,15 @@ def reply_text(reply: BaseException) -> str:
     text = (text.strip("(,')") if pipeline else text).strip().rstrip(".")  # redis-py formats a tuple there
     prefix = _PREFIXES.get(type(reply), "")
     return text if text.startswith(prefix) else f"{prefix} {text}"
+
+
+_last_refusal: tuple[float, RedisRefused] | None = None
+_logged_at: dict[str, float] = {}
+
+
+def _log_once(text: str) -> None:
+    """Several tasks of a run meet the same error at the same time."""
+    now = time.monotonic()
+    if now - _logged_at.get(text, -_LOG_AGAIN_S) >= _LOG_AGAIN_S:
+        log.warning("brimful: %s", text)
+    _logged_at[text] = now
