@@ -21,6 +21,7 @@ from brimful.packing.slot_model import Limits
 from brimful.packing.units import Delivered, Failed, Unit
 from brimful.profile import get_profile
 from brimful.request import Request
+from brimful.state.keys import TAGS, admission_keys
 from brimful.state.redis_url import redis_client
 from brimful_worker.local.server.valkey import Valkey
 from support.stub_fleet import StubSampler, stub_fleet
@@ -395,3 +396,36 @@ async def test_prompts_are_in_no_redis_value_but_the_message(valkey: Valkey) -> 
             assert "secret" not in str(await client.hgetall("brimful:{run:r}:shard:" + str(shard)))
         await driver.stop(drain=False)
         await running
+
+
+@pytest.mark.parametrize("stops", [False, True])
+async def test_the_same_refusal_of_every_request_stops_a_run_that_asks_for_it(valkey: Valkey, stops: bool) -> None:
+    refusal = Failure(Cause.BAD_REQUEST, "HTTP 404: no such model", 404, permanent=True)
+
+    async def refuse(_: Request) -> Failure:
+        return refusal
+
+    async with stub_fleet(valkey.url, StubSampler(refuse)):
+        flags = {"stop_if_refused": True} if stops else {}
+        driver = Driver(valkey.url, "r", FREE, pack="off", **flags)
+        items = await drive(driver, [unit(line) for line in range(1, 31)])
+    assert driver.refused == refusal
+    assert driver.snapshot().stopping == ("refused" if stops else None)
+    assert {item.failure for item in items if isinstance(item, Failed)} == {refusal}
+    assert stops or len(items) == 30
+
+
+async def test_limits_that_change_during_a_run_are_followed(valkey: Valkey) -> None:
+    async with redis_client(valkey.url) as client:
+        driver = Driver(valkey.url, "r", FREE, pack="off")
+        running = asyncio.create_task(drive(driver, [unit(1)]))
+        await wait_until_async(lambda: client.llen("batch"), "its request to be sent")
+        assert driver.snapshot().limits == Limits(FREE.slots, None, FREE.window_s)
+        keys = admission_keys("tag")
+        await client.zadd(TAGS, {"tag": 1})
+        for slots in (8, 5):
+            await client.hset(keys["defaults"], mapping={"slots": slots, "starts": 600, "window_ms": 60_000})
+            wanted = Limits(slots, 600, 60.0)
+            await wait_until_async(lambda: driver.snapshot().limits == wanted, "the new limits")  # noqa: B023
+        await driver.stop(drain=False)
+        assert await running == []

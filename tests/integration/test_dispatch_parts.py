@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
+from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
@@ -234,9 +236,11 @@ async def test_outcomes_behind_the_last_one_are_found_again(parts: Parts) -> Non
     for each in requests:
         await parts.end(each)
     parts.deliveries.begin_after("99999999999999-0")
+    parts.batcher.add(unit(99))
     await parts.results.read_again()
     assert len(await parts.batch()) == 70
-    assert len(parts.in_flight) == 0
+    [next_one] = parts.in_flight.requests
+    assert [entry.line for entry in next_one.manifest] == [99], "there is room for it"
 
 
 async def test_no_outcomes_are_read_before_the_consumer_has_taken_enough(
@@ -338,7 +342,9 @@ async def test_what_an_earlier_submitter_left(parts: Parts) -> None:
     assert (again.manifest, again.request.fields) == (pack.manifest, pack.request.fields)
     assert again.pack_key.key == pack.pack_key.key
     assert [item.unit.request.prompts for item in again.slices] == [["p7"], ["p8"]]
-    assert left.shards[packs.id]["chat"].request.prompts == chat.request.prompts
+    chat_again = left.shards[packs.id]["chat"]
+    assert chat_again.request.prompts == chat.request.prompts
+    assert chat_again.slices[0].unit.request.fields == chat.request.fields
     assert forgotten.id not in await parts.ledger.outstanding()
     assert await parts.client.exists(parts.ledger.keys.drain) == 0
 
@@ -352,3 +358,14 @@ async def test_a_shard_whose_message_does_not_fit_is_withdrawn(parts: Parts) -> 
     left = await collect(parts.ledger, ACS)
     assert (left.shards, left.recovered.outstanding, left.last) == ({}, frozenset(), "0")
     assert await parts.ledger.outstanding() == {}
+
+
+async def test_a_shard_whose_message_holds_no_fields_is_withdrawn(parts: Parts) -> None:
+    [shard] = await parts.enqueued(*singles(1))
+    message = json.loads(str(await parts.client.lindex("batch", 0)))
+    args, *rest = json.loads(b64decode(message["body"]))
+    args[2][0]["request"] = "p1"
+    message["body"] = b64encode(json.dumps([args, *rest]).encode()).decode()
+    await parts.client.lset("batch", 0, json.dumps(message))
+    assert (await collect(parts.ledger, ACS)).shards == {}
+    assert shard.id not in await parts.ledger.outstanding()
