@@ -44,6 +44,7 @@ class Parts:
         client: Redis,
         url: str,
         *,
+        run: str = "r",
         sweep_s: float = 50.0,
         weight: float = 1.0,
         slots: int = 48,
@@ -59,8 +60,8 @@ class Parts:
         self.in_flight = InFlight(self.sizer, self.slot_model, None)
         self.status = self.in_flight.status
         self.deliveries = Deliveries()
-        self.ledger = RunLedger(client, "r")
-        self.enqueuer = Enqueuer("r", self.ledger, app_for(url), self.in_flight, weight)
+        self.ledger = RunLedger(client, run)
+        self.enqueuer = Enqueuer(run, self.ledger, app_for(url), self.in_flight, weight)
         self.intake = Intake(self.batcher, self.sizer, self.in_flight, self.deliveries, auto=auto)
         self.stop = Stop(self.ledger, self.in_flight, self.intake, self.deliveries)
         self.hold = Hold(self.ledger, self.in_flight, self.intake)
