@@ -81,7 +81,7 @@ def test_an_output_that_is_there_is_written_again_where_it_may_be(tmp_path: Path
 
 
 def test_the_files_of_an_earlier_run_are_renamed_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("time.strftime", lambda _: "20260102-030405")
+    monkeypatch.setattr("time.strftime", lambda *_: "20260102-030405")
     paths = RunPaths(tmp_path / "out.jsonl")
     assert paths.set_aside() is None
     paths.lines.touch()
