@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import redis
 
 from brimful.dispatch.driver import Driver
 from brimful.dispatch.ledger import RunLedger
@@ -21,7 +20,8 @@ from brimful.packing.slot_model import Limits
 from brimful.packing.units import Delivered, Failed, Unit
 from brimful.profile import get_profile
 from brimful.request import Request
-from brimful.state.keys import TAGS, admission_keys
+from brimful.state.broker_queues import parse_message
+from brimful.state.keys import TAGS, admission_keys, weights_key
 from brimful.state.redis_url import redis_client
 from brimful_worker.local.server.valkey import Valkey
 from support.stub_fleet import StubSampler, stub_fleet
@@ -116,11 +116,10 @@ async def test_shards_suit_workers_that_are_still_starting(valkey: Valkey) -> No
     driver = Driver(valkey.url, "r", profile, pack="off", starting_places=8)
     deliveries = driver.deliveries(iter([unit(line) for line in range(1, 201)]))
     first = asyncio.ensure_future(anext(deliveries))
-    with redis.Redis.from_url(valkey.url) as client:
-        await wait_until_async(
-            lambda: driver.snapshot().queued >= 64 <= 12 * client.llen("batch"), "enough to be enqueued"
-        )
-        assert client.llen("batch") < driver.snapshot().queued / 6
+    async with redis_client(valkey.url) as client:
+        message = parse_message(await wait_until_async(lambda: client.lindex("batch", -1), "the first shard"))
+    assert message is not None
+    assert 6 < len(message.requests) <= 12
     first.cancel()
     await driver.aclose()
 
@@ -427,5 +426,29 @@ async def test_limits_that_change_during_a_run_are_followed(valkey: Valkey) -> N
             await client.hset(keys["defaults"], mapping={"slots": slots, "starts": 600, "window_ms": 60_000})
             wanted = Limits(slots, 600, 60.0)
             await wait_until_async(lambda: driver.snapshot().limits == wanted, "the new limits")  # noqa: B023
+        await driver.stop(drain=False)
+        assert await running == []
+
+
+@pytest.mark.parametrize("keep", [True, False])
+async def test_what_is_queued_when_a_driver_is_closed_stays_or_is_withdrawn(valkey: Valkey, keep: bool) -> None:
+    async with redis_client(valkey.url) as client:
+        deliveries = Driver(valkey.url, "r", FREE, pack="off", keep=keep).deliveries(iter([unit(1)]))
+        first = asyncio.ensure_future(anext(deliveries))
+        await wait_until_async(lambda: client.llen("batch"), "its request to be sent")
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        await deliveries.aclose()
+        assert bool(await RunLedger(client, "r").outstanding()) is keep
+
+
+async def test_a_run_s_weight_is_stated_at_intervals(valkey: Valkey) -> None:
+    async with redis_client(valkey.url) as client:
+        driver = Driver(valkey.url, "r", FREE, pack="off", weigh_s=3600)
+        running = asyncio.create_task(drive(driver, [unit(1)]))
+        await wait_until_async(lambda: client.zcard(weights_key("")), "its weight")
+        for _ in range(20):
+            await client.ping()  # long enough to state it again
+        assert (await client.info("commandstats"))["cmdstat_zremrangebyscore"]["calls"] == 1
         await driver.stop(drain=False)
         assert await running == []
