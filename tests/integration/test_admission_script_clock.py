@@ -97,6 +97,13 @@ class TestLost:
         script.forget("state", "heard")
         assert script.later(-50_000).turn()["now"] == begun
 
+    def test_processes_that_nobody_remembers_may_be_alive_while_they_listen(self, client: redis.Redis) -> None:
+        script, _ = fleet(client, "aa", "bb")
+        script.forget()
+        assert script.turn("aa", schema=2)["status"] == "schema"
+        script.deafen("bb")
+        assert script.turn("aa", schema=2)["status"] == "join"
+
 
 class TestFrozen:
     """A process that has not read the clock cannot know how much of the time has passed."""
@@ -119,6 +126,19 @@ class TestFrozen:
         assert published == {"aa": [], "bb": [("bb", {"now": begun, "epoch": epoch, "at": begun})], "cc": []}
         script.turn("bb", clock=clock, bound_ms=script.now)
         assert self.asks(script)["now"] == script.now
+
+    def test_one_that_does_not_listen_is_not_asked(self, client: redis.Redis) -> None:
+        script, _ = fleet(client, "aa", "bb", "cc")
+        script.deafen("bb")
+        assert self.asks(script.later(LEAP + 1))["status"] == "frozen"
+        assert [channel for channel, _ in script.published("cc")] == ["cc"]
+
+    def test_where_the_state_was_lost_the_clock_has_no_id_yet(self, client: redis.Redis) -> None:
+        script, _ = fleet(client, "aa", "bb")
+        script.forget("state")
+        reply = self.asks(script.later(LEAP + 1))
+        assert (reply["status"], "clock" in reply) == ("frozen", False)
+        assert [message for _, message in script.published("bb")] == [{"epoch": None}]
 
     def test_when_that_does_not_help_all_are_asked(self, client: redis.Redis) -> None:
         script, clock = fleet(client, "aa", "bb", "cc", "dd")

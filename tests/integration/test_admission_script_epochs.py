@@ -197,6 +197,20 @@ class TestOpening:
         assert script.client.hdel(script.keys["state"], field) == 1
         assert script.turn("aa")["status"] == "join"
 
+    def test_also_after_the_first_command_of_all(self, client: redis.Redis) -> None:
+        script = Script(client)
+        script.join("aa")
+        assert client.hdel(script.keys["state"], "owners") == 1
+        assert script.turn("aa")["status"] == "join"
+
+    def test_a_command_that_was_overtaken_does_nothing(self, client: redis.Redis) -> None:
+        script = pair(client)
+        ticket = script.ticket()
+        reply = script.overtaken("aa", ask=[[ticket, 0]])
+        assert (reply["status"], reply["epoch"]) == ("stale", script.turn("aa")["epoch"])
+        assert script.held() == script.waiting() == {}
+        assert script.ask("aa")
+
     @pytest.mark.parametrize(
         ("rev", "dropped", "status"), [(2, "", "ok"), (3, "slots", "ok"), (2, "slots", "join"), (1, "", "join")]
     )
@@ -310,7 +324,9 @@ class TestReported:
         assert sorted(script.starts().values())[1:3] == [read_at, read_at]
 
     def test_of_two_counts_the_later_one_counts(self, client: redis.Redis) -> None:
-        for first, second, expected in (((3, 100), (1, 50), 1), ((1, 50), (3, 100), 1), ((1, 50), (2, 50), 2)):
+        for first, second, expected in (
+            ((3, 100), (1, 50), 1), ((1, 50), (3, 100), 1), ((1, 50), (2, 50), 2), ((2, 50), (1, 50), 2),
+        ):  # fmt: skip
             script = lost(client, starts=9)
             script.join("aa", **{**KNEW, "used": first[0], "used_age_ms": first[1]})
             script.join("bb", **{**KNEW, "used": second[0], "used_age_ms": second[1]})
@@ -349,6 +365,18 @@ class TestReported:
         asks(script)
         script.join("bb", **KNEW)
         assert script.join("dd", alive=0)["used"] == 1
+
+    def test_nor_one_that_joins_before_the_epoch_is_open(self, client: redis.Redis) -> None:
+        script = lost(client, starts=3)
+        script.join("dd", alive=0)
+        asks(script)
+        assert script.join("bb", **KNEW)["used"] == 1
+
+    def test_of_a_single_start_too(self, client: redis.Redis) -> None:
+        script = lost(client, starts=1)
+        asks(script, starts=None)
+        asks(script, "bb")
+        assert script.held() == {}
 
     def test_a_limit_that_is_not_set_needs_no_log(self, client: redis.Redis) -> None:
         script = lost(client, starts=0)
@@ -461,6 +489,14 @@ class TestOperatorsLimits:
         reply = script.join("aa", **KNEW, overrides={"starts": 9, "rev": 5})
         assert (reply["limits"]["starts"], reply["limits"]["slots"]) == (9, 4)
 
+    def test_those_of_a_version_without_revisions_outlast_a_loss_of_the_state(self, client: redis.Redis) -> None:
+        script = pair(client)
+        client.hset(script.keys["limits"], "slots", 2)
+        script.turn("aa")
+        client.hdel(script.keys["state"], "sums")
+        assert script.turn("aa")["status"] == "join"
+        assert script.join("aa", **KNEW)["limits"]["slots"] == 2
+
     def test_limits_of_which_a_part_was_lost_are_dropped(self, client: redis.Redis) -> None:
         script = pair(client)
         script.set_limits(slots=3, starts=50)
@@ -497,3 +533,32 @@ class TestSchema:
         script.join("aa", _schema=2)
         reply = script.later(1000).turn("aa", schema=2, ask=[[script.ticket(), 0]])
         assert (granted(reply), reply["at"]) == ([], took + WINDOW)
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("option", "value", "code"), [("maxmemory", "1", "OOM"), ("min-replicas-to-write", "1", "NOREPLICAS")]
+    )
+    def test_a_server_that_refuses_writes_has_lost_nothing(
+        self, client: redis.Redis, option: str, value: str, code: str
+    ) -> None:
+        script = pair(client)
+        epoch = script.turn("aa")["epoch"]
+        client.config_set(option, value)
+        try:
+            with pytest.raises(redis.ResponseError) as refused:
+                script.turn("aa")
+        finally:
+            client.config_set(option, "0")
+        assert "SCRIPTERROR" not in str(refused.value)
+        assert code in str(refused.value) or isinstance(refused.value, redis.exceptions.OutOfMemoryError)
+        assert script.join("aa")["epoch"] == epoch
+
+    def test_a_command_that_fails_half_way_begins_an_epoch(self, client: redis.Redis) -> None:
+        script = pair(client)
+        epoch = script.turn("aa")["epoch"]
+        with pytest.raises(redis.ResponseError, match="SCRIPTERROR"):
+            script.turn("aa", ask=[["no ticket"]])
+        assert script.client.hget(script.keys["state"], "epoch") is None
+        assert script.turn("bb")["status"] == "join"
+        assert script.join("bb", **KNEW)["epoch"] != epoch

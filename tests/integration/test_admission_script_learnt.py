@@ -320,6 +320,13 @@ class TestRaised:
             reply = script.answer(newest, refused=SLOTS)
             assert (learnt(reply)["level"], learnt(reply)["hold_ms"]) == (level, hold)
 
+    def test_a_first_refusal_that_may_be_random_stops_the_growth(self, client: redis.Redis) -> None:
+        script, probe = self.probing(client)
+        assert learnt(script.later(300).answer(probe))["ceiling"] == 10
+        memory = learnt(script.answer(next(iter(script.held())), refused=SLOTS))
+        assert (memory["level"], memory["ceiling"]) == (5, 5)
+        assert learnt(script.later(1000).turn())["level"] == 5
+
     def test_a_refusal_that_may_be_random_stops_the_growth(self, client: redis.Redis) -> None:
         script, probe = self.probing(client)
         script.answer(probe)
@@ -406,6 +413,14 @@ class TestWithoutANumber:
         memory = self.round(self.auto(client), took)
         assert (memory["level"], memory["ceiling"], memory["hold_ms"]) == (level, ceiling, hold)
         assert "probing" not in memory
+
+    def test_all_milliseconds_of_a_round_count(self, client: redis.Redis) -> None:
+        for last, level in ((21, 16), (22, 8)):
+            script = self.auto(client, 10)
+            script.later(1).end(*list(script.held()), verdict=-1)
+            for took, ticket in zip((*[15] * 15, last), list(script.held())[:16], strict=True):
+                reply = script.answer(ticket, took=took, size=8)
+            assert (learnt(reply)["level"] == 16) == (level == 16)
 
     def test_after_slots_that_did_not_pay_the_next_try_is_half_as_many_more(self, client: redis.Redis) -> None:
         script = self.auto(client)

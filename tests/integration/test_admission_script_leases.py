@@ -276,6 +276,15 @@ class TestDeaths:
             script.end(ticket, verdict=verdict)
         assert self.deaths(script, "bb", "abc")[1] == 0
 
+    def test_a_process_that_failed_or_left_is_not_one_more(self, client: redis.Redis) -> None:
+        script = Script(client)
+        self.dies(script, "aa", "abc")
+        ticket, _ = self.deaths(script, "bb", "abc")
+        script.end(ticket, verdict=0)
+        assert self.deaths(script, "cc", "abc")[1] == 1
+        script.turn("cc", leave=True)
+        assert self.deaths(script, "dd", "abc")[1] == 1
+
     def test_or_is_given_up(self, client: redis.Redis) -> None:
         script = Script(client)
         self.dies(script, "aa", "abc")
@@ -298,11 +307,23 @@ class TestDeaths:
         assert self.deaths(script, "bb", "abc")[1] == 0
         assert self.deaths(script, "bb", "def")[1] == 1
 
+    def test_what_is_renamed_to_no_name_leaves_no_note(self, client: redis.Redis) -> None:
+        script = Script(client)
+        ticket, _ = self.deaths(script, "aa", "abc")
+        assert script.turn(rename=[[ticket, ""]])["renamed"] == [[ticket, 0]]
+        assert script.client.hlen(script.keys["on_wire"]) == 0
+
+    def test_a_note_of_another_form_counts_nothing(self, client: redis.Redis) -> None:
+        script = Script(client)
+        script.client.hset(script.keys["on_wire"], "abc", "of another version")
+        assert self.deaths(script, "aa", "abc")[1] == 0
+
     def test_a_process_that_leaves_takes_its_notes_along(self, client: redis.Redis) -> None:
         script = Script(client)
-        self.deaths(script, "aa", "abc")
+        for name in ("abc", "def"):
+            self.deaths(script, "aa", name)
         script.turn("aa", leave=True)
-        assert self.deaths(script, "bb", "abc")[1] == 0
+        assert self.deaths(script, "bb", "abc")[1] == self.deaths(script, "bb", "def")[1] == 0
 
     def test_a_week_later_nobody_remembers(self, client: redis.Redis) -> None:
         for extra, left in ((0, 1), (1, 0)):
@@ -311,3 +332,14 @@ class TestDeaths:
             script.now += 7 * 24 * 3600 * 1000 - 8000 + extra
             script.turn("bb")
             assert script.client.hlen(script.keys["on_wire"]) == left
+
+    def test_notes_are_looked_through_only_when_a_process_has_died(self, client: redis.Redis) -> None:
+        script = Script(client)
+        self.dies(script, "aa", "abc")
+        script.turn("bb")
+        script.now += 7 * 24 * 3600 * 1000 + 1
+        script.turn("bb")
+        assert script.client.hlen(script.keys["on_wire"]) == 1
+        script.turn("cc")
+        script.later(2 * 4000).turn("bb")
+        assert script.client.hlen(script.keys["on_wire"]) == 0

@@ -32,6 +32,10 @@ class TestPause:
         assert "pause" not in reply
         assert len(granted(reply)) == 1
 
+    def test_it_ends_at_a_whole_millisecond(self, client: redis.Redis) -> None:
+        script = Script(client)
+        assert script.turn(pause=[700.4, "429"])["pause"] == [700, "429"]
+
     def test_a_shorter_one_neither_shortens_it_nor_renames_it(self, client: redis.Redis) -> None:
         script = Script(client)
         script.turn(pause=[700, "long"])
@@ -126,6 +130,13 @@ class TestSlowStart:
         assert len(script.later(500).ask(count=1)) == 1
         assert len(script.later(999).ask(count=2000)) == 1998
         assert len(script.later(1).look()) == 1
+
+    def test_it_has_ended_also_if_its_time_is_made_longer(self, client: redis.Redis) -> None:
+        script = Script(client)
+        script.turn(pause=[500, "429"])
+        script.later(500 + 1000).ask()
+        script.set_limits(ramp_ms=100_000)
+        assert len(script.ask(count=3)) == 3
 
     def test_ended_requests_do_not_speed_it_up(self, client: redis.Redis) -> None:
         script = Script(client)

@@ -285,3 +285,13 @@ class TestAway:
             full.turn("bb", ask=[[full.ticket("bb", queue=queue), 0]], pause=[10**6, "no start"])
         full.turn("bb", leave=True)
         assert full.waiting("batch") == full.waiting("interactive") == full.waiting("start_only") == {}
+
+    def test_also_those_that_were_put_aside(self, full: Script) -> None:
+        (held,) = full.ask("aa")
+        full.turn("bb", ask=[[full.ticket("bb"), 500]])
+        full.turn("aa", ask=[[full.ticket(), 0]])
+        full.deafen("bb")
+        full.end(held)
+        full.later(200_000).turn("aa")
+        assert full.waiting() == {}
+        assert full.client.hget(full.keys["state"], "parked") is None, "later turns look for nobody"

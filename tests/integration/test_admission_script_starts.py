@@ -90,6 +90,22 @@ class TestRefused:
             reply = script.answer(later, refused=STARTS)
             assert reply["learnt"].get("starts") == level
 
+    def test_they_are_forgotten_after_three_windows(self, client: redis.Redis) -> None:
+        for apart, lowered in ((3 * WINDOW, True), (3 * WINDOW + 1, False)):
+            script = fleet(client, starts=20)
+            script.answer(*script.ask(), refused=STARTS)
+            reply = script.answer(*script.later(apart).ask(), refused=STARTS)
+            assert ("starts" in reply["learnt"]) == lowered
+
+    @pytest.mark.parametrize(("later", "level"), [(WINDOW - 1, 18), (WINDOW, 8)])
+    def test_one_that_was_refused_is_not_counted_while_it_is_in_the_window(
+        self, client: redis.Redis, later: int, level: int
+    ) -> None:
+        script = fleet(client, starts=40)
+        script.answer(*script.ask(count=11)[:1], refused=STARTS)
+        tickets = script.later(later).ask(count=9)
+        assert script.answer(tickets[0], refused=STARTS)["learnt"] == {"starts": level}
+
     def test_acceptances_end_the_doubt_about_refusals_that_name_no_limit(self, client: redis.Redis) -> None:
         for accepted, in_doubt in ((2, True), (3, False)):
             script = fleet(client, starts=20)
@@ -108,6 +124,38 @@ class TestRefused:
         script.later(1).answer(*tickets[:3], refused=STARTS)
         assert script.answer(tickets[3], refused=STARTS)["learnt"] == {"starts": 6}
         assert script.answer(*tickets[4:], refused=STARTS)["learnt"] == {"starts": 1}
+
+    def test_without_a_limit_that_is_set_what_was_learnt_may_be_lowered_to_whatever_was_accepted(
+        self, client: redis.Redis
+    ) -> None:
+        memory = {"level": 20, "ceiling": 20, "hold_ms": HOLD, "changed_at": 0, "lowered_at": 0, "most_accepted": 0}
+        for starts, level in ((0, 10), (100, 15)):
+            script = remembering(client, {"starts": memory}, starts=starts)
+            tickets = script.later(WINDOW + GUARD).ask(count=13)
+            for ticket in tickets[:3]:
+                reply = script.answer(ticket, refused=STARTS)
+            assert reply["learnt"] == {"starts": level}
+
+    def test_of_the_refused_ones_the_latest_64_are_remembered(self, client: redis.Redis) -> None:
+        script = fleet(client)
+        tickets = script.ask(count=100)
+        assert script.later(1).answer(*tickets[:70], refused=STARTS)["learnt"] == {"starts": 36}
+
+    @pytest.mark.parametrize(("first", "lowered"), [(44, False), (45, True)])
+    def test_refusals_that_name_no_limit_are_by_this_one_where_as_much_of_the_window_was_used(
+        self, client: redis.Redis, first: int, lowered: bool
+    ) -> None:
+        script = fleet(client, starts=100)
+        early = script.ask(count=first)
+        late = script.later(100).ask(count=50 - first)
+        script.answer(late.pop())
+        script.end(*early[1:10], verdict=-1)
+        script.answer(early[0], refused=EITHER)
+        script.later(1).ask(count=5)
+        script.later(WINDOW // 4 - 1)
+        for ticket in late[:2]:
+            reply = script.answer(ticket, refused=EITHER)
+        assert ("starts" in reply["learnt"]) == lowered
 
     def test_what_was_started_without_a_limit_counts(self, client: redis.Redis) -> None:
         script = fleet(client)
@@ -185,6 +233,38 @@ class TestRaised:
         script, _ = self.trying(client)
         for ticket in script.later(1000).look():
             assert learnt(script.answer(ticket))["probing"] == 1
+
+    def test_a_try_that_nothing_came_of_is_followed_by_one_of_the_same_size(self, client: redis.Redis) -> None:
+        """What waits a moment later is a part of it."""
+        memory = {**self.MEMORY, "ceiling": 8, "most_accepted": 0}
+        script = remembering(client, {"starts": memory}, starts=20)
+        script.later(WINDOW)
+        assert len(script.ask(count=9)) == 8
+        assert script.look() == []
+        script.turn(cancel=list(script.waiting()))
+        assert len(script.later(HOLD).ask(count=6)) == 6
+        assert len(script.later(999).ask(count=1)) == 1
+        assert script.later(1).ask(count=1) == [], "what comes a second later is not"
+
+    def test_a_try_that_finds_no_room_is_none(self, client: redis.Redis) -> None:
+        memory = {**self.MEMORY, "hold_ms": 1000, "changed_at": 1000, "most_accepted": 0}
+        script = remembering(client, {"starts": memory}, starts=5)
+        assert len(script.ask(count=9)) == 5
+        assert learnt(script.later(1000).turn())["tried_at"] == 1000
+
+    def test_what_refusals_without_a_name_took_is_tried_at_once_when_one_more_was_accepted(
+        self, client: redis.Redis
+    ) -> None:
+        memory = {**self.MEMORY, "level": 20, "ceiling": 20, "hold_ms": 1000, "most_accepted": 0}
+        script = remembering(client, {"starts": memory}, starts=100)
+        for ticket in script.later(1).ask(count=20)[:3]:
+            reply = script.answer(ticket, refused=EITHER)
+        assert (reply["learnt"], learnt(reply)["most_accepted"]) == ({"starts": 17}, 0)
+        *_, tried = granted(script.later(WINDOW + GUARD).turn(ask=[[script.ticket(), 0] for _ in range(90)]))
+        reply = script.later(1).answer(tried)
+        assert (reply["learnt"], learnt(reply)["ceiling"], len(granted(reply))) == ({"starts": 18}, 22, 4)
+        reply = script.later(1).answer(*granted(reply))
+        assert (reply["learnt"], granted(reply)) == ({"starts": 22}, []), "a window is waited for now"
 
     def test_an_end_that_is_not_known_is_no_proof(self, client: redis.Redis) -> None:
         script, tried = self.trying(client)

@@ -96,6 +96,14 @@ class Script:
             self.join(process)
         return self._send(process, self._epochs[process], **fields)
 
+    def overtaken(self, process: str, **fields: Any) -> dict[str, Any]:
+        """A command of the process that arrives after the one that it has sent next."""
+        self.turn(process)
+        self._commands[process] -= 2
+        reply = self._send(process, self._epochs[process], **fields)
+        self._commands[process] += 1
+        return reply
+
     def ticket(self, process: str = "aa", queue: str = "b", tokens: int = 0, name: str = "") -> str:
         number = f"{next(self._tickets):06d}"
         return f"{process}.{queue}.{number}{'-' + name if name else ''}.{tokens}"
