@@ -62,7 +62,10 @@ class LocalState:
         return waiter
 
     def look_for_waiters(self, queue: Queue) -> None:
-        if self.waiting.wants_registering(queue, self.rules.registered) or self.outgoing.cancels:
+        if self.outgoing.urgent:
+            return
+        waits = self.waiting.behind(queue) and self.waiting.wants_registering(queue, self.rules.registered)
+        if waits or self.outgoing.cancels:
             self._send_soon()
 
     def cancel(self, waiter: Waiter) -> None:

@@ -36,7 +36,7 @@ class Slot:
         self._tokens = tokens
         self._name = name
         self._since = since
-        self._entries: dict[asyncio.Task[object] | None, list[_Entry]] = {}
+        self._entries: list[_Entry] = []
 
     async def __aenter__(self) -> Lease:
         since = boot_time() if self._since is None else self._since
@@ -51,8 +51,7 @@ class Slot:
                 break
             lease.given_back = True
             self._local_state.end(lease, failed=False)
-        entry = _Entry(lease)
-        self._entries.setdefault(entry.task, []).append(entry)
+        self._entries.append(_Entry(lease))
         return lease
 
     async def __aexit__(
@@ -69,28 +68,27 @@ class Slot:
 
     def move(self) -> None:
         """The running task is inside now, in place of the one that entered: it is cancelled when the lease is lost."""
-        for entries in self._entries.values():
-            for entry in entries:
-                entry.move()
+        for entry in self._entries:
+            entry.move()
 
     def _take_entry(self) -> _Entry:
-        task = asyncio.current_task()
-        if task not in self._entries and len(self._entries) == 1:
-            (task,) = self._entries
-        if task not in self._entries:
-            raise RuntimeError(
-                f"{len(self._entries)} tasks are inside this slot, and the one that leaves it is not one of them: "
-                "leave it in the task that entered it, or call admission.slot() for each request"
-            )
-        entries = self._entries[task]
-        entry = entries.pop()
-        if not entries:
-            del self._entries[task]
-        return entry
+        if len(self._entries) == 1:
+            return self._entries.pop()
+        inside = {entry.task for entry in self._entries}
+        task = next(iter(inside)) if len(inside) == 1 else asyncio.current_task()
+        for place in reversed(range(len(self._entries))):
+            if self._entries[place].task is task:
+                return self._entries.pop(place)
+        raise RuntimeError(
+            f"{len(inside)} tasks are inside this slot, and the one that leaves it is not one of them: "
+            "leave it in the task that entered it, or call admission.slot() for each request"
+        )
 
 
 class _Entry:
     """One task inside a slot."""
+
+    __slots__ = ("_cancelling", "_interrupted", "_outer", "lease", "task")
 
     def __init__(self, lease: Lease) -> None:
         self.lease = lease

@@ -105,7 +105,8 @@ class Watchdog:
 
     def __init__(self, clock: Callable[[], float] = boot_time) -> None:
         self._clock = clock
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._watches: set[Watch] = set()
         self._schedule = Schedule()
         self._thread: threading.Thread | None = None
@@ -115,7 +116,7 @@ class Watchdog:
     def add(self, watched: Watched, descriptor: int) -> Watch:
         """Raises OSError if the descriptor is closed, or none is left for the thread's own use."""
         watch = Watch(watched, descriptor)
-        with self._changed:
+        with self._lock:
             if self._thread is None:
                 self._null = os.open(os.devnull, os.O_RDONLY)
                 try:
@@ -138,7 +139,7 @@ class Watchdog:
 
     def remove(self, watch: Watch) -> None:
         """Its connection is not touched any more when this returns."""
-        with self._changed:
+        with self._lock:
             self._watches.discard(watch)
 
     def shut(self, watch: Watch) -> None:

@@ -84,9 +84,14 @@ class Outgoing:
         sooner than before.
         """
         self.releases.append([ticket, math.ceil(cooldown_s * 1000), *report])
+        if not may_wait or cooldown_s > _HELD_MOST_S:
+            self.urgent = True
+            return True
         now = boot_time()
-        idle_s = max(_HELD_MOST_S if self.idle else 0.0, min(self.full_until - now, _HELD_FULL_S))
-        if not may_wait or cooldown_s > _HELD_MOST_S or max(cooldown_s, idle_s) <= 0:
+        idle_s = _HELD_MOST_S if self.idle else 0.0
+        if self.full_until > now + idle_s:
+            idle_s = min(self.full_until - now, _HELD_FULL_S)
+        if cooldown_s <= 0 and idle_s <= 0:
             self.urgent = True
             return True
         self._taken_until[ticket] = now + cooldown_s
@@ -104,9 +109,8 @@ class Outgoing:
 
     def note_stated(self, starts: int) -> None:
         """The provider states so many starts a minute. Sent where that is new, or was not sent for a while."""
-        now = boot_time()
-        if starts and (starts != self._stated[0] or now > self._stated[1] + _STATED_EVERY_S):
-            self._stated = starts, now
+        if starts and (starts != self._stated[0] or boot_time() > self._stated[1] + _STATED_EVERY_S):
+            self._stated = starts, boot_time()
             self.stated_starts = starts
 
     def fields(self) -> dict[str, Any]:

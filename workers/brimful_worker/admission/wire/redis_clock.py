@@ -40,11 +40,14 @@ class RedisClock:
         """Of the clock that was read last; empty before the first reply. It stays the same over most epochs."""
         self._readings: deque[tuple[float, float]] = deque(maxlen=_KEPT)
         """The least and the most by which ``boot_time()`` is ahead, by each reading."""
+        self._ahead: float | None = None
+        """The most of the least; None until it is asked for, as it is for each grant."""
         self._last_sent = 0.0
         self._frozen: _Frozen | None = None
 
     def reset(self) -> None:
         self._readings.clear()
+        self._ahead = None
 
     def note(self, sent: float, received: float, now_ms: float) -> None:
         """A command sent and answered at these times was answered with ``now_ms``."""
@@ -52,6 +55,7 @@ class RedisClock:
         # A clock that lost time, by a step backward, might regain it by one forward: older readings would allow that.
         kept = [reading for reading in self._readings if reading[1] >= least - _TICK_S]
         self._readings = deque([*kept, (least, most)], maxlen=_KEPT)
+        self._ahead = None
         self._last_sent = sent
         self._frozen = None
 
@@ -71,7 +75,9 @@ class RedisClock:
 
     def not_after(self, at_ms: float) -> float:
         """A ``boot_time()`` not later than the moment at which the clock showed ``at_ms``."""
-        return max(least for least, _ in self._readings) + at_ms / 1000
+        if self._ahead is None:
+            self._ahead = max(least for least, _ in self._readings)
+        return self._ahead + at_ms / 1000
 
     def sent_at(self, now_ms: float, at_ms: float) -> float:
         """The ``boot_time()`` at which to send a command that is to be carried out at ``at_ms``, or a moment later. It
