@@ -14,7 +14,9 @@ _CONTAINERS = (dict, list, tuple)
 
 def too_deep(value: Any, most: int = MOST_LEVELS) -> bool:
     """Whether there are more than ``most`` levels, as there are where an object holds itself. Takes no stack."""
-    level = {id(value): value} if isinstance(value, _CONTAINERS) else {}
+    if not isinstance(value, _CONTAINERS):
+        return False
+    level = {id(value): value}
     for _ in range(most):
         if not level:
             return False

@@ -164,6 +164,8 @@ class Request:
             raise BadRequest(f"mode: {profile.name} has no {self.mode.value} endpoint, only {', '.join(profile.modes)}")
         for name in ("n", "max_tokens", "max_completion_tokens"):
             value = self.fields.get(name, 1)
+            if type(value) is int and value >= 1:
+                continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise BadRequest(f"{name}: must be a whole number of at least 1, not {shown(value)}")
         if self.fields.get("stream"):
@@ -182,20 +184,20 @@ class Request:
         self._check_size(profile)
 
     def _check_size(self, profile: Profile) -> None:
-        prompts, n, most = self.prompt_count, self.n, self.max_tokens
+        prompts, n, most, asked = self.prompt_count, self.n, self.max_tokens, self.asked
         if profile.max_prompts is not None and prompts > profile.max_prompts:
             raise RequestTooLarge(
                 f"prompt: {prompts} prompts, but {profile.name} takes {profile.max_prompts} in a request"
             )
         if profile.max_n is not None and n > profile.max_n:
             raise RequestTooLarge(f"n: {n}, but {profile.name} takes at most {profile.max_n}")
-        if self.asked > MOST_TOKENS:
-            raise BadRequest(f"n, max_tokens: ask for {self.asked:,} tokens; at most {MOST_TOKENS:,} in one request")
+        if asked > MOST_TOKENS:
+            raise BadRequest(f"n, max_tokens: ask for {asked:,} tokens; at most {MOST_TOKENS:,} in one request")
         if most is None:
             if profile.max_tokens_required and prompts * n > 1:
                 raise BadRequest(f"max_tokens: {profile.name} requires it for n > 1 or several prompts (--max-tokens)")
             return
-        bound, asked = profile.max_request_tokens, prompts * n * most
+        bound = profile.max_request_tokens
         if bound is not None and asked > bound:
             raise RequestTooLarge(
                 f"max_tokens: {counted(prompts, 'prompt')} x n {n} x max_tokens {most} = {asked:,}, "
@@ -255,7 +257,7 @@ def _check_messages(messages: Any) -> None:
     if not isinstance(messages, list) or not messages:
         raise BadRequest(f"messages: must be a list of at least one message, not {kind_of(messages)}")
     for place, message in enumerate(messages):
-        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+        if not isinstance(message, (dict, Mapping)) or not isinstance(message.get("role"), str):
             raise BadRequest(f"messages[{place}]: must be an object with a role, not {kind_of(message)}")
 
 

@@ -47,7 +47,8 @@ class PromptSize(NamedTuple):
             elif prompt and isinstance(prompt[0], int):
                 tokens += len(prompt)
             else:
-                size += sum([_bytes(message_text(message)) for message in prompt])
+                for message in prompt:
+                    size += _bytes(message_text(message))
                 parts += len(prompt)
         return cls(tokens, size, parts)
 

@@ -88,9 +88,11 @@ class Lease:
         """
         if self.sent_at:
             raise StaleGrant("this grant was used already; ask for a new one")
+        now, late = boot_time(), False
         together = (self, *self.companions)
-        now = boot_time()
-        if now > min(lease.wire_deadline for lease in together):
+        for lease in together:
+            late = late or now > lease.wire_deadline
+        if late:
             for lease in together:
                 lease.given_back = True
             raise StaleGrant("the grant reached the wire too late; ask for a new one")

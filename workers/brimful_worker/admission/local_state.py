@@ -110,7 +110,7 @@ class LocalState:
         ``lag_ms``: for how much longer than others its start counts, and may be used."""
         waiter = self.waiting.take(ticket, same_tokens=bool(self.rules.tokens or self.rules.budget))
         granted = self._clock.not_after(granted_ms)
-        start_only = is_start_only(ticket)
+        start_only = is_start_only(ticket) if waiter is None else waiter.queue is Queue.START_ONLY
         deadline = math.inf if start_only else granted + self.leases.lease_at(granted)
         timed = bool(self.rules.guard_s and (self.rules.starts or self.rules.tokens))
         counts = granted + lag_ms / 1000
@@ -175,12 +175,19 @@ class LocalState:
 
     def plan_aborts(self) -> None:
         """Set the timer for the first lease that ends unless it is renewed."""
-        if self._abort_timer is not None:
-            self._abort_timer.cancel()
-            self._abort_timer = None
+        before, self._abort_timer = self._abort_timer, None
+        if before is not None:
+            before.cancel()
         if self.leases.held:
             delay = max(0.0, min(self.leases.first_end - boot_time(), NAP_S))
             self._abort_timer = asyncio.get_running_loop().call_later(delay, self._abort_overdue)
+        elif before is not None:
+            self._wake()  # who relied on the timer
+
+    @property
+    def looks_at_clock(self) -> bool:
+        """Whether a timer is set that calls ``wake`` within NAP_S, as the machine may be suspended meanwhile."""
+        return self._abort_timer is not None
 
     def stop(self, error: FleetError, *, cancel: bool) -> None:
         """Grant nothing any more: :meth:`ask` raises ``error``. Waiters are cancelled, or get ``error`` too."""
@@ -207,9 +214,12 @@ class LocalState:
         if lost := self._lose_ended(boot_time()):
             log.warning("admission: %d leases could not be renewed in time; their requests are ended", lost)
         self.plan_aborts()
+        self._wake()  # the coordinator reads the clock with it
 
     def _lose_ended(self, now: float) -> int:
         """Lose the leases that end at this time or before. Returns their number."""
+        if now < self.leases.first_end:
+            return 0
         ended = self.leases.ended(now)
         for lease in ended:
             self._lose(lease)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import Self
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 from pydantic import SecretStr
@@ -99,12 +99,12 @@ class Provider:
         """Send one request to the completions or chat endpoint. Raises StaleGrant from ``grant.sent()``."""
         return self.classify(await self.exchange(part, body, grant, on_sent), part)
 
-    async def exchange(
+    def exchange(
         self, part: Part, body: bytes, grant: Grant, on_sent: OnSent, listen: Listen | None = None
-    ) -> Answer | TransportError:
+    ) -> Coroutine[Any, Any, Answer | TransportError]:
         """As :meth:`complete`, with the answer as it came. ``listen`` may take a body as it comes."""
         route = self._routes[part.request.mode, part.request.workload]
-        return await self._http.exchange(route, body, grant, on_sent, listen)
+        return self._http.exchange(route, body, grant, on_sent, listen)
 
     def classify(self, answer: Answer | TransportError, part: Part) -> Classification:
         """What the answer to a part's request means."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Coroutine
+from typing import Any, Protocol
 
 from brimful_worker.admission import Lease
 from brimful_worker.provider.answers.answer import Classification
@@ -17,5 +18,7 @@ class Exchange(Protocol):
     def begun(self) -> bool:
         """A part of the answer has reached the caller: the request cannot be attempted again."""
 
-    async def send(self, provider: Provider, part: Part, body: bytes, lease: Lease, on_sent: OnSent) -> Classification:
+    def send(
+        self, provider: Provider, part: Part, body: bytes, lease: Lease, on_sent: OnSent
+    ) -> Coroutine[Any, Any, Classification]:
         """One attempt. ``body``: the part as JSON. Raises StaleGrant from ``lease.sent()``."""

@@ -93,8 +93,8 @@ def tokens_cost(answer: Classification, *, sent: bool, job: bool) -> int | None:
 
     ``job``: the next attempt finds the same Job again, unless the Job itself has ended.
     """
-    if answer.tokens_used is not None:
-        return answer.tokens_used
+    if (used := answer.tokens_used) is not None:
+        return used
     if not sent or answer.cause in _UNBILLED:
         return 0
     return 0 if job and answer.cause is not None and answer.cause not in _JOB_ENDS else None

@@ -7,8 +7,9 @@ import logging
 import time
 import traceback
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from typing import Any
 
 from brimful.errors import BudgetExhausted
 from brimful.names import Mode
@@ -120,7 +121,16 @@ class _Sampling:
         """One attempt and what follows from it; None if another one follows."""
         part = self.assembly.next_part()
         self._on_wire(False)
-        answer = await self._attempt(part)
+        hold, budget, isolation = part.request.hold, self.sampler.budget, self.sampler.isolation
+        await budget.wait()
+        if budget.at_end(hold):
+            answer: Classification | None = retry.BUDGET_END
+        elif self.alone:
+            async with isolation.alone():
+                answer = await self._ask(part, hold)
+        else:
+            await isolation.wait()
+            answer = await self._ask(part, hold)
         if answer is None:
             return None
         if answer.completion is not None and self.assembly.take(part, answer.completion):
@@ -134,19 +144,8 @@ class _Sampling:
     def failed(self, failure: Failure) -> Outcome:
         return self.stats.outcome(self.sampler.worker, failure=failure)
 
-    async def _attempt(self, part: Part) -> Classification | None:
-        """Ask once. None if nothing was sent; the next attempt then costs nothing."""
-        hold = part.request.hold
-        await self.sampler.budget.wait()
-        if self.sampler.budget.at_end(hold):
-            return retry.BUDGET_END
-        if self.alone:
-            async with self.sampler.isolation.alone():
-                return await self._ask(part, hold)
-        await self.sampler.isolation.wait()
-        return await self._ask(part, hold)
-
     async def _ask(self, part: Part, hold: int) -> Classification | None:
+        """Ask once. None if nothing was sent; the next attempt then costs nothing."""
         sampler, budget, isolation = self.sampler, self.sampler.budget, self.sampler.isolation
         workload = part.request.workload
         name = f"{self.scope}\0{self.request.id}" if self.scope else ""
@@ -232,18 +231,18 @@ class _Sampling:
         return answer
 
     @traced_attempt
-    async def _exchange(
+    def _exchange(
         self, part: Part, lease: Lease, body: bytes, on_sent: OnSent, provider: Provider
-    ) -> Classification:
+    ) -> Coroutine[Any, Any, Classification]:
         if self.exchange is not None:
-            return await self.exchange.send(provider, part, body, lease, on_sent)
+            return self.exchange.send(provider, part, body, lease, on_sent)
         if part.request.mode is not Mode.JOB:
-            return await provider.complete(part, body, lease, on_sent)
+            return provider.complete(part, body, lease, on_sent)
         if self.job_key is None or self.job_key.body != body:
             named = self.scope or self.request.id
             self.job_key = JobKey(f"{self.scope}\0{self.request.id}" if named else uuid.uuid4().hex, body)
         hooks = job_hooks(self.sampler, note=self._note, pause_fleet=self._pause_fleet)
-        return await provider.job(part, body, lease, on_sent, self.job_key, hooks)
+        return provider.job(part, body, lease, on_sent, self.job_key, hooks)
 
     async def _follow_up(self, part: Part, answer: Classification) -> Failure | None:
         """The failure that the request ends with; None, after a wait, if it is worth another attempt."""

@@ -45,7 +45,7 @@ class UsageCheck:
         choices = completion["choices"]
         prompts, texts = PromptSize.of(request.prompts), PromptSize.of(map(_text, choices))
         usage = completion.get("usage")
-        told = [_count(usage, f"{name}_tokens") for name in ("prompt", "completion")]
+        told = [_count(usage, "prompt_tokens"), _count(usage, "completion_tokens")]
         if told[0] is not None and told[1] is not None and self._believable(request, completion, prompts, texts):
             if len(choices) == request.choices == 1 and told[1] <= texts.bytes:  # else it holds hidden reasoning
                 self._learnt += 1
@@ -114,7 +114,7 @@ class UsageCheck:
 def _text(choice: Mapping[str, Any]) -> str:
     """All that the choice's tokens went into."""
     message = choice.get("message")
-    if not isinstance(message, Mapping):
+    if not isinstance(message, dict):
         return str(choice.get("text") or "")
     if len(message) == 2 and isinstance(content := message.get("content"), str) and "role" in message:
         return content  # what nearly every answer of a chat is
@@ -124,5 +124,5 @@ def _text(choice: Mapping[str, Any]) -> str:
 
 def _count(usage: Any, name: str) -> int | None:
     """None where it is no number, or larger than what any request may use: a counter that ran below zero."""
-    value = usage.get(name) if isinstance(usage, Mapping) else None
+    value = usage.get(name) if isinstance(usage, dict) else None
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_TOKENS else None

@@ -20,8 +20,10 @@ _LONGEST_ID = 200
 
 def request_id_of(headers: Mapping[str, str]) -> str:
     """The provider's own id of a request, from its answer's headers; "" if they name none."""
-    id = next((headers[name] for name in _REQUEST_IDS if name in headers), "")
-    return id[:_LONGEST_ID] if id.isprintable() else ""
+    for name in _REQUEST_IDS:
+        if (id := headers.get(name)) is not None:
+            return id[:_LONGEST_ID] if id.isprintable() else ""
+    return ""
 
 
 @dataclass(slots=True)

@@ -23,8 +23,8 @@ def stated_starts(headers: Mapping[str, str], *, now: float) -> int:
     as a day, and is not meant. ``headers`` has lower-case names; ``now`` is a Unix time.
     """
     for name, reset in _HEADERS:
-        text = headers.get(name, "")
-        if text.isascii() and text.isdecimal() and len(text) < 10 and (limit := int(text)):
+        text = headers.get(name)
+        if text and text.isascii() and text.isdecimal() and len(text) < 10 and (limit := int(text)):
             return limit if _seconds(headers.get(reset, ""), now) <= _MINUTE_MOST_S else 0
     return 0
 
