@@ -185,8 +185,8 @@ class LocalState:
             self._wake()  # who relied on the timer
 
     @property
-    def looks_at_clock(self) -> bool:
-        """Whether a timer is set that calls ``wake`` within NAP_S, as the machine may be suspended meanwhile."""
+    def naps(self) -> bool:
+        """Whether a timer calls ``wake`` within NAP_S, by which a suspension of the machine is noticed."""
         return self._abort_timer is not None
 
     def stop(self, error: FleetError, *, cancel: bool) -> None:
