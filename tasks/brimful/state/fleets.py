@@ -6,6 +6,7 @@ that no key's account pays for another's work. Workers of versions before fleets
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -17,10 +18,10 @@ from brimful.config import Settings
 from brimful.errors import FleetTaken, RedisUnreachable, SettingError
 from brimful.runtime.port import in_process
 from brimful.state.broker_queues import read_queues
-from brimful.state.keys import BROKERS, FLEETS
+from brimful.state.keys import BROKERS, FLEETS, admission_keys
 from brimful.state.probes import connect
 from brimful.state.redis_url import required, sync_redis_client, without_password
-from brimful.state.status import IN_USE_S, UNREGISTERED, known_tags, read_status, read_status_async, tag_in_use
+from brimful.state.status import IN_USE_S, UNREGISTERED, known_tags, read_status, tag_in_use
 from brimful.state.target import submitter_tag
 from brimful.words.counted import counted
 
@@ -274,8 +275,20 @@ def _listed(names: Iterable[str]) -> str:
 
 
 async def fleet_places(client: redis_async.Redis, fleet: str = "") -> int | None:
-    """Tasks that all workers of the fleet run at once; None if that is not known."""
+    """Tasks that all workers of the fleet run at once; None if that is not known.
+
+    Reads only what describes the workers: a status would read every slot in use as well.
+    """
     tag = await tag_in_use(client, fleet)
-    workers = (await read_status_async(client, tag)).workers if tag is not None else ()
-    served = [worker.places for worker in workers if worker.fleet == fleet and worker.heard_s < IN_USE_S]
-    return None if not served or None in served else sum(places or 0 for places in served)
+    if tag is None:
+        return None
+    keys, pipe = admission_keys(tag), client.pipeline(transaction=True)
+    pipe.time()
+    pipe.hget(keys["state"], "skew")
+    pipe.hgetall(keys["workers"])
+    pipe.zrange(keys["heard"], 0, -1, withscores=True)
+    (seconds, _), skew, described, heard = await pipe.execute()
+    oldest = 1000 * (seconds - IN_USE_S) + int(skew or 0)
+    workers = [json.loads(described.get(process, "{}")) for process, at in heard if at > oldest]
+    served = [worker.get("places") for worker in workers if worker.get("fleet", UNREGISTERED) == fleet]
+    return None if not served or None in served else sum(served)
