@@ -5,7 +5,7 @@ requests to enqueue. Pure.
 from __future__ import annotations
 
 import heapq
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -69,7 +69,8 @@ class SlotModel:
         self._ahead_s = AHEAD_ADAPTING_S if adapting else AHEAD_S
         self._ahead_share = AHEAD_ADAPTING_SHARE if adapting else AHEAD_SHARE
         self._running: dict[str, tuple[float, Callable[[], float]]] = {}
-        self._waiting: dict[str, Callable[[], float]] = {}
+        # Not a dict, which looks for its first item among all that were removed before it.
+        self._waiting: OrderedDict[str, Callable[[], float]] = OrderedDict()
         self._starts: deque[float] = deque()
         self._ends: deque[float] = deque()
         self._free: tuple[float, list[float]] | None = None
@@ -104,8 +105,8 @@ class SlotModel:
 
     def _advance(self, now: float) -> None:
         while self._waiting and len(self._running) < self.limits.slots:
-            id = next(iter(self._waiting))
-            self._running[id] = (now, self._waiting.pop(id))
+            id, seconds = self._waiting.popitem(last=False)
+            self._running[id] = (now, seconds)
             self._starts.append(now)
         while self._starts and self._starts[0] <= now - self.limits.window_s:
             self._starts.popleft()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
@@ -114,7 +115,8 @@ class Recent:
 
     def __init__(self, size: int = 4096) -> None:
         self._size = size
-        self._seen: dict[str, None] = {}
+        # Not a dict, which looks for its first item among all that were removed before it.
+        self._seen: OrderedDict[str, None] = OrderedDict()
 
     def add(self, word: str) -> bool:
         """Returns False if ``word`` is in the set already."""
@@ -122,5 +124,5 @@ class Recent:
             return False
         self._seen[word] = None
         if len(self._seen) > self._size:
-            del self._seen[next(iter(self._seen))]
+            self._seen.popitem(last=False)
         return True
