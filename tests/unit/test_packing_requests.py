@@ -13,17 +13,10 @@ from hypothesis import strategies as st
 from brimful.errors import RequestTooLarge
 from brimful.names import Mode
 from brimful.outcome import Cause, Failure, Outcome
-from brimful.packing.packing import (
-    PackedRequest,
-    PackKey,
-    failed_lines,
-    fill_requests,
-    slices_of,
-    split_failed,
-    unpack,
-)
+from brimful.packing.packing import PackedRequest, PackKey, fill_requests, slices_of, split_failed
 from brimful.packing.request_size import MAX_PACK_BYTES, line_profile
 from brimful.packing.units import Unit, manifest_from, manifest_message
+from brimful.packing.unpacking import failed_lines, unpack
 from brimful.profile import Profile, get_profile
 from brimful.request import Request
 

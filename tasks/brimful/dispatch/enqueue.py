@@ -91,10 +91,9 @@ class Enqueuer:
         """What Celery's ``send_task`` takes; the task is documented at :data:`brimful.shard`."""
         requests = []
         for id, packed in shard.requests.items():
-            fields = {**packed.request.as_message(), "workload": shard.queue}
             units = manifest_message(packed.manifest)
             marks = {**self._marks, SUSPECT: True} if packed.pack_key.suspect else self._marks
-            requests.append({"id": id, "units": units, "request": fields, **marks})
+            requests.append({"id": id, "units": units, "request": packed.message(shard.queue), **marks})
         return {"args": [self._run, shard.id, requests], "task_id": shard.id, "queue": shard.queue}
 
     def _publish(self, messages: list[dict[str, Any]]) -> None:

@@ -12,8 +12,9 @@ from typing import Any
 from brimful.dispatch.intake import Units
 from brimful.errors import RequestTooLarge
 from brimful.outcome import Cause, Failure, Outcome
-from brimful.packing.packing import PackedRequest, failed_lines, slices_of, unpack
+from brimful.packing.packing import PackedRequest, slices_of
 from brimful.packing.units import Delivered, DriveStatus, Failed, Unit
+from brimful.packing.unpacking import failed_lines, unpack
 from brimful.profile import Profile
 from brimful.runtime.aio import cancel_and_wait
 from brimful.runtime.port import InProcess

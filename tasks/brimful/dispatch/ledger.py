@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from redis.asyncio import Redis
@@ -44,14 +43,19 @@ STATED_S = 10.0
 _CHUNK = 500
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(NamedTuple):
     """An entry of the results stream."""
 
     entry: str
     id: str
-    manifest: Manifest
+    units: str
+    """The manifest's message as JSON. A driver knows the manifests of its own requests."""
     outcome: Outcome
+
+    @property
+    def manifest(self) -> Manifest:
+        """Raises ValueError or TypeError where ``units`` is not a manifest."""
+        return manifest_from(decode(self.units))
 
 
 class ShardState(NamedTuple):
@@ -242,10 +246,7 @@ def parse_results(answer: Any, key: str) -> list[Result]:
     rows = dict(answer or ()).get(key, [])
     if rows and not isinstance(rows[0][0], str):
         rows = rows[0]  # with RESP3 (``?protocol=3``), redis-py nests the rows once more
-    return [
-        Result(entry, row["id"], manifest_from(decode(row["units"])), Outcome.from_message(decode(row["outcome"])))
-        for entry, row in rows
-    ]
+    return [Result(entry, row["id"], row["units"], Outcome.from_message(decode(row["outcome"]))) for entry, row in rows]
 
 
 def _chunks(items: Sequence[str]) -> Iterable[Sequence[str]]:

@@ -10,8 +10,9 @@ from brimful.names import Mode
 from brimful.outcome import Cause, Failure, Outcome
 from brimful.packing.batcher import Batcher
 from brimful.packing.pack_size import PackSizer
-from brimful.packing.packing import PackedRequest, failed_lines, split_failed, unpack
+from brimful.packing.packing import PackedRequest, split_failed
 from brimful.packing.units import Delivered, DriveStatus, Failed
+from brimful.packing.unpacking import failed_lines, unpack
 
 STOPS = (Cause.KEY_REFUSED, Cause.BUDGET)
 """Failures after which no request of the run can succeed."""

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 from brimful.dispatch.ledger import RunLedger
 from brimful.errors import BadRequest
 from brimful.names import Mode
-from brimful.packing.packing import PackedRequest, Slice, slices_of, unpack
+from brimful.packing.packing import PackedRequest, Slice, slices_of
 from brimful.packing.request_size import line_profile, prompt_bytes
 from brimful.packing.units import Delivered, Manifest, Recovered, Unit
+from brimful.packing.unpacking import unpack
 from brimful.profile import Profile
 from brimful.request import Request
 from brimful.state.broker_queues import find_shards

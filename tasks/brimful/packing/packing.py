@@ -1,4 +1,4 @@
-"""Packs the prompts of many lines into one request, and unpacks the answer. Pure: no clock, no I/O.
+"""Packs the prompts of many lines into one request. Pure: no clock, no I/O.
 
 A line is cut into *slices*: one prompt with some of its choices. Slices with the same *pack key* (model and every other
 field but the prompt, number of choices, strings or token lists) may share a request, within the profile's bounds
@@ -13,19 +13,19 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from brimful.names import Mode, Workload
-from brimful.outcome import Cause, Failure, Outcome, Rollout, rollouts
+from brimful.outcome import Cause, Failure
 from brimful.packing.latency import UNKNOWN_TOKENS
 from brimful.packing.request_size import MAX_PACK_BYTES, check_line, most_choices, most_prompts, prompt_bytes
-from brimful.packing.units import Delivered, Failed, Manifest, ManifestEntry, Unit
-from brimful.packing.usage import share_usage
+from brimful.packing.units import Manifest, ManifestEntry, Unit
 from brimful.profile import Profile
-from brimful.request import Request
+from brimful.request import Request, request_message
 
 _Item = TypeVar("_Item")
 
 _PACK_KEYS = 4096
 """Pack keys that are remembered."""
-_describe = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+_to_json = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+_SCALARS = frozenset({str, int, float, bool})
 _NOT_THE_PROMPT = frozenset({404, 405, 406, 415})
 """Statuses that no prompt causes (no such model, no such endpoint): splitting the request would not help."""
 _SPLIT_ON = frozenset({Cause.TIMEOUT, Cause.SERVER_ERROR, Cause.BAD_ANSWER, Cause.JOB_FAILED})
@@ -97,7 +97,7 @@ Pack = tuple[Slice, ...]
 """The slices of one request, in their order."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PackedRequest:
     """One request to the provider, and the slices that it carries."""
 
@@ -117,9 +117,8 @@ class PackedRequest:
         for item in self.slices:
             size += item.size
             columns += item.columns_bytes
-        object.__setattr__(self, "manifest", tuple([item.manifest_entry for item in self.slices]))
-        object.__setattr__(self, "size", size)
-        object.__setattr__(self, "held_bytes", size + columns)
+        self.manifest = tuple([item.manifest_entry for item in self.slices])
+        self.size, self.held_bytes = size, size + columns
 
     @property
     def choices(self) -> int:
@@ -131,8 +130,8 @@ class PackedRequest:
         return 1 if len(slices) == 1 else len({item.unit.line for item in slices})
 
     @property
-    def request(self) -> Request:
-        """The request as it is sent."""
+    def fields(self) -> dict[str, Any]:
+        """The provider's fields as they are sent."""
         fields = dict(self.pack_key.fields)
         if self.pack_key.mode is Mode.CHAT:
             fields["messages"] = self.slices[0].prompt
@@ -142,7 +141,16 @@ class PackedRequest:
             fields["prompt"] = [item.prompt for item in self.slices]
         if self.pack_key.n > 1:
             fields["n"] = self.pack_key.n
-        return Request(fields=fields, id=self.id, mode=self.pack_key.mode, workload=self.pack_key.workload)
+        return fields
+
+    @property
+    def request(self) -> Request:
+        """The request as it is sent."""
+        return Request(self.fields, self.id, self.pack_key.mode, self.pack_key.workload)
+
+    def message(self, workload: str) -> dict[str, Any]:
+        """As the request's own, for the queue of that workload."""
+        return request_message(self.fields, self.id, self.pack_key.mode, workload)
 
 
 def slices_of(
@@ -199,66 +207,6 @@ def fill_requests(slices: Iterable[Slice], limit: int) -> Iterator[Pack]:
         yield tuple(held)
 
 
-def unpack(manifest: Manifest, outcome: Outcome, asked_model: str = "") -> list[Delivered]:
-    """The lines' parts of a successful outcome, in the order in which the request carried them.
-
-    ``asked_model``: the request's, if it is known.
-
-    Raises ValueError where the answer does not fit the manifest.
-    """
-    completion = outcome.completion
-    if completion is None or not manifest:
-        raise ValueError("no completion to unpack")
-    n = len(manifest[0].choices)
-    lines: dict[int, tuple[str, list[Rollout]]] = {}
-    seen = 0
-    for rollout in rollouts(completion, n):
-        try:
-            entry = manifest[rollout.prompt_index]
-        except IndexError:
-            raise ValueError(f"choice for prompt {rollout.prompt_index} of {len(manifest)}") from None
-        prompt, choice = entry.prompt_index, entry.choices[rollout.choice_index]
-        if prompt != rollout.prompt_index or choice != rollout.choice_index:
-            rollout = Rollout(prompt, choice, rollout.text, rollout.finish_reason, rollout.choice)
-        if (found := lines.get(entry.line)) is None:
-            lines[entry.line] = entry.id, [rollout]
-        else:
-            found[1].append(rollout)
-        seen += 1
-    if seen != n * len(manifest):
-        raise ValueError(f"{seen} choices for {n * len(manifest)}")
-    response = {name: value for name, value in completion.items() if name not in ("choices", "usage")}
-    usage = completion.get("usage")
-    usage = dict(usage) if isinstance(usage, Mapping) else None
-    shares = [usage] if len(lines) == 1 else share_usage(usage, [len(mine) for _, mine in lines.values()])
-    return [
-        Delivered(
-            line=line,
-            id=id,
-            rollouts=mine,
-            model=str(completion.get("model") or ""),
-            usage=share,
-            outcome=outcome,
-            packed=len(lines),
-            asked_model=asked_model,
-            response=response,
-        )
-        for (line, (id, mine)), share in zip(lines.items(), shares, strict=True)
-    ]
-
-
-def failed_lines(packed: PackedRequest, outcome: Outcome) -> list[Failed]:
-    """One record per line of a failed request."""
-    assert outcome.failure is not None
-    lines: dict[int, tuple[Unit, list[tuple[int, int]]]] = {}
-    for item in packed.slices:
-        lines.setdefault(item.unit.line, (item.unit, []))[1].extend(item.wanted)
-    return [
-        Failed(unit.line, unit.id, unit.request, tuple(wanted), outcome.failure, outcome)
-        for unit, wanted in lines.values()
-    ]
-
-
 def split_failed(packed: PackedRequest, failure: Failure) -> list[Pack]:
     """The smaller requests to send instead of one that failed; empty where all slices failed for good.
 
@@ -285,6 +233,13 @@ def split_evenly(items: tuple[_Item, ...], most: int) -> Iterator[tuple[_Item, .
         end = begin + (len(items) - begin) // (count - place)
         yield items[begin:end]
         begin = end
+
+
+def _describe(fields: Mapping[str, Any]) -> str:
+    """Equal for equal fields, in whatever order. Only nested ones are worth the encoder of JSON."""
+    if _SCALARS.issuperset(map(type, fields.values())):
+        return repr(sorted(fields.items()))
+    return _to_json(fields)
 
 
 def _missing(unit: Unit, prompts: int) -> Iterator[tuple[int, tuple[int, ...]]]:

@@ -123,6 +123,8 @@ class Delivered:
     def rollout_usages(self) -> list[dict[str, Any] | None]:
         """Each rollout's share of ``usage``, in proportion to the length of its text, the nearest to tokens that is
         known here. Choice 0 pays for its prompt."""
+        if len(self.rollouts) == 1:
+            return share_usage(self.usage, (1,))
         return share_usage(
             self.usage,
             [max(1, len(rollout.text)) for rollout in self.rollouts],

@@ -23,11 +23,9 @@ def share_usage(
     ``total_tokens`` of a share is the sum of its other two counts. Without any count in ``usage`` every share is None.
     """
     usage = usage or {}
-    prompt, completion, total = (
-        _count(usage.get(name)) for name in ("prompt_tokens", "completion_tokens", "total_tokens")
-    )
+    prompt, completion = _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
     if prompt is None and completion is None:
-        if total is None:
+        if (total := _count(usage.get("total_tokens"))) is None:
             return [None] * len(weights)
         completion = total
     if len(weights) == 1:
@@ -62,7 +60,7 @@ def _whole(usage: Mapping[str, Any], prompt: int, completion: int) -> dict[str, 
         "total_tokens": prompt + completion,
     }
     for name, details in usage.items():
-        if isinstance(details, Mapping):
+        if isinstance(details, dict):  # isinstance with an abstract class is slow
             if counts := {key: count for key, value in details.items() if (count := _count(value)) is not None}:
                 share[name] = counts
         elif name == ESTIMATED and details:

@@ -8,8 +8,8 @@ from typing import Any
 import redis
 
 from brimful.dispatch.ledger import Keys, Result, parse_results
-from brimful.packing.packing import unpack
 from brimful.packing.units import Delivered
+from brimful.packing.unpacking import unpack
 from brimful.words.counted import counted
 from brimful.words.phrases import printable
 

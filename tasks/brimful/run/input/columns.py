@@ -99,6 +99,8 @@ class Keep:
     def of_line(self, line: Unit, prompt_index: int) -> dict[str, Any]:
         """Fields of a rollout's record: ``input``, and ``prompt`` or ``messages`` if the prompt is kept."""
         record = self.of_columns(line.columns)
+        if not self.names:
+            return record
         request = line.request
         if sent := [name for name in self.names if name in request.fields and name not in _PROMPT]:
             record["input"] = {**record.get("input", {}), **{name: request.fields[name] for name in sent}}

@@ -19,8 +19,9 @@ _BREAKS = {"\x85".encode(): b"\\u0085", "\u2028".encode(): b"\\u2028", "\u2029".
 def dump_line(record: Mapping[str, Any]) -> bytes:
     """One line of JSON in UTF-8 with its ``\\n``. Line breaks and lone surrogates inside strings are escaped."""
     line = encode(record)
-    for character, escape in _BREAKS.items():
-        line = line.replace(character, escape)
+    if not line.isascii():
+        for character, escape in _BREAKS.items():
+            line = line.replace(character, escape)
     return line + b"\n"
 
 
