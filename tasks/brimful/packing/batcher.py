@@ -9,7 +9,7 @@ from itertools import islice
 
 from brimful.names import Mode
 from brimful.packing.pack_size import START_PROMPTS, START_TOKENS, Chunk, PackSizer, fill_slots
-from brimful.packing.packing import Pack, PackKey, Slice, fill_requests, slices_of
+from brimful.packing.packing import KeyParts, Pack, PackKey, Slice, fill_requests, slices_of
 from brimful.packing.slot_model import SlotModel
 from brimful.packing.units import PackOption, Unit
 from brimful.profile import Profile
@@ -51,7 +51,7 @@ class Batcher:
         self._pack = pack
         self._sizer = sizer
         self._slot_model = slot_model
-        self._pack_keys: dict[str, PackKey] = {}
+        self._pack_keys: dict[KeyParts, PackKey] = {}
         self._groups: dict[str, Group] = {}
         self._filled: dict[str, None] = {}
         """Groups with enough for a request, as far as known, in the order in which they came to it."""
@@ -150,9 +150,10 @@ class Batcher:
 
         While the latency is unknown that plan assumes the worst case, with which packing must not be slower.
         """
-        sizer, slots, groups = self._sizer, self._slot_model.limits.slots, list(self._groups.values())
-        if slots > _PLANNED_SLOTS or len(groups) > _PLANNED_GROUPS or (more is None and not everything):
+        sizer, slots = self._sizer, self._slot_model.limits.slots
+        if slots > _PLANNED_SLOTS or len(self._groups) > _PLANNED_GROUPS or (more is None and not everything):
             return None
+        groups = list(self._groups.values())
         left = [max(1, round(len(group.slices) * (1 + (more or 0) / self.held))) for group in groups]
         most = [sizer.best(group.pack_key) for group in groups]
         if all(sizer.known(group.pack_key) for group in groups):

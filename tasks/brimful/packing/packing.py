@@ -64,7 +64,7 @@ class PackKey:
         return self.n * (self.max_tokens or UNKNOWN_TOKENS)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Slice:
     """One prompt of a line with the choices wanted of it."""
 
@@ -93,6 +93,8 @@ class Slice:
         return tuple((self.prompt_index, choice) for choice in self.choices)
 
 
+KeyParts = tuple[str | int, ...]
+"""What a pack key is made of, as far as it tells pack keys apart."""
 Pack = tuple[Slice, ...]
 """The slices of one request, in their order."""
 
@@ -154,7 +156,7 @@ class PackedRequest:
 
 
 def slices_of(
-    unit: Unit, profile: Profile, known: MutableMapping[str, PackKey] | None = None
+    unit: Unit, profile: Profile, known: MutableMapping[KeyParts, PackKey] | None = None
 ) -> Iterator[tuple[PackKey, Slice]]:
     """The unit's wanted rollouts, each in exactly one slice. Raises RequestTooLarge as ``check_line`` does.
 
@@ -167,21 +169,21 @@ def slices_of(
     if fields.get("model") == profile.model:
         del fields["model"]  # Request.body puts it in again
     model = str(fields.get("model", profile.model) or "")
-    common = f"{request.mode}|{request.workload}|{model}|{_describe(fields)}"
+    common = (request.mode, request.workload, model, _describe(fields))
     prompts, most = request.prompts, most_choices(request, profile)
     columns = unit.columns_bytes // len(prompts)
     for prompt_index, missing in _missing(unit, len(prompts)):
         prompt = prompts[prompt_index]
         kind = "text" if isinstance(prompt, str) else "ids"
-        for choices in split_evenly(missing, most):
+        for choices in split_evenly(missing, most) if len(missing) > 1 else (missing,):
             # Equal seeds give equal texts, so a request that begins at choice 50 uses the seed plus 50.
             shift = choices[0] if isinstance(fields.get("seed"), int) else 0
-            key = f"{common}|{kind}|{len(choices)}|{shift}"
+            key = (*common, kind, len(choices), shift)
             if (pack_key := known.get(key)) is None:
                 if len(known) >= _PACK_KEYS:
                     known.clear()
                 pack_key = known[key] = PackKey(
-                    key=key,
+                    key="|".join(map(str, key)),
                     fields={**fields, "seed": fields["seed"] + shift} if shift else fields,
                     mode=request.mode,
                     workload=request.workload,

@@ -53,7 +53,7 @@ class Price(BaseModel):
 
 def _count(counts: Any, name: str) -> int:
     """A count from a provider; 0 if it is not a whole number of at least 0."""
-    value = counts.get(name) if isinstance(counts, Mapping) else None
+    value = counts.get(name) if isinstance(counts, dict) else None
     return value if isinstance(value, int) and value > 0 else 0
 
 

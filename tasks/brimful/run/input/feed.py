@@ -267,6 +267,8 @@ class Feed:
         return self.changes is not None and line in self.changes.corrected
 
     async def _fits(self, unit: Unit) -> bool:
+        if not self.budget.limited:
+            return not self.stopped
         rollouts = unit.request.choices if unit.wanted is None else len(unit.wanted)
         calls = -(-unit.request.n // most_choices(unit.request, self.profile))
         while not self.budget.take(unit.line, unit.request, rollouts, calls):

@@ -171,7 +171,7 @@ def _is_chat(value: Any) -> bool:
 def _is_batch(line: dict[str, Any], names: ColumnNames) -> bool:
     """Whether it is one of OpenAI's Batch API, though perhaps without the body that it needs; a table may have a column
     ``body`` as well."""
-    if any(name in line for name in (*_PROMPTS, *names.named)):
+    if "prompt" in line or "messages" in line or any(name in line for name in names.named):
         return False
     if "body" not in line:
         return "custom_id" in line and "url" in line

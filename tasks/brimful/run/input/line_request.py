@@ -16,6 +16,8 @@ from brimful.run.input.formats import Parsed
 from brimful.run.input.sweep.sweep import with_combination
 from brimful.run.input.templates.template import Renderer
 
+_MADE = 256
+_SCALARS = frozenset({str, int, float, bool})
 MAX_ROLLOUTS = 100_000
 """Of one line: the done index keeps each rollout of a line until all are there."""
 
@@ -34,9 +36,23 @@ class LineRequests:
         self._mode = mode
         self._workload = workload
         self._system = system
+        self._made: dict[tuple[tuple[str, type, Any], ...], Request] = {}
+        """Checked requests by what their lines hold besides a text as the prompt: most lines differ in their texts
+        only."""
 
     def make(self, sent: Mapping[str, Any], combination: Mapping[str, Any], id: str) -> Request:
         """Of a line's fields, with those of the sweep's combination in their place. Raises BadRequest."""
+        key = None if combination else _besides_prompt(sent)
+        if key is None:
+            return self._checked(sent, combination, id)
+        if (like := self._made.get(key)) is not None:
+            return _with_prompt(like, sent["prompt"], id)
+        if len(self._made) >= _MADE:
+            self._made.clear()
+        request = self._made[key] = self._checked(sent, combination, id)
+        return request
+
+    def _checked(self, sent: Mapping[str, Any], combination: Mapping[str, Any], id: str) -> Request:
         if combination.get("system") is not None and has_system(sent):
             raise BadRequest("system: the line's messages have a system prompt, and the sweep sets one too")
         fields = with_combination(sent, combination)
@@ -60,6 +76,24 @@ class LineRequests:
             )
         check_line(request, self._profile)
         return request
+
+
+def _besides_prompt(sent: Mapping[str, Any]) -> tuple[tuple[str, type, Any], ...] | None:
+    """The line's other fields, if its prompt is a text and all of them are scalars. The types belong to it: 1 and true
+    are equal in Python."""
+    if type(sent.get("prompt")) is not str or not _SCALARS.issuperset(map(type, sent.values())):
+        return None
+    return tuple([(name, type(value), value) for name, value in sent.items() if name != "prompt"])
+
+
+def _with_prompt(request: Request, prompt: str, id: str) -> Request:
+    """The request with another text as its prompt, whatever the text is: no check depends on it."""
+    fields = dict(request.fields)
+    if "messages" in fields:
+        fields["messages"] = [*fields["messages"][:-1], {"role": "user", "content": prompt}]
+    else:
+        fields["prompt"] = prompt
+    return Request(fields, id, request.mode, request.workload)
 
 
 def render_line(renderer: Renderer, line: Parsed, split: Split, folder: Path | None) -> Split:
