@@ -25,6 +25,7 @@ from brimful.state.fleets import (
     Unsettled,
     check_registered,
     check_submitter,
+    fleet_places,
     note_broker,
     read_fleet,
     register,
@@ -32,7 +33,7 @@ from brimful.state.fleets import (
 )
 from brimful.state.keys import BROKERS, FLEETS, TAGS, admission_keys
 from brimful.state.probes import worker_queues
-from brimful.state.redis_url import redis_client, sync_redis_client
+from brimful.state.redis_url import close_redis_client, redis_client, sync_redis_client
 from brimful.state.status import tag_in_use
 from brimful_worker.local.server.valkey import Valkey
 from brimful_worker.membership import Membership
@@ -78,12 +79,31 @@ def _ready(url: str, fleet: str = "", workers: int = 1) -> None:
     wait_until(lambda: len(worker_queues(url, 15, fleet, timeout_s=0.5)) == workers, f"the workers of {fleet!r}", 60)
 
 
-def _alive(client: redis.Redis, tag: str, name: str, ago_s: float = 0.0, **said: str | None) -> None:
+def _alive(client: redis.Redis, tag: str, name: str, ago_s: float = 0.0, **said: str | int | None) -> None:
     """What a worker process leaves in the admission's keys."""
     keys, process = admission_keys(tag), name.encode().hex()
     client.zadd(TAGS, {tag: time.time()})
     client.zadd(keys["heard"], {process: round((time.time() - ago_s) * 1000)})
     client.hset(keys["workers"], process, json.dumps({"name": name, "host": "h", "pid": 1, **said}))
+
+
+async def test_a_fleet_s_places_are_read_without_its_slots(valkey: Valkey, client: redis.Redis) -> None:
+    asking = redis_client(valkey.url)
+    try:
+        assert await fleet_places(asking) is None
+        _alive(client, "tag", "one", fleet="", places=64)
+        _alive(client, "tag", "two", fleet="", places=4)
+        _alive(client, "tag", "another fleet's", fleet="evals", places=8)
+        _alive(client, "tag", "silent", ago_s=100, fleet="", places=16)
+        _alive(client, "tag", "a front door", fleet=None)
+        client.config_resetstat()
+        assert await fleet_places(asking) == 68
+        commands = client.info("commandstats")
+        assert commands["cmdstat_zrange"]["calls"] == 1  # of those that spoke, and of nothing that grows with the slots
+        _alive(client, "tag", "of an older version", fleet="")
+        assert await fleet_places(asking) is None
+    finally:
+        await close_redis_client(asking)
 
 
 @pytest.mark.usefixtures("both_new")

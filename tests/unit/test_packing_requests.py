@@ -70,6 +70,15 @@ wishes = st.lists(
 )
 
 
+def test_requests_are_shared_by_lines_whose_fields_are_equal_in_json() -> None:
+    same = [{"temperature": 0.5, "echo": True}, {"echo": True, "temperature": 0.5}]
+    nested = [{"extra": {"a": 1, "b": 2}}, {"extra": {"b": 2, "a": 1}}]
+    others = [{"echo": 1}, {"echo": 1.0}, {"echo": True}, {"echo": "True"}, {"extra": {"a": True, "b": 2}}]
+    fields = [*same, *nested, *others]
+    packs = pack(*(unit(line, prompt="p", max_tokens=4, **each) for line, each in enumerate(fields)))
+    assert [[entry.line for entry in packed.manifest] for packed in packs] == [[0, 1], [2, 3], [4], [5], [6], [7], [8]]
+
+
 @given(wishes, st.data())
 @settings(deadline=None, max_examples=150)
 def test_every_wanted_rollout_is_returned_once_under_its_own_index(asked: list[dict[str, Any]], data: Any) -> None:

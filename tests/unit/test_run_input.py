@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -309,6 +310,30 @@ def test_strict_ends_at_the_first_fault(tmp_path: Path) -> None:
     found = survey(options, PROFILE)
     found.check(strict=False)
     assert (found.requests, found.bad, found.good) == (3, 2, 1)
+
+
+@pytest.mark.parametrize("more", [{}, {"mode": Mode.CHAT, "system": "be brief"}], ids=["completions", "chats"])
+def test_lines_that_differ_little_are_read_as_if_each_were_alone(tmp_path: Path, more: dict[str, Any]) -> None:
+    rest: list[dict[str, Any]] = [
+        {}, {"echo": 1}, {"echo": True}, {"echo": 1.0}, {"temperature": 0}, {"temperature": 0.0}, {"n": 2}, {"n": 0},
+        {"max_tokens": 3, "n": 2}, {"n": 2, "max_tokens": 3}, {"mode": "chat"}, {"mode": "none"}, {"stop": ["x"]},
+        {"user": "u" * 300}, {"user": None}, {"workload": "interactive"}, {"system": "another"}, {"messages": []},
+    ]  # fmt: skip
+    lines = [
+        {"id": f"{text}{place}", "prompt": text, **each}
+        for text in ("a", "\u2028", "")
+        for place, each in enumerate(rest)
+    ]
+    lines.insert(5, {"id": "several", "prompt": ["a", "b"], "n": 2})
+
+    def shown(item: Unit | BadLine) -> str:
+        if isinstance(item, BadLine):
+            return item.message
+        request = item.request
+        return json.dumps([request.fields, request.id, request.mode, request.workload])
+
+    together = [shown(item) for item in read(write_lines(tmp_path / "all.jsonl", lines), **more)]
+    assert together == [shown(one(tmp_path, line, **more)) for line in lines]
 
 
 def test_a_limit_counts_requests_not_lines(tmp_path: Path) -> None:

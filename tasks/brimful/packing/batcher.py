@@ -207,11 +207,15 @@ class Batcher:
 
     def _awaits_probes(self, now: float) -> bool:
         """Whether a round of probes is on its way: from their answers follows how large the next requests may be."""
-        groups = list(islice(self._groups.values(), _LOOKED_AT))
-        if self._pack != "auto" or any(self._sizer.known(group.pack_key) for group in groups):
+        if self._pack != "auto":
             return False
-        if all(len(group.slices) == 1 or group.pack_key.limit == 1 for group in groups):
-            return False  # nothing to pack, as far as can be seen
+        packable = False  # as far as can be seen
+        for group in islice(self._groups.values(), _LOOKED_AT):
+            if self._sizer.known(group.pack_key):
+                return False
+            packable |= len(group.slices) > 1 and group.pack_key.limit > 1
+        if not packable:
+            return False
         in_flight, round_ = len(self._slot_model), self._round
         just_sent = now - self._probed_at <= _PROBE_S
         return in_flight >= round_ or (in_flight > 0 and self._probes % round_ == 0 and just_sent)
@@ -223,7 +227,8 @@ class Batcher:
         return limits.slots if limits.starts is None else min(limits.slots, max(3, limits.starts // _PROBE_STARTS))
 
     def _take(self, group: Group, size: int, now: float) -> tuple[PackKey, Pack]:
-        taken = next(fill_requests((item for _, item in islice(group.slices, size)), size))
+        first = group.slices[0][1]
+        taken = (first,) if size == 1 else next(fill_requests((item for _, item in islice(group.slices, size)), size))
         for _ in taken:
             group.slices.popleft()
         if not group.slices:
@@ -238,7 +243,7 @@ class Batcher:
 
     def _release(self, slices: Pack) -> None:
         self.held -= len(slices)
-        self.held_bytes -= sum(item.held_bytes for item in slices)
+        self.held_bytes -= sum([item.held_bytes for item in slices])
 
     def _add_whole(self, slices: list[tuple[PackKey, Slice]]) -> None:
         """The line as it was asked: its own prompts together, as far as they fit."""

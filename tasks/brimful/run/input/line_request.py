@@ -16,10 +16,11 @@ from brimful.run.input.formats import Parsed
 from brimful.run.input.sweep.sweep import with_combination
 from brimful.run.input.templates.template import Renderer
 
-_MADE = 256
-_SCALARS = frozenset({str, int, float, bool})
 MAX_ROLLOUTS = 100_000
 """Of one line: the done index keeps each rollout of a line until all are there."""
+_MADE, _SHORT = 256, 256
+"""Checked requests that are remembered, and the most characters of a text in what they are found by."""
+_SCALARS = frozenset({str, int, float, bool})
 
 
 class LineRequests:
@@ -49,7 +50,8 @@ class LineRequests:
             return _with_prompt(like, sent["prompt"], id)
         if len(self._made) >= _MADE:
             self._made.clear()
-        request = self._made[key] = self._checked(sent, combination, id)
+        request = self._checked(sent, combination, id)
+        self._made[key] = _with_prompt(request, "", "")
         return request
 
     def _checked(self, sent: Mapping[str, Any], combination: Mapping[str, Any], id: str) -> Request:
@@ -79,11 +81,15 @@ class LineRequests:
 
 
 def _besides_prompt(sent: Mapping[str, Any]) -> tuple[tuple[str, type, Any], ...] | None:
-    """The line's other fields, if its prompt is a text and all of them are scalars. The types belong to it: 1 and true
-    are equal in Python."""
-    if type(sent.get("prompt")) is not str or not _SCALARS.issuperset(map(type, sent.values())):
+    """The line's other fields, if its prompt is a text and all of them are numbers, true, false or short texts. Their
+    types belong to it: 1 and true are equal in Python."""
+    if type(sent.get("prompt")) is not str:
         return None
-    return tuple([(name, type(value), value) for name, value in sent.items() if name != "prompt"])
+    others = [(name, type(value), value) for name, value in sent.items() if name != "prompt"]
+    for _, kind, value in others:
+        if kind not in _SCALARS or (kind is str and len(value) > _SHORT):
+            return None
+    return tuple(others)
 
 
 def _with_prompt(request: Request, prompt: str, id: str) -> Request:
