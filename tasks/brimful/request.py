@@ -148,7 +148,7 @@ class Request:
 
     def as_message(self) -> dict[str, Any]:
         """JSON-ready, for a task message; :meth:`parse` is its inverse."""
-        return request_message(self.fields, self.id, self.mode, self.workload)
+        return {**self.fields, "id": self.id, "mode": self.mode.value, "workload": self.workload.value}
 
     def check(self, profile: Profile) -> None:
         """Raises BadRequest for what the provider refuses by its documentation, or would answer other than in JSON."""
@@ -203,11 +203,6 @@ class Request:
                 f"max_tokens: {counted(prompts, 'prompt')} x n {n} x max_tokens {most} = {asked:,}, "
                 f"above {profile.name}'s {bound:,} in one request; ask for less or in several requests"
             )
-
-
-def request_message(fields: Mapping[str, Any], id: str, mode: Mode, workload: str) -> dict[str, Any]:
-    """As :meth:`Request.as_message`, without a Request."""
-    return {**fields, "id": id, "mode": str(mode), "workload": str(workload)}
 
 
 class SampleArguments(NamedTuple):

@@ -18,7 +18,7 @@ from brimful.packing.latency import UNKNOWN_TOKENS
 from brimful.packing.request_size import MAX_PACK_BYTES, check_line, most_choices, most_prompts, prompt_bytes
 from brimful.packing.units import Manifest, ManifestEntry, Unit
 from brimful.profile import Profile
-from brimful.request import Request, request_message
+from brimful.request import Request
 
 _Item = TypeVar("_Item")
 
@@ -151,8 +151,8 @@ class PackedRequest:
         return Request(self.fields, self.id, self.pack_key.mode, self.pack_key.workload)
 
     def message(self, workload: str) -> dict[str, Any]:
-        """As the request's own, for the queue of that workload."""
-        return request_message(self.fields, self.id, self.pack_key.mode, workload)
+        """As :meth:`Request.as_message` gives it, for the queue of that workload."""
+        return {**self.fields, "id": self.id, "mode": self.pack_key.mode.value, "workload": workload}
 
 
 def slices_of(
