@@ -109,6 +109,16 @@ def test_one_that_comes_back_has_saved_nothing_and_one_that_never_left_loses_not
     assert 12 <= light["light"] <= 16  # 1/3 of 1 + 1 + 1/3
 
 
+def test_one_that_left_while_it_was_ahead_is_so_when_it_comes_back(loop: asyncio.AbstractEventLoop) -> None:
+    process = Process(loop)
+    process.ask("steady", 100)
+    process.ask("light", weight=1 / 10)
+    assert sorted(process.grant(2)) == ["light", "steady"]
+    process.ask("new", 100)
+    process.ask("light", weight=1 / 10)
+    assert set(process.grant(15)) == {"steady", "new"}  # until they have had ten each
+
+
 def test_within_a_flow_it_is_first_come_first_served(loop: asyncio.AbstractEventLoop) -> None:
     process = Process(loop)
     one, two = process.ask("a", 2)

@@ -53,13 +53,13 @@ def test_a_message_of_rabbitmq_is_acknowledged_by_the_main_thread_alone() -> Non
         channel=SimpleNamespace(),
         ack_log_error=lambda *_: acknowledged.append(threading.get_ident()),
     )
-    set_event_loop(hub)  # type: ignore[no-untyped-call]
+    set_event_loop(hub)
     with Celery("letters", broker="memory://", set_as_current=False) as app:
         letters.start(app, "w")
         letters.set_aside("why", content="5", headers={"ignore_result": True}, queue="batch", message=message)
         wait_until(lambda: hub.fire_timers() and acknowledged, "the letter to be written")
         letters.stop(60)
-    set_event_loop(None)  # type: ignore[no-untyped-call]
+    set_event_loop(None)
     hub.close()
     assert acknowledged == [threading.get_ident()]
     assert (messages.kept(), messages.to_renew()) == (set(), set())
