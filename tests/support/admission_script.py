@@ -57,13 +57,13 @@ class Script:
     def listen(self, *processes: str) -> None:
         """They receive what is published; others can be granted in their own turns only."""
         for name in processes:
-            self._subscriptions[name] = self.client.pubsub()  # type: ignore[no-untyped-call]
+            self._subscriptions[name] = self.client.pubsub()
             for channel in (everyone_channel(self.tag), process_channel(self.tag, name)):
                 self._subscriptions[name].subscribe(channel)
                 self._receive(name, "subscribe")
 
     def deafen(self, process: str) -> None:
-        self._subscriptions[process].unsubscribe()  # type: ignore[no-untyped-call]
+        self._subscriptions[process].unsubscribe()
         for _ in range(2):
             self._receive(process, "unsubscribe")
         self._subscriptions.pop(process).close()

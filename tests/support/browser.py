@@ -39,11 +39,17 @@ class Tab:
         self.faults: list[str] = []
         self.asked: list[str] = []
         self.page.on("pageerror", lambda error: self.faults.append(str(error)))
-        self.page.on(
-            "console", lambda message: message.type in ("error", "warning") and self.faults.append(message.text)
-        )
-        self.page.on("dialog", lambda dialog: (self.faults.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        self.page.on("console", self._note)
+        self.page.on("dialog", self._dismiss)
         self.page.on("request", lambda request: self.asked.append(request.url))
+
+    def _note(self, message: Any) -> None:
+        if message.type in ("error", "warning"):
+            self.faults.append(message.text)
+
+    def _dismiss(self, dialog: Any) -> None:
+        self.faults.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
 
     def open(self, place: Path | str) -> Any:
         """Returns playwright's Page once its first rows are there."""

@@ -80,7 +80,7 @@ def door_process(
 ) -> Iterator[tuple[str, Running]]:
     """``brimful serve --port 0``: its base URL, and the process."""
     env = {"BRIMFUL_REDIS_URL": redis_url, "ACS_API_BASE": provider_url, "ACS_API_KEY": KEY, **env}
-    with Running("serve", "--host", host, "--port", "0", **env) as running:
+    with Running("serve", "--host", host, "--port", "0", stdin=None, **env) as running:
         yield running.line_with("http://").strip(), running
 
 

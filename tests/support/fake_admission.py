@@ -20,7 +20,7 @@ class FakeLease:
     deaths: int = 0
     stale: bool = False
     given_back: bool = False
-    cooldown_s: float = 0.0
+    cooldown_s: float | None = 0.0
     refused: int | None = None
     stated_starts: int = 0
     sent_at: float | None = None

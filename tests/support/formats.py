@@ -45,7 +45,7 @@ def _unpack(value: Any) -> Any:
 
 def dump(client: redis.Redis) -> dict[str, Any]:
     """Each key's type, value, and milliseconds to live (-1: no end)."""
-    readers: dict[bytes, Callable[[bytes], Any]] = {
+    readers: dict[Any, Callable[[Any], Any]] = {
         b"string": client.get,
         b"list": lambda key: client.lrange(key, 0, -1),
         b"set": lambda key: sorted(client.smembers(key)),

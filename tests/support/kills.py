@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import psutil
 
@@ -39,13 +40,13 @@ def killed_under_a_run(
     dice = random.Random(7)
     prompts, out = write_prompts(directory / "prompts.jsonl", lines), directory / "out.jsonl"
     limits = {"BRIMFUL_STARTS": str(STARTS), "BRIMFUL_WINDOW_S": str(WINDOW_S), **settings}
-    env = {"ACS_API_BASE": gateway.url, "ACS_API_KEY": "sk-storm", **where, **limits}
+    env: dict[str, Any] = {"ACS_API_BASE": gateway.url, "ACS_API_KEY": "sk-storm", **where, **limits}
     deaths = 0
     with Running("up", "--workers", str(workers), **env) as up:
         with Running("run", prompts, "-o", out, "--pack", "off", "--max-tokens", "4", **env) as run:
             for share in range(1, rounds + 1):
                 goal = lines * share // (rounds + 2)
-                wait_until(lambda goal=goal: _lines(out) >= goal or run.process.poll() is not None, "progress", 300)
+                wait_until(partial(_has_come_to, goal, out, run), "progress", 300)
                 if share % 3 == 2:
                     valkey.kill()
                     valkey.start()
@@ -63,6 +64,10 @@ def killed_under_a_run(
 
 def _workers(up: Running) -> list[psutil.Process]:
     return [process for process in up.look() if process.is_running() and "worker" in process.cmdline()]
+
+
+def _has_come_to(goal: int, out: Path, run: Running) -> bool:
+    return _lines(out) >= goal or run.process.poll() is not None
 
 
 def _lines(out: Path) -> int:

@@ -6,12 +6,12 @@ import urllib.request
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from brimful_worker.metrics import catalogue
+from brimful_worker.metrics.kinds import Histogram, Metric
 
 
-def exposed(metric: catalogue.Metric) -> tuple[str, ...]:
+def exposed(metric: Metric) -> tuple[str, ...]:
     """The names of its samples, as queries write them."""
-    suffixes = ("_bucket", "_sum", "_count") if isinstance(metric, catalogue.Histogram) else ("",)
+    suffixes = ("_bucket", "_sum", "_count") if isinstance(metric, Histogram) else ("",)
     return tuple(f"{metric.name}{suffix}" for suffix in suffixes)
 
 

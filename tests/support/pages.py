@@ -36,7 +36,7 @@ class Page:
     @property
     def script(self) -> str:
         (script,) = re.findall(r"<script>(.*?)</script>", self.text, re.DOTALL)
-        return script
+        return str(script)
 
     def words(self, key: str) -> list[str | None]:
         """The words of a column, by row."""

@@ -92,7 +92,7 @@ def _main(name: str) -> int:
             asyncio.get_running_loop().call_later(_AFTER_S, os.kill, os.getpid(), signal.SIGKILL)
         return await complete(self, part, body, *arguments)
 
-    Provider.complete = poisoned  # type: ignore[method-assign]
+    Provider.complete = poisoned  # type: ignore[method-assign, assignment]
     return run_worker(name=name)
 
 

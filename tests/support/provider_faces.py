@@ -44,8 +44,11 @@ def running(face: Face) -> Iterator[Face]:
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            fault = face.fault(self.path, self.headers, body)
-            (face.asked if fault is None else face.refused).append(body if fault is None else fault)
+            fault = face.fault(self.path, dict(self.headers), body)
+            if fault is None:
+                face.asked.append(body)
+            else:
+                face.refused.append(fault)
             self._answer(
                 200 if fault is None else 400, _completion(body) if fault is None else {"error": {"message": fault}}
             )

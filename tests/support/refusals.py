@@ -28,7 +28,7 @@ def out_of_memory(admin: redis.Redis, on: bool) -> Any:
 
 def cannot_save(admin: redis.Redis, on: bool) -> Any:
     """Redis writes its snapshots into its directory. Needs ``enable-protected-configs yes`` and a decoding client."""
-    directory = Path(admin.config_get("dir")["dir"])
+    directory = Path(str(admin.config_get("dir")["dir"]))
     in_the_way = directory / "dump.rdb" / "in the way"
     if not on:
         admin.config_set("save", "")

@@ -6,7 +6,7 @@ import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from brimful.config import Settings
 from brimful.profile import Profile
@@ -20,6 +20,9 @@ from brimful.run.session import Session
 from brimful.state.status import Status, WorkerStatus
 from support.fake_driver import FakeDriver, Killed
 from support.live_driver import LiveDriver
+
+if TYPE_CHECKING:
+    from brimful.dispatch.driver import Driver
 
 PROFILE = Settings.load().profile
 _WORKER = WorkerStatus("p", "w1@here", "here", 1, held=16, interactive=0, batch=0, heard_s=0.1)
@@ -47,7 +50,7 @@ def run(asked: RunOptions, driver: FakeDriver | None = None, *, profile: Profile
         driver.sync = prepared.sync
     try:
         session = Session(prepared, Display(table=False))
-        return asyncio.run(session.run(None if prepared.complete else driver or FakeDriver()))
+        return asyncio.run(session.run(None if prepared.complete else cast("Driver", driver or FakeDriver())))
     except Killed:
         return None
     finally:

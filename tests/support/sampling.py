@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from brimful.config import Settings
 from brimful.outcome import Outcome
 from brimful.request import Request
-from brimful_worker.admission import Lease
+from brimful_worker.admission import Admission, Lease
 from brimful_worker.provider import Provider
 from brimful_worker.provider.answers.answer import Classification
 from brimful_worker.provider.assembly import Part
@@ -73,4 +73,4 @@ async def bench(
     loaded = Settings.load(**settings)
     admission = admission or FakeAdmission(loaded.profile.slots)
     async with Provider(loaded) as provider:
-        yield Bench(loaded, admission, provider, Sampler(loaded, admission, provider))
+        yield Bench(loaded, admission, provider, Sampler(loaded, cast(Admission, admission), provider))

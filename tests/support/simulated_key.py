@@ -11,7 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import redis
 
@@ -82,7 +82,9 @@ class SimulatedKey:
     """What became of so many seconds. ``limits``: of the process."""
 
     def __init__(self, client: redis.Redis, provider: Provider, seconds: int, waiting: int = 40, **limits: Any) -> None:
-        self._script = Script(client, **Limits(**{"window_s": provider.window_s, **limits}).fields())
+        self._script = Script(
+            client, **cast("dict[str, Any]", Limits(**{"window_s": provider.window_s, **limits}).fields())
+        )
         self._began = self._script.now
         self._provider, self._to_wait, self._waiting = provider, waiting, 0
         self._sent: dict[str, Sent] = {}

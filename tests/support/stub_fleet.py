@@ -120,7 +120,7 @@ class StubFleet:
                 runner = self._runners[len(self.shards) % len(self._runners)]
                 with contextlib.suppress(RedisError):
                     unacked = json.dumps([popped[1], "", popped[0]])
-                    await self._client.hset(UNACKED, message.shard, unacked)  # type: ignore[misc]
+                    await self._client.hset(UNACKED, message.shard, unacked)
                 task = asyncio.create_task(self._run(runner, message))
                 self.running.add(task)
                 task.add_done_callback(self.running.discard)
@@ -128,7 +128,7 @@ class StubFleet:
     async def _run(self, runner: ShardRunner, message: ShardMessage) -> None:
         await runner.run(message.run, message.shard, message.requests)
         with contextlib.suppress(RedisError):
-            await self._client.hdel(UNACKED, message.shard)  # type: ignore[misc]
+            await self._client.hdel(UNACKED, message.shard)
 
 
 @contextlib.asynccontextmanager

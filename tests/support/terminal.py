@@ -27,7 +27,7 @@ class Wrapping(pyte.Screen):
         super().erase_in_display(how, *arguments, **more)
 
     def resize(self, lines: int | None = None, columns: int | None = None) -> None:
-        width, rows, row = columns or self.columns, [], 0
+        width, rows, row = columns or self.columns, list[str](), 0
         for place, shown in enumerate(self.display):
             text = shown.rstrip()
             if place == self.cursor.y:

@@ -48,7 +48,9 @@ def tls_in_front_of(port: int, context: ssl.SSLContext) -> Iterator[int]:
     over = asyncio.Event()
 
     async def serve() -> None:
-        server = await asyncio.start_server(lambda *ends: _forward(*ends, port), "127.0.0.1", 0, ssl=context)
+        server = await asyncio.start_server(
+            lambda reader, writer: _forward(reader, writer, port), "127.0.0.1", 0, ssl=context
+        )
         ports[0] = server.sockets[0].getsockname()[1]
         ready.set()
         await over.wait()

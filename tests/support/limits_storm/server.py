@@ -133,4 +133,4 @@ def lose(client: redis.Redis, name: str, *, half: bool) -> None:
 
 def _in_sync(replica: redis.Redis) -> bool:
     about: Any = replica.info("replication")
-    return about.get("master_link_status") == "up"
+    return bool(about.get("master_link_status") == "up")

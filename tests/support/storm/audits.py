@@ -43,9 +43,9 @@ def queues(machines: Machines) -> Iterator[str]:
             if waiting := client.lrange(queue + step, 0, 2):
                 yield f"{client.llen(queue + step)} messages wait in {queue + step!r}: {_shown(waiting)}"
     for tag, message in client.hgetall("unacked").items():
-        yield f"unacked: {tag}: {_shown(message)}"
+        yield f"unacked: {tag!r}: {_shown(message)}"
     if left := client.zcard("unacked_index"):
-        yield f"unacked_index: {left} tags: {client.zrange('unacked_index', 0, 3)}"
+        yield f"unacked_index: {left} tags: {client.zrange('unacked_index', 0, 3)!r}"
 
 
 def leases(client: redis.Redis) -> Iterator[str]:
