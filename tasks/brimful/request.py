@@ -57,7 +57,7 @@ class Request:
         defaults to chat where there are ``messages``, else to the profile's first mode. In chat mode a prompt string
         becomes one user message, after ``system`` if that is given. Raises BadRequest or RequestTooLarge.
         """
-        merged: dict[str, Any] = dict(raw) if isinstance(raw, Mapping) else {"prompt": raw}
+        merged: dict[str, Any] = dict(raw) if isinstance(raw, (dict, Mapping)) else {"prompt": raw}
         for name in _PROMPTS if more else ():
             if more.get(name) is not None and any(merged.get(other) is not None for other in _PROMPTS):
                 raise BadRequest(f"{name}: given twice, in the request and as {name}=…; give one of them")

@@ -17,6 +17,9 @@ from redis.asyncio import Redis
 from redis.connection import HiredisRespSerializer
 from redis.utils import HIREDIS_AVAILABLE
 
+if HIREDIS_AVAILABLE:
+    import hiredis
+
 _hiredis = HiredisRespSerializer()
 
 
@@ -31,4 +34,9 @@ def packed(client: Redis) -> Redis:
 
 
 def _pack_command(self: Any, *args: Any) -> Any:
+    if isinstance(args[0], str) and " " not in args[0]:
+        try:
+            return [hiredis.pack_command(args)]
+        except TypeError:  # a bytearray, which redis-py converts, or nothing that can be sent
+            pass
     return _hiredis.pack(*args)

@@ -62,6 +62,9 @@ class WorkerRequest(Request):  # type: ignore[misc]  # celery ships no types
     """One delivered task message."""
 
     def __init__(self, message: Any, **options: Any) -> None:
+        if message.headers.get("task") in SAMPLING_TASKS and not options.get("decoded"):
+            # Celery would decode the body a second time, in the tracer's thread: milliseconds for a large shard.
+            options |= {"body": message.payload, "decoded": True}
         super().__init__(message, **options)
         described = describe(self.type, self.args, self.kwargs)
         if described is not None:  # the publisher may have put the arguments there

@@ -122,7 +122,8 @@ class _Sampling:
         part = self.assembly.next_part()
         self._on_wire(False)
         hold, budget, isolation = part.request.hold, self.sampler.budget, self.sampler.isolation
-        await budget.wait()
+        if budget.limit is not None:
+            await budget.wait()
         if budget.at_end(hold):
             answer: Classification | None = retry.BUDGET_END
         elif self.alone:
