@@ -255,3 +255,18 @@ def test_nothing_is_taken_from_a_server_that_takes_no_writes(
         taking.redis.config_set("min-replicas-to-write", "0")
         taking.run(loop, 4)
     assert taking.got == ["1", "2", "3", "4"]
+
+
+def test_the_lock_for_abandoned_messages_is_taken_only_where_there_are_some(
+    valkey: Valkey, hub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taking = Taking(valkey, hub, 2, monkeypatch)
+    monkeypatch.setattr(qos.unacked, "stable", lambda: True)
+    with taking.app.connection_for_read() as connection, connection.channel() as channel:
+        locks = taking.commands("set")
+        channel.qos.restore_visible()
+        assert taking.commands("set") == locks
+        taking.redis.zadd("unacked_index", {"its worker died": 1.0})
+        channel.qos.restore_visible()
+        assert taking.commands("set") == locks + 1
+        assert taking.redis.zcard("unacked_index") == 0

@@ -196,18 +196,23 @@ class QoS(transport.QoS):
             return  # after an outage the others must renew first, or their running tasks would count as abandoned
         abandoned = unacked.server_time() - self.visibility_timeout
         try:
-            with (
-                self.channel.conn_or_acquire() as client,
-                Mutex(client, self.unacked_mutex_key, self.unacked_mutex_expire),
-            ):
-                kept = unacked.kept()
-                for tag in client.zrange(self.unacked_index_key, "-inf", abandoned, byscore=True):
-                    if bytes_to_str(tag) not in kept and self._requeue(client, tag, "head", abandoned):
-                        log.warning("requeued a task whose worker died")
+            with self.channel.conn_or_acquire() as client:
+                if not self._abandoned(client, abandoned):
+                    return  # as nearly always: the lock alone costs three more commands
+                with Mutex(client, self.unacked_mutex_key, self.unacked_mutex_expire):
+                    for tag in self._abandoned(client, abandoned):
+                        if self._requeue(client, tag, "head", abandoned):
+                            log.warning("requeued a task whose worker died")
         except MutexHeld:
             pass
         except redis.ResponseError as error:
             log.warning("cannot look for what dead workers left: %s", reply_text(error))
+
+    def _abandoned(self, client: Any, before: float) -> list[Any]:
+        """Tags of the messages, but those kept here, that were last renewed before this time of the server."""
+        kept = unacked.kept()
+        tags = client.zrange(self.unacked_index_key, "-inf", before, byscore=True)
+        return [tag for tag in tags if bytes_to_str(tag) not in kept]
 
     @property
     def _redis_errors(self) -> tuple[type[Exception], ...]:
