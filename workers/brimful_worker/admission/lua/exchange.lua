@@ -94,6 +94,7 @@ local me = message.process
 --#include parts/state.lua
 --#include parts/sums.lua
 --#include parts/clock.lua
+--#include parts/tickets.lua
 --#include parts/members.lua
 --#include parts/on_wire.lua
 --#include parts/limits.lua
@@ -167,7 +168,7 @@ local function exchange()
     release_all(rules, message.release or {}, lost)
     if message.release then note_answers(rules, given, in_use) end
     for _, ticket in ipairs(message.cancel or {}) do redis.call('ZREM', queue_of(ticket), ticket) end
-    for _, asked in ipairs(message.ask or {}) do redis.call('ZADD', queue_of(asked[1]), 'NX', now - asked[2], asked[1]) end
+    enqueue(message.ask or {})
     if message.leave then
       end_notes_of(me)
       remove_process(me)

@@ -10,8 +10,7 @@ local function lag_of(process, rules)
   return lags[process]
 end
 
-local function add_grant(outcome, ticket)
-  local process = process_of(ticket)
+local function add_grant(outcome, process, ticket)
   local tickets = outcome.granted[process] or {}
   tickets[#tickets + 1] = ticket
   outcome.granted[process] = tickets
@@ -39,8 +38,7 @@ local function full_until(rules, used, window)
 end
 
 -- Starts without a slot, for processes that hold one. Returns true if one must wait: nothing else may be granted then.
-local function grant_starts(rules, outcome, window)
-  local waiting = reader(start_only_key, rules)
+local function grant_starts(rules, outcome, waiting, window)
   while true do
     local ticket = waiting.peek()
     if not ticket then return false end
@@ -57,16 +55,25 @@ local function grant_starts(rules, outcome, window)
       redis.call('ZADD', starts_key, now + lag_of(process_of(ticket), rules), ticket)
       outcome.used = outcome.used + 1
     end
-    add_grant(outcome, ticket)
+    add_grant(outcome, process_of(ticket), ticket)
   end
+end
+
+-- Writes what was granted since the last call. Everything that reads the slots, the starts or a queue comes after it.
+local function write_granted(outcome)
+  for _, queue in ipairs(outcome.queues) do queue.write() end
+  add_tickets(slots_key, outcome.new_slots)
+  add_tickets(starts_key, outcome.new_starts)
+  outcome.new_slots, outcome.new_starts = {}, {}
 end
 
 -- Returns granted {process → [ticket]}, noted [{ticket, name}] of those with a slot, refused [ticket], used, and where it
 -- stopped: head (the process of the ticket that waits) and wake (when it may be granted; nil = at a release). Where released
--- slots serve nobody for a while: idle (nobody waits, and half of the slots are free) or full_until.
-local function grant_all(rules, given)
+-- slots serve nobody for a while: idle (nobody waits, and half of the slots are free) or full_until. The caller writes the
+-- rest of what was granted.
+local function grant_queued(rules, given)
   local window = rules.window_ms + rules.guard_ms
-  local outcome = {granted = {}, noted = {}, refused = {}, used = 0}
+  local outcome = {granted = {}, noted = {}, refused = {}, used = 0, new_slots = {}, new_starts = {}}
   local free = rules.slots - redis.call('ZCARD', slots_key)
   if rules.starts > 0 then
     -- Kept for a minute at least, so that a window made longer meanwhile knows what it held; and all of it during a
@@ -80,14 +87,17 @@ local function grant_all(rules, given)
     outcome.used = redis.call('ZCOUNT', starts_key, '(' .. (now - window), '+inf')
   end
   restore_parked(rules)
-  if grant_starts(rules, outcome, window) then return outcome end
-  trim_tokens(rules)
+  local start_only = reader(start_only_key, rules)
   local interactive, batch = reader(interactive_key, rules), reader(batch_key, rules)
+  outcome.queues = {start_only, interactive, batch}
+  if grant_starts(rules, outcome, start_only, window) then return outcome end
+  trim_tokens(rules)
   local room
   while true do
     room = room or batch_room(rules)
     local queue, ticket, aged = choose(rules, interactive, batch, room)
     if not ticket then
+      write_granted(outcome)
       outcome.idle = not state.opens_at and 2 * free >= rules.slots
       outcome.full_until = full_until(rules, outcome.used, window)
       return outcome
@@ -99,6 +109,7 @@ local function grant_all(rules, given)
       outcome.wake = later
       return outcome
     elseif free <= 0 or (queue == batch and room.slots <= 0) then
+      write_granted(outcome)
       local more, more_at = 0, nil
       if free <= 0 then more, more_at = learners.slots.grow(given.slots) end
       if more == 0 then
@@ -111,6 +122,7 @@ local function grant_all(rules, given)
       free, room = free + more, nil
       apply_learnt(rules, given)
     elseif rules.starts > 0 and outcome.used >= rules.starts or (queue == batch and room.starts <= 0) then
+      write_granted(outcome)
       local more, more_at = 0, nil
       if outcome.used >= rules.starts then more, more_at = learners.starts.grow(given.starts, rules, outcome.used) end
       if more == 0 then
@@ -135,15 +147,16 @@ local function grant_all(rules, given)
         return outcome
       end
       queue.take()
-      redis.call('ZADD', slots_key, now + rules.lease_ms, ticket)
-      local counts = now + lag_of(outcome.head, rules)
+      local slots, starts, counts = outcome.new_slots, outcome.new_starts, now + lag_of(outcome.head, rules)
+      slots[#slots + 1], slots[#slots + 2] = now + rules.lease_ms, ticket
       if rules.starts > 0 then
-        redis.call('ZADD', starts_key, counts, ticket)
+        starts[#starts + 1], starts[#starts + 2] = counts, ticket
         outcome.used = outcome.used + 1
       end
       if rules.tokens > 0 then add_tokens(ticket, counts, tokens_of(ticket)) end
       hold_of_budget(ticket)
       note_granted(ticket)
+      if state.tripped then write_granted(outcome) end -- `allowance` looks for the slot of the probe
       outcome.noted[#outcome.noted + 1] = {ticket, name_of(ticket)}
       free = free - 1
       if queue == batch then
@@ -152,21 +165,28 @@ local function grant_all(rules, given)
       elseif aged then
         put('turn', number('turn') + 1)
       end
-      add_grant(outcome, ticket)
+      add_grant(outcome, outcome.head, ticket)
     end
   end
+end
+
+local function grant_all(rules, given)
+  local outcome = grant_queued(rules, given)
+  write_granted(outcome)
+  return outcome
 end
 
 -- Notes the grants as on the wire, numbers them, keeps them until they are confirmed, and publishes those for other processes.
 -- Returns all of this process's grants that it has not taken yet; nil if none.
 local function deliver(granted, noted)
   local deaths_of = note_on_wire(noted)
-  local mine = cjson.decode(redis.call('HGET', pending_grants_key, me) or '[]')
+  local all_seen = tonumber(redis.call('HGET', grant_seq_key, me) or 0) <= message.seen
+  local mine = not all_seen and cjson.decode(redis.call('HGET', pending_grants_key, me) or '[]') or {}
   local unseen = {}
   for _, grant in ipairs(mine) do
     if grant[1] > message.seen then unseen[#unseen + 1] = grant end
   end
-  if not granted[me] and #unseen < #mine then
+  if not granted[me] and (all_seen or #unseen < #mine) then
     if #unseen == 0 then
       redis.call('HDEL', pending_grants_key, me)
     else
@@ -174,11 +194,11 @@ local function deliver(granted, noted)
     end
   end
   for process, tickets in pairs(granted) do
-    local last = redis.call('HINCRBY', grant_seq_key, process, #tickets)
+    local before = redis.call('HINCRBY', grant_seq_key, process, #tickets) - #tickets
     local fresh = {}
     local lag = lags[process] or 0
     for i, ticket in ipairs(tickets) do
-      fresh[i] = {last - #tickets + i, ticket, now, deaths_of[ticket]}
+      fresh[i] = {before + i, ticket, now, deaths_of[ticket]}
       if lag > 0 then fresh[i][4], fresh[i][5] = deaths_of[ticket] or 0, lag end
     end
     local pending = process == me and unseen or cjson.decode(redis.call('HGET', pending_grants_key, process) or '[]')

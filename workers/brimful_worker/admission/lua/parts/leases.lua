@@ -1,6 +1,16 @@
 -- leases: a slot is held for as long as it is renewed. Tickets are never reused, so a late release frees nobody else's
 -- slot. `~ticket` keeps the slot of an ended request taken during its cooldown.
-local CHUNK = 1000
+
+-- A set of those tickets that hold a slot.
+local function find_held(tickets)
+  local held = {}
+  in_chunks(tickets, function(first, ...)
+    for i, score in ipairs(redis.call('ZMSCORE', slots_key, ...)) do
+      if score then held[tickets[first + i - 1]] = true end
+    end
+  end)
+  return held
+end
 
 local function reclaim(rules)
   if rules.budget > 0 then
@@ -11,51 +21,46 @@ local function reclaim(rules)
   redis.call('ZREMRANGEBYSCORE', slots_key, '-inf', now)
 end
 
-local function release(rules, ended, lost)
-  local ticket, cooldown, verdict, used, undo = ended[1], ended[2], ended[3], ended[4], ended[5]
-  if undo == 1 then
-    redis.call('ZREM', starts_key, ticket)
-    if rules.tokens > 0 then drop_tokens(ticket) end
-  end
-  note_verdict(rules, ticket, verdict)
-  if redis.call('ZREM', slots_key, ticket) == 0 then
-    lost[#lost + 1] = ticket
-    return
-  end
-  if undo == 0 then set_usage(rules, ticket, used) end
-  if cooldown > 0 then
-    redis.call('ZADD', slots_key, now + cooldown, '~' .. ticket)
-    put('cooled_at', math.max(number('cooled_at'), now + cooldown))
-  end
-end
-
 -- What the process has released since its last turn.
 local function release_all(rules, released, lost)
-  local ended = {}
-  for _, each in ipairs(released) do
-    release(rules, each, lost)
-    ended[#ended + 1] = {each[1], each[6] or name_of(each[1]), each[3] == 1 or each[7] == 1}
+  local tickets, ended, cooling = {}, {}, {}
+  for i, each in ipairs(released) do tickets[i] = each[1] end
+  local held = find_held(tickets)
+  remove_tickets(slots_key, tickets)
+  for i, each in ipairs(released) do
+    local ticket, cooldown, verdict, used, undo = each[1], each[2], each[3], each[4], each[5]
+    ended[i] = {ticket, each[6] or name_of(ticket), verdict == 1 or each[7] == 1}
+    if undo == 1 then
+      redis.call('ZREM', starts_key, ticket)
+      if rules.tokens > 0 then drop_tokens(ticket) end
+    end
+    note_verdict(rules, ticket, verdict)
+    if not held[ticket] then
+      lost[#lost + 1] = ticket
+    else
+      held[ticket] = nil
+      if undo == 0 then set_usage(rules, ticket, used) end
+      if cooldown > 0 then
+        cooling[#cooling + 1], cooling[#cooling + 2] = now + cooldown, '~' .. ticket
+        put('cooled_at', math.max(number('cooled_at'), now + cooldown))
+      end
+    end
   end
+  add_tickets(slots_key, cooling)
   note_ended(ended)
 end
 
--- Appends those tickets that hold no slot any more.
-local function find_lost(tickets, lost)
-  for i, score in ipairs(redis.call('ZMSCORE', slots_key, unpack(tickets))) do
-    if not score then lost[#lost + 1] = tickets[i] end
-  end
-end
-
 local function renew(rules, tickets, lost)
-  local ends = string.format('%.0f', now + rules.lease_ms)
-  for first = 1, #tickets, CHUNK do
-    local some, scored = {}, {}
-    for i = first, math.min(first + CHUNK - 1, #tickets) do
-      some[#some + 1] = tickets[i]
-      scored[2 * #some - 1], scored[2 * #some] = ends, tickets[i]
-    end
-    -- GT: a lease is never shortened, since its holder may not learn that the limit on it was. Where fewer were changed than
-    -- named, some are lost, or were renewed in the same millisecond.
-    if redis.call('ZADD', slots_key, 'XX', 'GT', 'CH', unpack(scored)) < #some then find_lost(some, lost) end
+  local ends, scored, changed_count = string.format('%.0f', now + rules.lease_ms), {}, 0
+  for i, ticket in ipairs(tickets) do scored[2 * i - 1], scored[2 * i] = ends, ticket end
+  -- GT: a lease is never shortened, since its holder may not learn that the limit on it was. Where fewer were changed than
+  -- named, some are lost, or were renewed in the same millisecond.
+  in_chunks(scored, function(_, ...)
+    changed_count = changed_count + redis.call('ZADD', slots_key, 'XX', 'GT', 'CH', ...)
+  end)
+  if changed_count == #tickets then return end
+  local held = find_held(tickets)
+  for _, ticket in ipairs(tickets) do
+    if not held[ticket] then lost[#lost + 1] = ticket end
   end
 end

@@ -6,10 +6,6 @@
 local SILENT_LEASES = 2
 local CONFIRM_SHARE = 16 -- part of a lease within which a process confirms its grants when it is asked to
 
-local function process_of(ticket)
-  return string.match(ticket, '^~?(%x+)%.')
-end
-
 -- A field of the state that holds ids, as a set; and the other way round.
 local function ids(field)
   local set = {}

@@ -5,24 +5,14 @@
 -- wire when that process died. Requests that only wait leave nothing here.
 local KEPT_MS = 7 * 24 * 3600 * 1000
 
-local function name_of(ticket)
-  return string.match(ticket, '%-(%x+)%.%d+$')
-end
-
-local ARGUMENTS = 500 -- of one command; even, as names and notes alternate
-
 local function read_note(note)
   if not note then return nil, 0, 0 end
   local ticket, at, deaths = string.match(note, '^(%S+) (%d+) (%d+)$')
   return ticket or '-', tonumber(at or 0), tonumber(deaths or 0)
 end
 
-local function in_chunks(command, arguments, use)
-  for first = 1, #arguments, ARGUMENTS do
-    local last = math.min(first + ARGUMENTS - 1, #arguments)
-    local reply = redis.call(command, on_wire_key, unpack(arguments, first, last))
-    if use then use(reply, first) end
-  end
+local function write_notes(command, arguments)
+  in_chunks(arguments, function(_, ...) redis.call(command, on_wire_key, ...) end)
 end
 
 -- Name → note of the requests in a list of {ticket, name, …}, of which some have no name.
@@ -31,14 +21,15 @@ local function read_notes(list)
   for _, each in ipairs(list) do
     if each[2] and each[2] ~= '' then names[#names + 1] = each[2] end
   end
-  in_chunks('HMGET', names, function(reply, first)
-    for i, note in ipairs(reply) do notes[names[first + i - 1]] = note end
+  in_chunks(names, function(first, ...)
+    for i, note in ipairs(redis.call('HMGET', on_wire_key, ...)) do notes[names[first + i - 1]] = note end
   end)
   return notes
 end
 
+local now_text = string.format(' %.0f ', now)
 local function note_text(ticket, deaths)
-  return string.format('%s %.0f %d', ticket, now, deaths)
+  return ticket .. now_text .. deaths
 end
 
 -- These were granted: a list of {ticket, name}. Returns ticket → how many processes have died while they held its request,
@@ -55,7 +46,7 @@ local function note_on_wire(list)
       if deaths > 0 then deaths_of[ticket] = deaths end
     end
   end
-  in_chunks('HSET', written)
+  write_notes('HSET', written)
   return deaths_of
 end
 
@@ -65,17 +56,18 @@ local function note_ended(list)
   local notes, written, removed = read_notes(list), {}, {}
   for _, each in ipairs(list) do
     local ticket, name, final = each[1], each[2], each[3]
-    local noted, _, deaths = read_note(name and notes[name])
-    if noted == ticket then
-      if final or deaths == 0 then
+    local note = name and notes[name]
+    if note and string.find(note, ticket .. ' ', 1, true) == 1 then
+      local _, _, deaths = read_note(not final and note)
+      if deaths == 0 then
         removed[#removed + 1] = name
       else
         written[#written + 1], written[#written + 2] = name, note_text('-', deaths)
       end
     end
   end
-  in_chunks('HDEL', removed)
-  in_chunks('HSET', written)
+  write_notes('HDEL', removed)
+  write_notes('HSET', written)
 end
 
 -- A process has given the ticket's grant to another of its requests, which waits for this answer. Returns its deaths.
@@ -109,5 +101,5 @@ local function forget_old_notes()
   for _, note in ipairs(all_notes()) do
     if note[3] < now - KEPT_MS then old[#old + 1] = note[2] end
   end
-  in_chunks('HDEL', old)
+  write_notes('HDEL', old)
 end

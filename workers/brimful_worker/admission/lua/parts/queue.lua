@@ -3,13 +3,25 @@
 local TURNS, CHUNK_MOST = 4, 256
 local PARKED = 1e15 -- added to the scores of those whose process is away, so that no turn reads past thousands of them
 
-local function queue_letter(ticket)
-  return string.match(ticket, '^~?%x+%.(%a)%.')
-end
-
 local function queue_of(ticket)
   local letter = queue_letter(ticket)
   return letter == 's' and start_only_key or letter == 'b' and batch_key or interactive_key
+end
+
+-- Adds what the process asks for: a list of {ticket, milliseconds waited}.
+local function enqueue(asked)
+  local scored = {} -- key → scores and tickets
+  for _, each in ipairs(asked) do
+    local ticket = each[1]
+    parse(ticket)
+    local key = queue_of(ticket)
+    local list = scored[key] or {}
+    list[#list + 1], list[#list + 2] = now - each[2], ticket
+    scored[key] = list
+  end
+  for key, list in pairs(scored) do
+    in_chunks(list, function(_, ...) redis.call('ZADD', key, 'NX', ...) end)
+  end
 end
 
 -- Adds to the scores of the process's tickets that lie in this range; the order among them stays.
@@ -54,18 +66,21 @@ end
 -- An iterator over one queue. It skips tickets whose process cannot be reached now; they keep their place.
 local function reader(key, rules)
   local buffer, position, skipped, chunk, ended = {}, 1, 0, 8, false
+  local taken = {} -- not removed yet
   local self = {}
   function self.peek()
     while not ended do -- in a turn that grants, nothing joins the queue
       if position > #buffer then
-        buffer, position = redis.call('ZRANGE', key, skipped, skipped + chunk - 1, 'WITHSCORES'), 1
+        local passed = skipped + #taken
+        buffer, position = redis.call('ZRANGE', key, passed, passed + chunk - 1, 'WITHSCORES'), 1
         chunk = math.min(chunk * 2, CHUNK_MOST)
         ended = #buffer == 0
         if ended then return nil end
       end
       local ticket, since = buffer[position], tonumber(buffer[position + 1])
-      local process = process_of(ticket)
       if since >= PARKED then return nil end
+      if not parsed[ticket] then parse(ticket) end
+      local process = process_of(ticket)
       if reachable(process, rules) then return ticket, since end
       if away[process] then
         park(key, process, since)
@@ -75,10 +90,14 @@ local function reader(key, rules)
       end
     end
   end
-  -- Removes the peeked ticket from the queue.
+  -- Goes on to the next. The peeked ticket is removed from the queue by `write`.
   function self.take()
-    redis.call('ZREM', key, buffer[position])
+    taken[#taken + 1] = buffer[position]
     position = position + 2
+  end
+  function self.write()
+    remove_tickets(key, taken)
+    taken = {}
   end
   -- Leaves it there and goes on to the next.
   function self.skip()

@@ -1,9 +1,5 @@
 -- tokens: the token window (estimated at the grant, corrected by usage) and the token budget (held while a request runs,
 -- spent when it ends). Neither costs anything unless its limit is set.
-local function tokens_of(ticket)
-  return tonumber(string.match(ticket, '%.(%d+)$') or 0)
-end
-
 local function add_tokens(ticket, at, amount)
   if redis.call('ZADD', tokens_key, 'NX', at, ticket) == 0 then return end
   redis.call('HSET', token_amounts_key, ticket, amount)
@@ -38,9 +34,10 @@ end
 
 -- When the ticket fits the token window; nil if it does now. It always fits an empty one: it could never run otherwise.
 local function tokens_fit_at(rules, ticket)
+  if rules.tokens == 0 then return nil end
   local sum = number('tokens_sum')
   local excess = sum + tokens_of(ticket) - rules.tokens
-  if rules.tokens == 0 or excess <= 0 or sum <= 0 then return nil end
+  if excess <= 0 or sum <= 0 then return nil end
   local entries = redis.call('ZRANGE', tokens_key, 0, -1, 'WITHSCORES')
   local at = now
   for i = 1, #entries, 2 do
