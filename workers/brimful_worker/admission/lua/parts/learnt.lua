@@ -44,7 +44,11 @@ do
 
   function learner(kind)
     local self = {}
-    local function field(name) return kind .. '_' .. (FIELDS[name] or MOST_ACCEPTED) end
+    local fields = {} -- name → field of the state
+    local function field(name)
+      fields[name] = fields[name] or kind .. '_' .. (FIELDS[name] or MOST_ACCEPTED)
+      return fields[name]
+    end
     local function has(name) return state[field(name)] ~= nil end
     local function get(name) return number(field(name)) end
     local function set(name, value)

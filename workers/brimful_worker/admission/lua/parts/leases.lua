@@ -23,13 +23,14 @@ end
 
 -- What the process has released since its last turn.
 local function release_all(rules, released, lost)
-  local tickets, ended, cooling = {}, {}, {}
+  local tickets, names, final, cooling = {}, {}, {}, {}
   for i, each in ipairs(released) do tickets[i] = each[1] end
   local held = find_held(tickets)
   remove_tickets(slots_key, tickets)
   for i, each in ipairs(released) do
     local ticket, cooldown, verdict, used, undo = each[1], each[2], each[3], each[4], each[5]
-    ended[i] = {ticket, each[6] or name_of(ticket), verdict == 1 or each[7] == 1}
+    names[i] = each[6] or name_of(ticket) or false
+    final[ticket] = verdict == 1 or each[7] == 1
     if undo == 1 then
       redis.call('ZREM', starts_key, ticket)
       if rules.tokens > 0 then drop_tokens(ticket) end
@@ -47,7 +48,7 @@ local function release_all(rules, released, lost)
     end
   end
   add_tickets(slots_key, cooling)
-  note_ended(ended)
+  note_ended(tickets, names, final)
 end
 
 local function renew(rules, tickets, lost)

@@ -15,14 +15,14 @@ local function write_notes(command, arguments)
   in_chunks(arguments, function(_, ...) redis.call(command, on_wire_key, ...) end)
 end
 
--- Name → note of the requests in a list of {ticket, name, …}, of which some have no name.
-local function read_notes(list)
-  local names, notes = {}, {}
-  for _, each in ipairs(list) do
-    if each[2] and each[2] ~= '' then names[#names + 1] = each[2] end
+-- Name → note. `names`: of requests, of which some have none (false, or empty).
+local function read_notes(names)
+  local given, notes = {}, {}
+  for _, name in ipairs(names) do
+    if name and name ~= '' then given[#given + 1] = name end
   end
-  in_chunks(names, function(first, ...)
-    for i, note in ipairs(redis.call('HMGET', on_wire_key, ...)) do notes[names[first + i - 1]] = note end
+  in_chunks(given, function(first, ...)
+    for i, note in ipairs(redis.call('HMGET', on_wire_key, ...)) do notes[given[first + i - 1]] = note end
   end)
   return notes
 end
@@ -32,12 +32,12 @@ local function note_text(ticket, deaths)
   return ticket .. now_text .. deaths
 end
 
--- These were granted: a list of {ticket, name}. Returns ticket → how many processes have died while they held its request,
--- of those that have a name, and if there were any.
-local function note_on_wire(list)
-  local notes, deaths_of, written = read_notes(list), {}, {}
-  for _, each in ipairs(list) do
-    local ticket, name = each[1], each[2]
+-- These tickets were granted to requests with these names. Returns ticket → how many processes have died while they held its
+-- request, of those that have a name, and if there were any.
+local function note_on_wire(tickets, names)
+  local notes, deaths_of, written = read_notes(names), {}, {}
+  for i, ticket in ipairs(tickets) do
+    local name = names[i]
     if name and notes[name] ~= nil then
       local before, _, deaths = read_note(notes[name])
       if before and before ~= '-' and process_of(before) ~= process_of(ticket) then deaths = deaths + 1 end
@@ -50,15 +50,15 @@ local function note_on_wire(list)
   return deaths_of
 end
 
--- These requests have ended: a list of {ticket, name, final}. Deaths are remembered until a request succeeds, or is given
--- up, which is final.
-local function note_ended(list)
-  local notes, written, removed = read_notes(list), {}, {}
-  for _, each in ipairs(list) do
-    local ticket, name, final = each[1], each[2], each[3]
+-- The requests with these names, which held these tickets, have ended. Deaths are remembered until a request succeeds, or is
+-- given up: those are in `final`, a set of tickets.
+local function note_ended(tickets, names, final)
+  local notes, written, removed = read_notes(names), {}, {}
+  for i, ticket in ipairs(tickets) do
+    local name = names[i]
     local note = name and notes[name]
     if note and string.find(note, ticket .. ' ', 1, true) == 1 then
-      local _, _, deaths = read_note(not final and note)
+      local _, _, deaths = read_note(not final[ticket] and note)
       if deaths == 0 then
         removed[#removed + 1] = name
       else
@@ -72,8 +72,8 @@ end
 
 -- A process has given the ticket's grant to another of its requests, which waits for this answer. Returns its deaths.
 local function rename(ticket, name)
-  note_ended({{ticket, name_of(ticket), false}})
-  return note_on_wire({{ticket, name}})[ticket] or 0
+  note_ended({ticket}, {name_of(ticket)}, {})
+  return note_on_wire({ticket}, {name})[ticket] or 0
 end
 
 -- All notes: a list of {ticket, name, at}.
@@ -88,11 +88,11 @@ end
 
 -- A process that leaves takes its notes back: it has not died.
 local function end_notes_of(process)
-  local ended = {}
+  local tickets, names = {}, {}
   for _, note in ipairs(all_notes()) do
-    if process_of(note[1]) == process then ended[#ended + 1] = {note[1], note[2], false} end
+    if process_of(note[1]) == process then tickets[#tickets + 1], names[#names + 1] = note[1], note[2] end
   end
-  note_ended(ended)
+  note_ended(tickets, names, {})
 end
 
 -- Requests that nobody asked for again leave their notes: few, and only when a process has died.

@@ -13,7 +13,6 @@ local function enqueue(asked)
   local scored = {} -- key → scores and tickets
   for _, each in ipairs(asked) do
     local ticket = each[1]
-    parse(ticket)
     local key = queue_of(ticket)
     local list = scored[key] or {}
     list[#list + 1], list[#list + 2] = now - each[2], ticket
@@ -66,34 +65,38 @@ end
 -- An iterator over one queue. It skips tickets whose process cannot be reached now; they keep their place.
 local function reader(key, rules)
   local buffer, position, skipped, chunk, ended = {}, 1, 0, 8, false
-  local taken = {} -- not removed yet
+  local taken, blocked = {}, nil -- not removed yet; a process that can be sent nothing more in this turn
   local self = {}
   function self.peek()
     while not ended do -- in a turn that grants, nothing joins the queue
-      if position > #buffer then
-        local passed = skipped + #taken
-        buffer, position = redis.call('ZRANGE', key, passed, passed + chunk - 1, 'WITHSCORES'), 1
+      local ticket = buffer[position]
+      if not ticket then
+        buffer, position = redis.call('ZRANGEBYSCORE', key, '-inf', '(' .. PARKED, 'LIMIT', skipped + #taken, chunk), 1
         chunk = math.min(chunk * 2, CHUNK_MOST)
         ended = #buffer == 0
-        if ended then return nil end
-      end
-      local ticket, since = buffer[position], tonumber(buffer[position + 1])
-      if since >= PARKED then return nil end
-      if not parsed[ticket] then parse(ticket) end
-      local process = process_of(ticket)
-      if reachable(process, rules) then return ticket, since end
-      if away[process] then
-        park(key, process, since)
-        buffer, position = {}, 1
       else
-        self.skip()
+        local process = process_of(ticket)
+        if process == blocked then -- there may be hundreds of it
+          skipped, position = skipped + 1, position + 1
+        elseif reachable(process, rules) then
+          return ticket
+        elseif away[process] then
+          park(key, process, self.since())
+          buffer, position = {}, 1
+        else
+          blocked = process
+        end
       end
     end
+  end
+  -- Since when the peeked ticket waits.
+  function self.since()
+    return tonumber(redis.call('ZSCORE', key, buffer[position]))
   end
   -- Goes on to the next. The peeked ticket is removed from the queue by `write`.
   function self.take()
     taken[#taken + 1] = buffer[position]
-    position = position + 2
+    position = position + 1
   end
   function self.write()
     remove_tickets(key, taken)
@@ -101,7 +104,7 @@ local function reader(key, rules)
   end
   -- Leaves it there and goes on to the next.
   function self.skip()
-    skipped, position = skipped + 1, position + 2
+    skipped, position = skipped + 1, position + 1
   end
   return self
 end
@@ -130,9 +133,9 @@ end
 -- The next ticket to be granted: its reader, itself, and whether an aged batch ticket stands back for it; nil if none.
 local function choose(rules, interactive, batch, room)
   local first = interactive.peek()
-  local second, since = batch.peek()
+  local second = batch.peek()
   if second and first then
-    local aged = now - since >= rules.age_ms
+    local aged = now - batch.since() >= rules.age_ms
     if aged and number('turn') >= TURNS - 1 and room.slots > 0 and room.starts > 0 then return batch, second end
     return interactive, first, aged
   end

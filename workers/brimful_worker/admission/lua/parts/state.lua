@@ -14,7 +14,8 @@ local function put(field, value)
 end
 
 local function number(field)
-  return tonumber(state[field] or 0)
+  local value = state[field]
+  return value and tonumber(value) or 0
 end
 
 local function save_state()
