@@ -12,6 +12,7 @@ import redis
 from brimful_worker.admission import Admission
 from brimful_worker.admission.policy import release_delay
 from brimful_worker.local.server.valkey import Valkey
+from support.admission_script import Script, granted
 from support.admissions import admissions, marked_clean
 from support.chaos import LONG, long_only
 from support.holder import Holder
@@ -113,6 +114,28 @@ async def test_thousands_of_slots_need_no_round_trip_each(valkey: Valkey) -> Non
         done.set()
         await asyncio.gather(*tasks)
         assert held == 6001
+
+
+def test_a_turn_with_hundreds_of_requests_makes_few_commands(client: redis.Redis) -> None:
+    def made() -> int:
+        stats: Any = client.info("commandstats")
+        return sum(stats[f"cmdstat_{name}"]["calls"] for name in ("zadd", "zrem", "hset", "hdel", "hmget", "zmscore"))
+
+    script = Script(client, slots=600, ramp_ms=0)
+    names = [f"{number:x}" for number in range(1200)]
+    held, asked = ([script.ticket(name=name) for name in some] for some in (names[:600], names[600:]))
+    script.turn(ask=[[ticket, 0] for ticket in held])
+    script.turn(renew=held)
+    unknown = script.ticket(name="abc")
+    before = made()
+    released = [[ticket, 0, 1, -1, 0] for ticket in (*held[:300], unknown, *held[300:])]
+    reply = script.turn(release=released, ask=[[ticket, 0] for ticket in asked])
+    assert made() - before < 40
+    assert granted(reply) == asked
+    assert reply["lost"] == [unknown]
+    assert set(script.held()) == set(asked)
+    assert not script.waiting()
+    assert set(client.hkeys(script.keys["on_wire"])) == set(names[600:])
 
 
 @long_only
