@@ -188,7 +188,7 @@ local function exchange()
   apply_learnt(rules, given)
   if not state.opens_at then begin_logs(rules) end
   local outcome = grant_all(rules, given)
-  note_unlogged(rules, outcome.granted)
+  note_unlogged(rules, outcome)
   local grants = deliver(outcome)
   reply.at = next_poll_at(outcome)
   if outcome.idle then reply.idle = true end

@@ -1,7 +1,7 @@
 -- tickets: what a ticket says, and many of them in one command.
 --
 -- A ticket is process.queue.number.tokens, or process.queue.number-name.tokens with the name of its request; `~` stands
--- before that of a slot that cools down. The patterns are anchored: others are tried at every character.
+-- before that of a slot that cools down. Patterns begin with `^`: others are tried at every character.
 local ARGUMENTS = 500 -- of one command; even, as scores and tickets, or names and notes, alternate
 
 local function process_of(ticket)
@@ -13,11 +13,12 @@ local function queue_letter(ticket)
 end
 
 local function name_of(ticket)
-  return string.match(ticket, '^~?%x+%.%a%.%d+%-(%x+)%.%d+$')
+  local dash = string.find(ticket, '-', 1, true)
+  return dash and string.match(ticket, '^(%x+)%.%d+$', dash + 1)
 end
 
 local function tokens_of(ticket)
-  return tonumber(string.match(ticket, '^~?%x+%.%a%.[%x-]+%.(%d+)$') or 0)
+  return tonumber(string.match(ticket, '^.*%.(%d+)$') or 0)
 end
 
 -- Calls use(number of the first, argument, …) until all arguments have been used.

@@ -13,7 +13,8 @@ local function write_slice(field, at, starts, tokens)
   put(field, starts + tokens > 0 and string.format('%.0f %.0f %.0f', at, starts, tokens) or nil)
 end
 
-local function note_unlogged(rules, granted)
+-- `outcome` as of grant_all.
+local function note_unlogged(rules, outcome)
   if rules.starts > 0 and rules.tokens > 0 then return end
   local width = math.ceil(math.max(rules.window_ms + rules.guard_ms, SPAN_LEAST_MS) / (SLICES - 1))
   local field = 'slice' .. math.floor(now / width) % SLICES
@@ -24,11 +25,11 @@ local function note_unlogged(rules, granted)
     starts, tokens = 0, 0
   end
   local before = starts + tokens
-  for _, tickets in pairs(granted) do
-    for _, ticket in ipairs(tickets) do
-      if rules.starts == 0 then starts = starts + 1 end
-      if rules.tokens == 0 and queue_letter(ticket) ~= 's' then tokens = tokens + tokens_of(ticket) end
-    end
+  if rules.starts == 0 then
+    for _, tickets in pairs(outcome.granted) do starts = starts + #tickets end
+  end
+  if rules.tokens == 0 then
+    for _, ticket in ipairs(outcome.noted) do tokens = tokens + tokens_of(ticket) end
   end
   if starts + tokens ~= before then write_slice(field, now, starts, tokens) end
 end
