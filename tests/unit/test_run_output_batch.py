@@ -111,6 +111,7 @@ def test_out_is_made_from_the_rollouts_file(tmp_path: Path, name: str, there: bo
     unordered = b"".join(dump_line(record(line)) for line in (2, 1))
     if there:
         paths.rollouts.write_bytes(unordered)
+        paths.failures.write_bytes(dump_line({"line": 3, "id": "c3", "cause": "timeout", "message": "late"}))
     convert(paths, input_order=name == "in order")
     if not there:
         assert not paths.output.exists()
@@ -120,6 +121,7 @@ def test_out_is_made_from_the_rollouts_file(tmp_path: Path, name: str, there: bo
         assert [found["line"] for found in records(paths.output)] == [1, 2]
     elif name == "batch":
         assert [found["custom_id"] for found in records(paths.output)] == ["c1", "c2"]
+        assert [found["error"]["code"] for found in records(paths.errors)] == ["timeout"]
     elif name == "out.csv":
         assert [row.split(",")[0] for row in paths.output.read_text().splitlines()][1:] in (["1", "2"], ["c1", "c2"])
     else:
