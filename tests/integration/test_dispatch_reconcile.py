@@ -73,7 +73,7 @@ async def test_looks_that_find_a_shard_begin_the_count_again(parts: Parts) -> No
 
 
 async def test_a_shard_is_searched_for_from_an_age_on(parts: Parts) -> None:
-    """A fifth of ``sweep_s`` where a worker has begun it; Celery's own queue is slower."""
+    """A fifth of ``sweep_s`` if a worker has begun it, else ``sweep_s``."""
     just_begun, begun = await parts.enqueued(*singles(1, 2, 3, 4))
     young, old = await parts.enqueued(*singles(5, 6, 7, 8))
     await parts.client.delete("batch")
