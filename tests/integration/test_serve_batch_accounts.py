@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from brimful.runtime.aio import cancel_and_wait
-from brimful.state.callers.tokens import CallerRecord, add_caller, read_usage, revoke_caller
-from brimful.state.keys import caller_batches_key, caller_starts_key, caller_tokens_keys
+from brimful.state.callers.tokens import REVISION, add_caller, change_caller, read_usage, revoke_caller
+from brimful.state.keys import caller_batches_key, caller_starts_key, caller_tokens_keys, callers_key
 from brimful.state.redis_url import sync_redis_client
 from brimful_worker.local.server.valkey import Valkey
-from brimful_worker.serve.batches import drive, keeper, store
+from brimful_worker.serve.batches import drive, store
 from brimful_worker.serve.batches.batch_pace import BatchPace
+from brimful_worker.serve.batches.keeper import Keeper
 from brimful_worker.serve.batches.record import Batch
 from brimful_worker.serve.batches.run_files import RunFiles
 from brimful_worker.serve.batches.store import Batches
@@ -76,12 +79,23 @@ async def until_over(here: Door, batch: Batch) -> None:
     await wait_until_async(over, "the batch to end", 60)
 
 
+async def is_closed(here: Door) -> bool:
+    """It takes no connection any more: the next that it ends is its work."""
+    port = int(here.url.split("/")[2].split(":")[1])
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        return True
+    writer.close()
+    return False
+
+
 async def test_a_front_door_that_stops_while_a_batch_finishes_leaves_it_to_be_charged(
     monkeypatch: pytest.MonkeyPatch, valkey: Valkey, tmp_path: Path
 ) -> None:
     """What a thread does at the disk goes on when its task is cancelled, as SIGTERM does."""
     publish, begun, go_on = drive.publish, asyncio.Event(), threading.Event()
-    loop = asyncio.get_running_loop()
+    loop, doors = asyncio.get_running_loop(), AsyncExitStack()
 
     def slowly(*arguments: Any) -> None:
         loop.call_soon_threadsafe(begun.set)
@@ -93,17 +107,17 @@ async def test_a_front_door_that_stops_while_a_batch_finishes_leaves_it_to_be_ch
         add_caller(client, "", "ann", budget_tokens=1000)
         batch = finished_run(tmp_path)
         client.hset(caller_batches_key(""), f"ann {batch.id}", f"100 {2**40}")
-        async with door(monkeypatch, valkey.url, NOWHERE, serve_data=tmp_path) as here:
+        async with doors:
+            one = await doors.enter_async_context(door(monkeypatch, valkey.url, NOWHERE, serve_data=tmp_path))
             await asyncio.wait_for(begun.wait(), 60)
-            driving = next(iter(here.front.keeper._drives.values()))
-            driving.cancel()
+            closing = asyncio.create_task(doors.aclose())
+            await wait_until_async(lambda: is_closed(one), "the door to be closed")
             go_on.set()
-            await asyncio.wait([driving])
-            assert driving.cancelled()
-            assert batch.id not in here.front.keeper._drives
-            found = here.front.batches.load(batch.id)
-            assert found is not None
-            assert found.status != "completed" or charged(client), "it has ended, and is not charged"
+            await closing
+        found = Batches(tmp_path / "batches", 3600).load(batch.id)
+        assert found is not None
+        assert found.status != "completed" or charged(client), "it has ended, and is not charged"
+        async with door(monkeypatch, valkey.url, NOWHERE, clean=False, serve_data=tmp_path) as here:
             await until_over(here, batch)
             assert (charged(client)["requests"], charged(client)["tokens"]) == (REQUESTS, TOKENS)
             assert not client.exists(caller_batches_key(""))
@@ -112,24 +126,24 @@ async def test_a_front_door_that_stops_while_a_batch_finishes_leaves_it_to_be_ch
 async def test_a_batch_that_is_finished_again_is_charged_once(
     monkeypatch: pytest.MonkeyPatch, valkey: Valkey, tmp_path: Path
 ) -> None:
-    end, failed = drive.Drive._end, 0
+    store, tried = Batches.store, 0
 
-    def fails_once(self: Any, ending: Any) -> None:
-        nonlocal failed
-        failed += 1
-        if failed == 1:
+    def fails_once(self: Batches, batch: Batch) -> None:
+        nonlocal tried
+        tried += batch.over
+        if batch.over and tried == 1:
             raise OSError("no room on this disk")
-        end(self, ending)
+        store(self, batch)
 
-    monkeypatch.setattr(drive.Drive, "_end", fails_once)
-    monkeypatch.setattr(keeper, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(Batches, "store", fails_once)
+    monkeypatch.setattr(Keeper, "again_s", 0.0)
     with sync_redis_client(valkey.url) as client:
         add_caller(client, "", "ann")
         batch = finished_run(tmp_path)
         async with door(monkeypatch, valkey.url, NOWHERE, serve_data=tmp_path) as here:
             await until_over(here, batch)
     with sync_redis_client(valkey.url) as client:
-        assert failed == 2
+        assert tried == 2
         assert (charged(client)["requests"], charged(client)["tokens"]) == (REQUESTS, TOKENS)
 
 
@@ -173,8 +187,11 @@ async def test_a_revoked_caller_s_batch_is_charged_to_nobody(
         assert not client.exists(caller_batches_key(""))
 
 
-async def test_lines_are_let_in_as_the_caller_s_minute_allows(valkey: Valkey, tmp_path: Path) -> None:
+async def test_lines_are_let_in_as_the_caller_s_minute_allows(
+    monkeypatch: pytest.MonkeyPatch, valkey: Valkey, tmp_path: Path
+) -> None:
     """Those that were let in once are not counted again, whichever front door goes on."""
+    monkeypatch.setattr(Registry, "every_s", 0.05)
     batch = finished_run(tmp_path).model_copy(update={"total": 30})
     run = RunFiles(tmp_path)
     with run.input.open("w") as file:
@@ -183,40 +200,60 @@ async def test_lines_are_let_in_as_the_caller_s_minute_allows(valkey: Valkey, tm
     pipeline, clock, usage = SharedPipeline(valkey.url, "pace"), CallersClock(""), Usage("")
     registry = Registry("", usage, clock, required=False)
     accounts = BatchAccounts("", registry, usage, Minutes("", clock), clock, lambda: pipeline)
-    registry.known.set()
     pipeline.start()
-    registry._callers = {"d": CallerRecord("ann", "d", 0.0, starts=20)}
+    watching = asyncio.create_task(registry.watch(pipeline))
     key = caller_starts_key("", "ann")
 
-    async def let_in(lines: int) -> None:
+    async def until_known(starts: int | None) -> None:
+        def known() -> bool:
+            found = registry.named("ann")
+            return (None if found is None else found.starts) == starts
+
+        await wait_until_async(known, f"the caller's limit to be {starts}")
+
+    @asynccontextmanager
+    async def letting_in(lines: int) -> AsyncIterator[None]:
         pace = BatchPace(batch, run, accounts)
         assert await pace.begin()
         pacing = asyncio.create_task(pace.run())
         await wait_until_async(lambda: run.pace.read_text() == f"{lines}\n", f"{lines} lines", 60)
-        registry._callers = {}  # revoked: its limits hold on
+        assert client.zcard(key) == lines
+        yield
         await cancel_and_wait([pacing])
+
+    def scripts() -> int:
+        found: Any = client.info("commandstats")
+        return int(found["cmdstat_evalsha"]["calls"])
 
     try:
         with sync_redis_client(valkey.url) as client:
-            await let_in(18)
-            assert client.zcard(key) == 18
-            registry._callers = {"d": CallerRecord("ann", "d", 0.0, starts=24)}
-            await let_in(22)
-            assert client.zcard(key) == 22
-            registry._callers = {"d": CallerRecord("ann", "d", 0.0)}
+            add_caller(client, "", "ann", starts=20)
+            async with letting_in(18):
+                change_caller(client, "", "ann", starts=24)
+                await until_known(24)
+            async with letting_in(22):
+                client.hdel(callers_key(""), "ann")
+                client.hincrby(callers_key(""), REVISION, 1)
+                await until_known(None)
+                before = scripts()
+                await wait_until_async(lambda: scripts() > before, "the next lines to be counted")
+                assert client.zcard(key) == 22, "the limit of a caller that is gone holds on"
+            add_caller(client, "", "ann")
+            await until_known(0)
             assert not await BatchPace(batch, run, accounts).begin(), "a caller without limits"
     finally:
+        await cancel_and_wait([watching])
         await pipeline.aclose()
 
 
 async def test_a_caller_that_goes_away_while_it_is_counted_leaves_no_tokens_behind(
     monkeypatch: pytest.MonkeyPatch, valkey: Valkey
 ) -> None:
-    monkeypatch.setattr("brimful_worker.serve.callers.registry._EVERY_S", 3600.0)
+    monkeypatch.setattr(Registry, "every_s", 3600.0)
     with sync_redis_client(valkey.url) as client:
         token = add_caller(client, "", "ann", tokens_per_minute=1000)
         async with running_gateway() as gateway, door(monkeypatch, valkey.url, gateway.url) as here:
-            await wait_until_async(lambda: here.front.callers._callers, "the caller to be known")
+            await wait_until_async(lambda: here.front.callers.named("ann"), "the caller to be known")
             client.client_pause(60_000, all=False)
             body = {"model": "llama-8b", "prompt": "The sky is", "max_tokens": 400}
             asking = asyncio.create_task(here.post("completions", body, Authorization=f"Bearer {token}"))

@@ -18,16 +18,19 @@ from openai.types.chat import ChatCompletion
 from openai.types.completion import Completion
 
 from brimful.request import Request
-from brimful.state.callers.tokens import TOKENS, add_caller, change_caller, revoke_caller
+from brimful.state.callers.tokens import add_caller, change_caller, revoke_caller
 from brimful.state.keys import caller_batches_key, caller_starts_key, caller_tokens_keys
 from brimful.state.redis_url import sync_redis_client
 from brimful.state.runs.entry import Asked, RunState
 from brimful.state.runs.registry import ask, read_entries
 from brimful_worker.local.server.valkey import Valkey
 from brimful_worker.serve.batches import drive, record, store
+from brimful_worker.serve.batches.drive import Drive
+from brimful_worker.serve.callers.usage import Account
 from brimful_worker.serve.records import Owner
+from brimful_worker.serve.refusals import Refusal
 from support.commands import nothing_left
-from support.doors import door, door_process, until_ready
+from support.doors import Door, door, door_process, until_ready
 from support.fleets import Fleet, fleet
 from support.gateways import gateway_process
 from support.waiting import wait_until, wait_until_async
@@ -196,7 +199,9 @@ async def test_a_spent_budget_refuses_new_batches_only(monkeypatch: pytest.Monke
                 return (await asked).id
 
             made = await make("first")
-            here.front.usage._unwritten["ann", TOKENS] += 10
+            caller = here.front.callers.named("ann")
+            with here.front.usage.request(caller, 10, Account(sent=True)):
+                pass  # without an answer, it is charged what it may have used
             with pytest.raises(openai.RateLimitError):
                 await make("second")
             assert await make("first") == made
@@ -367,6 +372,17 @@ async def test_a_batch_counts_for_its_caller_s_budget(monkeypatch: pytest.Monkey
         await wait_until_async(refused, "the budget to be at its end")
 
 
+def refuses(here: Door, tokens: int) -> bool:
+    """Whether ann's budget is too small for a request of so many tokens."""
+    caller = here.front.callers.named("ann")
+    assert caller is not None
+    try:
+        here.front.usage.check(caller, tokens)
+    except Refusal:
+        return True
+    return False
+
+
 async def test_batches_do_not_spend_the_same_budget(monkeypatch: pytest.MonkeyPatch, valkey: Valkey) -> None:
     hold = sum(Request(line(place)["body"]).hold for place in range(10))
     with sync_redis_client(valkey.url) as client:
@@ -388,7 +404,7 @@ async def test_batches_do_not_spend_the_same_budget(monkeypatch: pytest.MonkeyPa
             assert second.errors.data is not None
             assert [fault.code for fault in second.errors.data] == ["insufficient_quota"]
             assert f"this batch may use up to {hold}" in str(second.errors.data[0].message)
-            await wait_until_async(lambda: two.front.usage._batches["ann"] == hold, "the hold to be read")
+            await wait_until_async(lambda: refuses(two, hold), "the hold to be read")
             with pytest.raises(openai.RateLimitError) as raised:
                 await there.completions.create(model="llama-8b", prompt="a", max_tokens=hold)
             assert "held by requests and batches under way" in raised.value.message
@@ -419,7 +435,7 @@ async def test_without_workers_it_waits_and_can_be_cancelled(monkeypatch: pytest
 
 
 async def test_a_run_that_refuses_its_input_says_why(monkeypatch: pytest.MonkeyPatch, valkey: Valkey) -> None:
-    monkeypatch.setattr(drive, "_MOST_REFUSALS", 1)
+    monkeypatch.setattr(Drive, "most_refusals", 1)
     async with door(monkeypatch, valkey.url, NOWHERE) as here, here.openai() as api:
         found = await end_of(api, await create(api, lines(line(0, n=200_000, max_tokens=1))))
         assert found.status == "failed"

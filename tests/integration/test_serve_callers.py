@@ -18,7 +18,7 @@ from brimful.state.keys import caller_slots_keys, caller_starts_key, caller_toke
 from brimful.state.redis_url import sync_redis_client
 from brimful_worker.local.server.valkey import Valkey
 from brimful_worker.metrics import catalogue as metrics
-from brimful_worker.serve.callers.registry import TRUSTED_S
+from brimful_worker.serve.callers.registry import Registry
 from support.commands import brimful
 from support.doors import KEY, Door, door, door_process, until_active
 from support.gateways import running_gateway
@@ -81,9 +81,10 @@ async def test_tokens_are_in_force_at_all_front_doors(
         revoke(valkey, "bob")
         await asyncio.gather(until(one, other, 401), until(two, other, 401))
         assert await status(one, None) == 401, "the last token's end opens nothing"
+        await until(one, add(valkey, "cleo"), 200)
         with sync_redis_client(valkey.url) as client:
             client.flushall()
-        await wait_until_async(lambda: one.front.callers._revision is None, "the emptied Redis to be noticed")
+        await wait_until_async(lambda: one.front.callers.named("cleo") is None, "the emptied Redis to be noticed")
         assert await status(one, None) == 401
     assert ", caller ann" in caplog.text
     assert token not in caplog.text
@@ -146,8 +147,7 @@ async def test_known_tokens_are_valid_for_a_while_without_redis(
         resolved = registry.resolve(token, KEY)
         assert resolved is not None
         assert resolved.name == "ann"
-        assert registry._read_at is not None
-        registry._read_at -= TRUSTED_S
+        monkeypatch.setattr("brimful_worker.serve.callers.registry.TRUSTED_S", 0.0)
         assert await status(here, token) == 503
 
 
@@ -304,7 +304,7 @@ async def test_what_requests_under_way_may_use_is_held(monkeypatch: pytest.Monke
 
 
 async def test_the_last_counts_are_written_at_the_end(monkeypatch: pytest.MonkeyPatch, valkey: Valkey) -> None:
-    monkeypatch.setattr("brimful_worker.serve.callers.registry._EVERY_S", 3600.0)
+    monkeypatch.setattr(Registry, "every_s", 3600.0)
     token = add(valkey)
     async with running_gateway() as gateway, door(monkeypatch, valkey.url, gateway.url) as here:
         assert (await ask(here, token))[0] == 200
@@ -419,7 +419,6 @@ async def test_a_caller_s_requests_at_once_are_limited_over_all_front_doors(
 async def test_the_slots_of_a_front_door_that_dies_are_free_after_a_lease(
     monkeypatch: pytest.MonkeyPatch, valkey: Valkey
 ) -> None:
-    monkeypatch.setattr("brimful_worker.serve.callers.slots._LEASE_MS", 1500)
     with sync_redis_client(valkey.url) as client:
         token = add_caller(client, "", "ann", slots=1)
         held, waiting, doors = caller_slots_keys("", "ann")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -77,21 +77,21 @@ async def test_a_minute_passes_whatever_the_clock_did(valkey: Valkey, pipeline: 
 
 
 async def test_a_command_that_comes_late_holds_nothing_back(pipeline: SharedPipeline) -> None:
-    clock, slow = CallersClock(""), RedisClock()
-    await clock.read(pipeline)
-    behind = clock.now_s * 1000 - 5000
-    slow.note(0.0, 0.0, behind)  # a bound that every command is past, by a clock that it does not know better
-
     class Late(RedisClock):
-        """The first command's bound; then the right one."""
+        """The next command's bound is one that it is past."""
+
+        bounds: ClassVar[list[int]] = []
 
         def bound_ms(self, sent: float, *, stepped: bool = False) -> int | None:
-            clock._readings = right
-            return int(behind)
+            right = super().bound_ms(sent, stepped=stepped)
+            return self.bounds.pop() if self.bounds else right
 
-    right, clock._readings = clock._readings, Late()
-    before = clock.now_s
+    clock = CallersClock("", Late())
     await clock.read(pipeline)
+    before = clock.now_s
+    Late.bounds.append(int(before * 1000) - 5000)
+    await clock.read(pipeline)
+    assert not Late.bounds
     assert clock.now_s >= before
 
 

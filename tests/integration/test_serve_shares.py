@@ -75,7 +75,7 @@ async def test_shares_follow_the_weights(monkeypatch: pytest.MonkeyPatch, valkey
             for index in range(len(WHERE[where]))
         ]
         for here in opened:
-            await wait_until_async(lambda here=here: len(here.front.callers._callers) == 3, "the callers to be known")
+            await wait_until_async(lambda here=here: here.front.callers.named("a"), "the callers to be known")
         await one_of_three_async(lambda: measured(opened), as_wanted)  # the doors tell each other after some time
         assert gateway.slots.peak_active <= 16
 
@@ -97,7 +97,7 @@ async def test_one_that_comes_late_gets_its_share_at_once(monkeypatch: pytest.Mo
         door(monkeypatch, valkey.url, gateway.url, clean=False, starts=100_000) as two,
     ):
         for here in (one, two):
-            await wait_until_async(lambda here=here: len(here.front.callers._callers) == 2, "the callers to be known")
+            await wait_until_async(lambda here=here: here.front.callers.named("late"), "the callers to be known")
         early = [asyncio.create_task(ask(one, "early")) for _ in range(400)]
         await wait_until_async(lambda: len(order) >= 100, "the first answers")
         before = len(order)
@@ -118,7 +118,7 @@ async def test_a_report_that_fails_is_logged_once_and_made_again(
             running_gateway(per_token_s=30.0, starts=100_000) as gateway,
             door(monkeypatch, valkey.url, gateway.url, slots=1) as here,
         ):
-            await wait_until_async(lambda: here.front.callers._callers, "the caller to be known")
+            await wait_until_async(lambda: here.front.callers.named("ann"), "the caller to be known")
             body = {"model": "llama-8b", "prompt": "a", "max_tokens": 1}
             asking = [
                 asyncio.create_task(here.post("completions", body, Authorization=f"Bearer {token}")) for _ in range(3)

@@ -29,12 +29,13 @@ log = logging.getLogger(__name__)
 _LOOK_S = 0.3
 _FIRST_PAUSE_S = 1.0
 _MOST_PAUSE_S = 60.0
-_MOST_REFUSALS = 3
-"""Tries that end because the input or a setting is wrong, which another try seldom mends."""
 
 
 class Drive:
     """:meth:`run` once."""
+
+    most_refusals = 3
+    """Tries that end because the input or a setting is wrong, which another try seldom mends."""
 
     def __init__(
         self,
@@ -160,7 +161,7 @@ class Drive:
                 continue
             log.warning("%s: its run ended with status %d, and will be tried again", self._batch.id, code)
             self._refusals += code == ExitCode.USAGE
-            if self._refusals == _MOST_REFUSALS:
+            if self._refusals == self.most_refusals:
                 self._batch.errors = [Fault(code="run_failed", message=reason)]
                 return "failed"
             await self._pause(pause)

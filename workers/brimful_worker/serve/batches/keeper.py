@@ -22,12 +22,13 @@ log = logging.getLogger(__name__)
 _LOOK_S = 1.0
 """While there are batches that this front door does not drive: those of another, which may die, or after a fault."""
 _IDLE_S = 5.0
-_AGAIN_S = 10.0
-"""After a disk that failed."""
 
 
 class Keeper:
     """One process's. Use it on one event loop."""
+
+    again_s = 10.0
+    """Seconds until a batch whose disk has failed is driven again."""
 
     def __init__(self, settings: Settings, batches: Batches, files: Files, accounts: BatchAccounts) -> None:
         self._settings = settings
@@ -109,9 +110,9 @@ class Keeper:
             ).run()
         except (OSError, FleetError) as error:
             log.error("%s: %s; it is tried again", id, error)
-            self._not_before[id] = time.monotonic() + _AGAIN_S
+            self._not_before[id] = time.monotonic() + self.again_s
         except Exception as error:  # its text may hold a prompt
             log.error("%s: brimful's own fault (%s); it is tried again", id, type(error).__name__, exc_info=False)
-            self._not_before[id] = time.monotonic() + _AGAIN_S
+            self._not_before[id] = time.monotonic() + self.again_s
         finally:
             os.close(lock)

@@ -33,9 +33,10 @@ _READ = timed_script("now.lua")
 class CallersClock:
     """One front door's readings of the clock, and the calls of scripts that use it."""
 
-    def __init__(self, fleet: str) -> None:
+    def __init__(self, fleet: str, readings: RedisClock | None = None) -> None:
+        """``readings``: what is known of Redis's clock so far."""
         self._key = callers_clock_key(fleet)
-        self._readings = RedisClock()
+        self._readings = readings or RedisClock()
         self.now_s = 0.0
         """Seconds that the clock showed when it was last read; 0 before that."""
 

@@ -17,13 +17,15 @@ from brimful_worker.singles.pipeline import SharedPipeline
 
 log = logging.getLogger(__name__)
 
-_EVERY_S = 0.5
 TRUSTED_S = 30.0
 """How long known tokens are valid while Redis does not answer: one may have been revoked."""
 
 
 class Registry:
     """One front door's view of its fleet's callers."""
+
+    every_s = 0.5
+    """Seconds from one reading to the next."""
 
     def __init__(self, fleet: str, usage: Usage, clock: CallersClock, *, required: bool) -> None:
         """``required``: nobody may ask without a token, even if there is none yet."""
@@ -49,7 +51,7 @@ class Registry:
                 await self.write_usage(pipeline)
             except REDIS_ERRORS as error:
                 log.debug("the callers could not be read: %s", type(error).__name__)
-            await asyncio.sleep(_EVERY_S)
+            await asyncio.sleep(self.every_s)
 
     async def write_usage(self, pipeline: SharedPipeline) -> None:
         """Raises redis.RedisError."""
