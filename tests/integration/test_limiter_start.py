@@ -6,12 +6,13 @@ import asyncio
 
 import pytest
 import redis
-from redis.asyncio import Redis
 
+from brimful.state.keys import TAGS
 from brimful_worker.admission import Admission, EvictingRedis, Limits
 from brimful_worker.limiter import SlotTimeout
 from brimful_worker.local.server.valkey import Valkey
 from support.limiters import NAME, limiters
+from support.proxy import Proxy
 from support.waiting import wait_until_async
 
 HEARD = f"brimful:{{{NAME}}}:heard"
@@ -45,19 +46,15 @@ async def test_one_start_fails_for_all_that_wait_and_is_made_again(valkey: Valke
 
 
 async def test_a_start_that_is_cancelled_after_the_join_leaves_again(valkey: Valkey) -> None:
-    joined = asyncio.Event()
-
-    class Joining(Admission):
-        def _client(self) -> Redis:
-            joined.set()
-            return super()._client()
-
-    admission = Joining(valkey.url, NAME, Limits(slots=1, starts=None, circuit_breaker=0))
-    starting = asyncio.create_task(admission.start())
-    await joined.wait()
-    starting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await starting
+    async with Proxy(valkey.port) as proxy:
+        proxy.before = (TAGS.encode(), proxy.freeze)  # what comes after the join
+        admission = Admission(proxy.url, NAME, Limits(slots=1, starts=None, circuit_breaker=0))
+        starting = asyncio.create_task(admission.start())
+        await wait_until_async(lambda: not proxy.frozen.is_set(), "the join")
+        starting.cancel()
+        proxy.thaw()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
     with redis.Redis.from_url(valkey.url) as client:
         assert client.zcard(HEARD) == 0
     names = [task.get_name() for task in asyncio.all_tasks()]
