@@ -147,23 +147,6 @@ async def test_leases_that_become_longer_keep_their_end_until_they_are_renewed(
     assert after.deadline == pytest.approx(after.renewed + 28.75)
 
 
-async def test_one_timer_reads_the_clock_while_leases_are_held(state: LocalState, wakes: list[None]) -> None:
-    state.plan_aborts()
-    assert not state.naps
-    set_lease(state, 60)
-    lease = await grant(state, boot_time())
-    state.plan_aborts()
-    assert state.naps
-    wakes.clear()
-    await wait_until_async(lambda: bool(wakes), "the timer of a nap")
-    assert state.naps, "it is set again"
-    state.end(lease, failed=False)
-    wakes.clear()
-    state.plan_aborts()
-    assert not state.naps
-    assert wakes, "the coordinator sets a timer of its own"
-
-
 async def test_a_grant_is_good_for_one_request(state: LocalState) -> None:
     lease = await grant(state, boot_time())
     lease.sent()

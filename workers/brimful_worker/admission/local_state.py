@@ -175,19 +175,12 @@ class LocalState:
 
     def plan_aborts(self) -> None:
         """Set the timer for the first lease that ends unless it is renewed."""
-        before, self._abort_timer = self._abort_timer, None
-        if before is not None:
-            before.cancel()
+        if self._abort_timer is not None:
+            self._abort_timer.cancel()
+            self._abort_timer = None
         if self.leases.held:
             delay = max(0.0, min(self.leases.first_end - boot_time(), NAP_S))
             self._abort_timer = asyncio.get_running_loop().call_later(delay, self._abort_overdue)
-        elif before is not None:
-            self._wake()  # who relied on the timer
-
-    @property
-    def naps(self) -> bool:
-        """Whether a timer calls ``wake`` within NAP_S, by which a suspension of the machine is noticed."""
-        return self._abort_timer is not None
 
     def stop(self, error: FleetError, *, cancel: bool) -> None:
         """Grant nothing any more: :meth:`ask` raises ``error``. Waiters are cancelled, or get ``error`` too."""
@@ -214,7 +207,6 @@ class LocalState:
         if lost := self._lose_ended(boot_time()):
             log.warning("admission: %d leases could not be renewed in time; their requests are ended", lost)
         self.plan_aborts()
-        self._wake()  # the coordinator reads the clock with it
 
     def _lose_ended(self, now: float) -> int:
         """Lose the leases that end at this time or before. Returns their number."""

@@ -122,7 +122,7 @@ class Coordinator:
                 return
             self._wake.clear()
             left_s = math.ceil(1000 * (due - boot_time())) / 1000  # uvloop rounds to milliseconds, also down
-            timer = loop.call_later(left_s if self.local_state.naps else min(left_s, NAP_S), self._wake.set)
+            timer = loop.call_later(min(left_s, NAP_S), self._wake.set)
             try:
                 await self._wake.wait()
             finally:
