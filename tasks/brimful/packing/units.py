@@ -69,7 +69,7 @@ Manifest = tuple[ManifestEntry, ...]
 
 def manifest_message(manifest: Iterable[ManifestEntry]) -> list[list[Any]]:
     """JSON-ready; :func:`manifest_from` is its inverse."""
-    return [[entry.line, entry.id, entry.prompt_index, list(entry.choices)] for entry in manifest]
+    return [[line, id, prompt, list(choices)] for line, id, prompt, choices in manifest]
 
 
 def manifest_from(raw: Iterable[Any]) -> Manifest:

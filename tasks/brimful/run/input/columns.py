@@ -49,13 +49,15 @@ class FieldRule:
             return Split({name: value for name, value in line.body.items() if value is not None}, line.fields)
         listed = self._sent[self._mode_of(line.fields)]
         sent = {name: value for name, value in line.fields.items() if value is not None and name in listed}
-        extra = sent.pop(_EXTRA_BODY, {})
-        if not isinstance(extra, dict):
-            raise InputError(f"{_EXTRA_BODY}: must be an object with further fields of the request")
+        if _EXTRA_BODY in sent:
+            extra = sent.pop(_EXTRA_BODY)
+            if not isinstance(extra, dict):
+                raise InputError(f"{_EXTRA_BODY}: must be an object with further fields of the request")
+            sent |= extra
         columns = {name: value for name, value in line.fields.items() if name not in listed}
         if line.columns:
             columns = {name: value for name, value in line.line.items() if name in columns or name in line.columns}
-        return Split({**sent, **extra}, columns)
+        return Split(sent, columns)
 
     def _mode_of(self, fields: Mapping[str, Any]) -> Mode:
         stated = fields.get("mode") if "mode" not in self._columns else None

@@ -196,7 +196,7 @@ def _batch_body(line: dict[str, Any]) -> dict[str, Any]:
 
 
 def _id(value: Any, name: str) -> str | int | float:
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise InputError(f"{name}: must be a string or a number, not {shown(value)}")
     text = str(value)
     if not text or len(text) > _ID_LENGTH:
