@@ -99,7 +99,7 @@ class Outcomes:
             else:
                 self._refusals.add(None)
                 self._learn(packed, outcome)
-                self._status.rollouts += sum(len(item.rollouts) for item in delivered)
+                self._status.rollouts += packed.choices
                 return list(delivered)
         sent_again = self._send_again(packed, failure)
         self._refusals.add(failure, 0 if sent_again else packed.lines, packed.pack_key.target)

@@ -117,8 +117,12 @@ class Delivered:
     """Lines that shared the request; 1 = alone."""
     asked_model: str = ""
     """The model that was asked for; empty where that is not known."""
-    response: Mapping[str, Any] = field(default_factory=dict)
-    """The other fields of the provider's answer to the request: ``id``, ``created``, ``system_fingerprint``, …"""
+
+    @property
+    def response(self) -> dict[str, Any]:
+        """The other fields of the provider's answer to the request: ``id``, ``created``, ``system_fingerprint``, …"""
+        answer = self.outcome.completion or {}
+        return {name: value for name, value in answer.items() if name not in ("choices", "usage")}
 
     def rollout_usages(self) -> list[dict[str, Any] | None]:
         """Each rollout's share of ``usage``, in proportion to the length of its text, the nearest to tokens that is

@@ -36,7 +36,6 @@ def unpack(manifest: Manifest, outcome: Outcome, asked_model: str = "") -> list[
         seen += 1
     if seen != n * len(manifest):
         raise ValueError(f"{seen} choices for {n * len(manifest)}")
-    response = {name: value for name, value in completion.items() if name not in ("choices", "usage")}
     usage = completion.get("usage")
     usage = dict(usage) if isinstance(usage, dict) else None
     shares = [usage] if len(lines) == 1 else share_usage(usage, [len(mine) for _, mine in lines.values()])
@@ -50,7 +49,6 @@ def unpack(manifest: Manifest, outcome: Outcome, asked_model: str = "") -> list[
             outcome=outcome,
             packed=len(lines),
             asked_model=asked_model,
-            response=response,
         )
         for (line, (id, mine)), share in zip(lines.items(), shares, strict=True)
     ]
