@@ -244,14 +244,12 @@ def _describe(fields: Mapping[str, Any]) -> str:
     return _to_json(fields)
 
 
-def _missing(unit: Unit, prompts: int) -> Iterator[tuple[int, tuple[int, ...]]]:
+def _missing(unit: Unit, prompts: int) -> list[tuple[int, tuple[int, ...]]]:
     """``(prompt_index, choice_indexes)`` of the rollouts still wanted."""
     if unit.wanted is None:
         every = tuple(range(unit.request.n))
-        yield from ((prompt, every) for prompt in range(prompts))
-        return
+        return [(prompt, every) for prompt in range(prompts)]
     by_prompt: dict[int, set[int]] = {}
     for prompt, choice in unit.wanted:
         by_prompt.setdefault(prompt, set()).add(choice)
-    for prompt in sorted(by_prompt):
-        yield prompt, tuple(sorted(by_prompt[prompt]))
+    return [(prompt, tuple(sorted(by_prompt[prompt]))) for prompt in sorted(by_prompt)]
