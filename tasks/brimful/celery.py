@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, NoReturn
 
@@ -18,13 +19,14 @@ from celery.app.utils import Settings as CelerySettings
 from celery.signals import before_task_publish, celeryd_init, worker_init
 from kombu import Queue, pools  # type: ignore[attr-defined]
 
+from brimful.addresses import FleetAddress
 from brimful.errors import ExitCode, RedisUnreachable, RedisUnusable
 from brimful.names import APP, FLEET_SETTING, QUEUES, TASK_SAMPLE, TASK_SHARD, Workload, of_fleet
 from brimful.runtime import fork, tracing
 from brimful.runtime.extras import missing, needs
 from brimful.state.probes import check_servers
 from brimful.state.rabbitmq.celery_settings import CONFIRM_S
-from brimful.state.redis_url import NOT_SET, broker_options, broker_url, celery_settings, required
+from brimful.state.redis_url import NOT_SET, address_of, broker_options, broker_url, celery_settings, required
 from brimful.state.result_consumer import keep_waiting
 
 _CELERYS_URLS = ("CELERY_BROKER_URL", "CELERY_BROKER_READ_URL", "CELERY_BROKER_WRITE_URL", "CELERY_RESULT_BACKEND")
@@ -138,19 +140,18 @@ app = App(APP, set_as_current=False, include=["brimful.tasks"], amqp="brimful.ru
 app.checks_key = True
 
 
-def configuration(
-    redis_url: str | None = None, fleet: str | None = None, rabbitmq_url: str | None = None
-) -> dict[str, Any]:
-    """Celery's settings, from brimful's. None: the environment's; ``rabbitmq_url`` is taken from there only if
-    ``redis_url`` is None too. Raises SettingError."""
+def configuration(address: FleetAddress | None = None) -> dict[str, Any]:
+    """Celery's settings, from brimful's. ``address`` None: the environment's. Raises SettingError."""
     from brimful.config import Settings  # pydantic: a service pays for it at its first request, not at its import
 
-    settings = Settings.load(redis_url=redis_url, fleet=fleet)
-    url, fleet, visibility_s = settings.redis_url, settings.fleet, settings.visibility_timeout_s
-    rabbitmq_url = settings.broker_url if redis_url is None else rabbitmq_url
+    settings = Settings.load() if address is None else Settings.load(redis_url=address.redis_url, fleet=address.fleet)
+    fleet, visibility_s = settings.fleet, settings.visibility_timeout_s
+    if settings.redis_url is not None:
+        # Settings add their TLS files to a URL.
+        address = replace(address or address_of(settings), redis_url=settings.redis_url)
     queues = [of_fleet(fleet, name) for name in QUEUES]
     return {
-        **(celery_settings(url, visibility_s, fleet, rabbitmq_url) if url else _without_url(visibility_s, fleet)),
+        **(_without_url(visibility_s, fleet) if address is None else celery_settings(address, visibility_s)),
         FLEET_SETTING: fleet,
         # JSON only: unpickling would run code of anybody who can write to Redis.
         "accept_content": ["json"],
@@ -256,10 +257,10 @@ def _unlock_properties(*classes: type) -> None:
                 each.lock = threading.RLock()
 
 
-def app_for(redis_url: str | None, fleet: str | None = None, rabbitmq_url: str | None = None) -> Celery:
-    """A new app without tasks that publishes to a fleet, and sends no task-sent events. None: as in configuration()."""
+def app_for(address: FleetAddress) -> Celery:
+    """A new app without tasks that publishes to a fleet, and sends no task-sent events."""
     publisher = App(APP, set_as_current=False, amqp="brimful.runtime.redaction:DiscreetAMQP")
-    publisher.add_defaults(lambda: {**configuration(redis_url, fleet, rabbitmq_url), "task_send_sent_event": False})
+    publisher.add_defaults(lambda: {**configuration(address), "task_send_sent_event": False})
     # Celery loads its settings when one is first used, and not thread-safely.
     publisher.finalize()
     _ = publisher.conf.broker_url, publisher.amqp

@@ -13,6 +13,7 @@ import pytest
 import redis
 from celery import Celery
 
+from brimful.addresses import FleetAddress
 from brimful.celery import app_for
 from brimful.state.dead_letters import read
 from brimful_worker.broker import dead_letters, results, transport
@@ -46,7 +47,7 @@ class _Writer:
 
 @pytest.fixture
 def app(valkey: Valkey) -> Iterator[Celery]:
-    app = app_for(valkey.url)
+    app = app_for(FleetAddress(valkey.url))
     transport.install(app)
     results.install()
     yield app

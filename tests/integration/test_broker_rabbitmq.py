@@ -15,6 +15,7 @@ import pytest
 from celery import Celery
 
 from brimful import Fleet
+from brimful.addresses import FleetAddress
 from brimful.celery import app_for
 from brimful.errors import BrokerUnusable, FleetTaken
 from brimful.state.dead_letters import read
@@ -48,6 +49,10 @@ class Place:
     gateway: StrictGatewayProcess
     worker: Background
     env: dict[str, str]
+
+    @property
+    def address(self) -> FleetAddress:
+        return FleetAddress(self.valkey.url, rabbitmq_url=self.rabbitmq.url)
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +115,7 @@ def test_a_revoked_task_ends(place: Place, fleet: Fleet) -> None:
 
 
 def test_more_wait_than_a_worker_takes_and_the_urgent_do_not_wait_behind_them(place: Place, fleet: Fleet) -> None:
-    with app_for(place.valkey.url, None, place.rabbitmq.url) as app:
+    with app_for(FleetAddress(place.address)) as app:
         batch = [
             app.send_task("brimful.sample", (f"b{number}",), {"max_tokens": 4}, queue="batch") for number in range(200)
         ]
@@ -125,7 +130,7 @@ def test_more_wait_than_a_worker_takes_and_the_urgent_do_not_wait_behind_them(pl
 def test_a_malformed_message_is_set_aside_and_acknowledged(place: Place, fleet: Fleet) -> None:
     id = uuid.uuid4().hex
     message = item(id, task="brimful.sample", headers={"retries": "many"})
-    with app_for(place.valkey.url, None, place.rabbitmq.url) as app, app.connection_for_write() as connection:
+    with app_for(FleetAddress(place.address)) as app, app.connection_for_write() as connection:
         connection.Producer().publish(
             "[[], {}, {}]",
             content_type="application/json",
@@ -153,12 +158,12 @@ def test_status_metrics_and_doctor_know_the_broker(place: Place) -> None:
     assert re.fullmatch(rf"RabbitMQ [\d.]+ at {re.escape(shown)}", checks["broker"]["said"])
     assert checks["workers"]["level"] == "ok"
     with sync_redis_client(place.valkey.url, decode_responses=False) as client:
-        families = {family.name for family in QueueCollector(client, "", place.rabbitmq.url).collect()}
+        families = {family.name for family in QueueCollector(client, place.address).collect()}
     assert families == {"brimful_queue_messages"}
 
 
 def test_doctor_warns_of_another_program_that_reads_the_queues(place: Place) -> None:
-    with app_for(place.valkey.url, None, place.rabbitmq.url) as app, app.connection_for_read() as connection:
+    with app_for(FleetAddress(place.address)) as app, app.connection_for_read() as connection:
         channel = connection.channel()
         channel.basic_qos(0, 1, False)
         channel.basic_consume("celery", no_ack=False, callback=lambda message: None)
@@ -176,6 +181,22 @@ def test_a_wrong_password_is_refused_with_the_way_out(place: Place) -> None:
         assert "hush" not in refused.stderr
 
 
+def test_a_user_who_may_not_publish_ends_the_run_with_the_reason(place: Place, tmp_path: Path) -> None:
+    prompts = write_prompts(tmp_path / "prompts.jsonl", 3)
+    env = place.env | {"BRIMFUL_BROKER_URL": place.rabbitmq.url_of_reader}
+    done = brimful("run", prompts, "-o", tmp_path / "out.jsonl", **env)
+    assert done.returncode == 2, done.stderr
+    assert "refuses this user" in done.stderr
+    assert "'of brimful/1'" in done.stderr, "the virtual host"
+    assert "'reader'" in done.stderr
+    assert "BRIMFUL_BROKER_URL" in done.stderr
+    assert PASSWORD not in done.stderr
+    assert QUOTED not in done.stderr
+    done = brimful("run", prompts, "-o", tmp_path / "out.jsonl", **place.env)
+    assert done.returncode == 0, done.stderr
+    assert len(records(tmp_path / "out.jsonl")) == 3, "the same command, with the right user, resumes it"
+
+
 def test_who_does_not_name_rabbitmq_is_refused(place: Place) -> None:
     env = {name: value for name, value in place.env.items() if name != "BRIMFUL_BROKER_URL"}
     refused = brimful("run", os.devnull, "-o", "-", **env)
@@ -188,7 +209,7 @@ def test_tls_with_a_certificate_authority_of_one_s_own(place: Place, fleet: Flee
     with tls_in_front_of(place.rabbitmq.port, context) as port:
         url = place.rabbitmq.url.replace("amqp://", "amqps://").replace(f":{place.rabbitmq.port}/", f":{port}/")
         assert check_broker(f"{url}?ssl_ca_certs={certificate}").startswith("RabbitMQ 3.")
-        with app_for(place.valkey.url, None, f"{url}?ssl_ca_certs={certificate}") as app:
+        with app_for(FleetAddress(place.valkey.url, rabbitmq_url=f"{url}?ssl_ca_certs={certificate}")) as app:
             sent = app.send_task("brimful.sample", ("over TLS",), {"max_tokens": 4}, queue="batch")
             assert sent.get(timeout=PATIENCE_S)["choices"]
         with pytest.raises(BrokerUnusable, match="its certificate is not accepted"):
@@ -199,13 +220,13 @@ def test_tls_with_a_certificate_authority_of_one_s_own(place: Place, fleet: Flee
 
 def test_another_key_may_not_take_a_fleet_whose_tasks_wait_in_rabbitmq(place: Place) -> None:
     with (
-        app_for(place.valkey.url, "taken", place.rabbitmq.url) as app,
+        app_for(FleetAddress(place.valkey.url, "taken", place.rabbitmq.url)) as app,
         sync_redis_client(place.valkey.url) as client,
     ):
-        register(client, place.valkey.url, "taken", "first-tag")
+        register(client, FleetAddress(place.valkey.url, "taken"), "first-tag")
         app.send_task("brimful.sample", ("Hi",), {"max_tokens": 4}, queue="batch")
         with pytest.raises(FleetTaken, match="1 task queued"):
-            register(client, place.valkey.url, "taken", "second-tag", rabbitmq_url=place.rabbitmq.url)
+            register(client, FleetAddress(place.valkey.url, "taken", place.rabbitmq.url), "second-tag")
 
 
 def test_tasks_of_a_killed_worker_are_delivered_again(place: Place, fleet: Fleet, tmp_path: Path) -> None:
@@ -232,6 +253,6 @@ def test_no_log_has_the_key_or_a_password(place: Place) -> None:
 
 def _memory(place: Place) -> list[str]:
     """What remote control says of the worker."""
-    with app_for(place.valkey.url, None, place.rabbitmq.url) as app:
+    with app_for(FleetAddress(place.address)) as app:
         inspect: Any = app.control.inspect(timeout=2.0)
         return [json.dumps(inspect.stats(), default=str), json.dumps(inspect.conf(), default=str)]

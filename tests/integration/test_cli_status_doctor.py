@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import redis
 
+from brimful.addresses import FleetAddress
 from brimful.config import Settings
 from brimful.doctor import Check, Level
 from brimful.doctor.fleet import dead_letter_checks, limit_checks
@@ -348,12 +349,12 @@ def test_queues_are_counted_over_all_priorities(valkey: Valkey) -> None:
     from celery import Celery
 
     with Celery("x", set_as_current=False) as app:
-        app.conf.update(celery_settings(valkey.url, 15))
+        app.conf.update(celery_settings(FleetAddress(valkey.url), 15))
         for queue in QUEUES:
             for priority in (0, 3, 9):
                 app.send_task("brimful.sample", queue=queue, priority=priority)
     with connect(valkey.url) as client:
-        assert read_queues(client).lengths == dict.fromkeys(QUEUES, 3)
+        assert read_queues(client, FleetAddress(valkey.url)).lengths == dict.fromkeys(QUEUES, 3)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 from celery.exceptions import TaskRevokedError
 
 from brimful import AsyncFleet, BrimfulError, Fleet, errors
+from brimful.addresses import FleetAddress
 from brimful.celery import app_for
 from brimful.names import TASK_SAMPLE
 from brimful.state.keys import revoked_key
@@ -39,7 +40,7 @@ def _attempts(gateway: GatewayProcess, *prompts: str) -> list[int]:
 async def test_what_was_cancelled_without_a_worker_is_not_sampled_when_one_comes(
     valkey: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publisher = app_for(valkey.url)
+    publisher = app_for(FleetAddress(valkey.url))
     ids = []
     with Fleet(valkey.url) as client:
         handles = [client.submit(f"cancelled {place}", max_tokens=2) for place in range(4)]
@@ -104,7 +105,7 @@ async def test_a_handle_of_a_cancelled_request_raises_cancelled(
         with Fleet(url) as client:
             handle = client.submit(f"ended by {how}", max_tokens=LONG)
             if how == "a task of the app":
-                handle = app_for(url).AsyncResult(handle.id)
+                handle = app_for(FleetAddress(url)).AsyncResult(handle.id)
             await asyncio.to_thread(
                 wait_until, lambda: _attempts(real.gateway, f"ended by {how}") == [1], "the request to arrive"
             )

@@ -16,6 +16,7 @@ import redis
 
 import brimful
 from brimful import AsyncFleet, Fleet, errors
+from brimful.addresses import FleetAddress
 from brimful.celery import App, configuration
 from brimful.client import mapping
 from brimful_worker.local.server.valkey import Valkey
@@ -126,7 +127,7 @@ def test_a_handle_that_outlives_its_fleet_does_not_reconnect(valkey: Valkey, cap
 
 
 def test_a_given_url_beats_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert configuration("redis://there/1")["broker_url"] == "redis://there:6379/1"
+    assert configuration(FleetAddress("redis://there/1"))["broker_url"] == "redis://there:6379/1"
     assert configuration()["broker_url"] is None
     assert isinstance(brimful.app, App)
     monkeypatch.setenv("CELERY_BROKER_URL", "redis://own/2")

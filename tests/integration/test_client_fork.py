@@ -99,7 +99,7 @@ import os, signal, threading
 from celery import Celery
 from brimful.celery import app_for
 
-app = app_for("redis://127.0.0.1:1/0")
+app = app_for(FleetAddress("redis://127.0.0.1:1/0"))
 held, done = threading.Event(), threading.Event()
 
 def use():

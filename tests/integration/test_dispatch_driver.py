@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from brimful.addresses import FleetAddress
 from brimful.dispatch.driver import Driver
 from brimful.dispatch.ledger import RunLedger
 from brimful.errors import FleetError
@@ -68,7 +69,7 @@ async def test_every_rollout_is_delivered_once_and_no_keys_are_left(valkey: Valk
     units.append(unit(120, prompt=["a", "b", "\ud800\u2028\U0001f600"], n=2))
     sampler = StubSampler()
     async with stub_fleet(valkey.url, sampler):
-        driver = Driver(valkey.url, "r1", FREE, pack=pack)
+        driver = Driver(FleetAddress(valkey.url), "r1", FREE, pack=pack)
         items = await drive(driver, units, total=120)
     expected = Counter(
         (each.line, place, choice, f"{prompt}#{choice}")
@@ -99,7 +100,7 @@ async def test_requests_in_flight_and_lines_read_ahead_are_bounded(valkey: Valke
     gate = Gate()
     sampler = StubSampler(gate)
     async with stub_fleet(valkey.url, sampler):
-        driver = Driver(valkey.url, "r", ACS, pack="off")
+        driver = Driver(FleetAddress(valkey.url), "r", ACS, pack="off")
         deliveries = driver.deliveries(endless())
         first = asyncio.ensure_future(anext(deliveries))
         await wait_until_async(lambda: sampler.active == 16, "all slots to be used")
@@ -113,7 +114,7 @@ async def test_requests_in_flight_and_lines_read_ahead_are_bounded(valkey: Valke
 async def test_shards_suit_workers_that_are_still_starting(valkey: Valkey) -> None:
     """Before a worker says how many tasks it runs at once, the run's first shards are on their way to it."""
     profile = FREE.model_copy(update={"slots": 64})
-    driver = Driver(valkey.url, "r", profile, pack="off", starting_places=8)
+    driver = Driver(FleetAddress(valkey.url), "r", profile, pack="off", starting_places=8)
     deliveries = driver.deliveries(iter([unit(line) for line in range(1, 201)]))
     first = asyncio.ensure_future(anext(deliveries))
     async with redis_client(valkey.url) as client:
@@ -132,7 +133,7 @@ async def test_lines_of_a_slow_input_are_sent_at_once(valkey: Valkey) -> None:
             yield await gate.get()
 
     async with stub_fleet(valkey.url, StubSampler()):
-        deliveries = Driver(valkey.url, "r", ACS, pack="auto").deliveries(trickle())
+        deliveries = Driver(FleetAddress(valkey.url), "r", ACS, pack="auto").deliveries(trickle())
         for line in (1, 2, 3):
             gate.put_nowait(unit(line))
             [item] = await anext(deliveries)
@@ -147,7 +148,9 @@ async def test_a_refused_pack_is_split_until_the_culprit_is_alone(valkey: Valkey
         return None
 
     async with stub_fleet(valkey.url, StubSampler(answer)):
-        items = await drive(Driver(valkey.url, "r", FREE, pack=50), [unit(line) for line in range(1, 51)], total=50)
+        items = await drive(
+            Driver(FleetAddress(valkey.url), "r", FREE, pack=50), [unit(line) for line in range(1, 51)], total=50
+        )
     [failed] = [item for item in items if isinstance(item, Failed)]
     assert (failed.line, failed.wanted, failed.failure.cause) == (13, ((0, 0),), Cause.BAD_REQUEST)
     assert failed.request is not None
@@ -157,7 +160,7 @@ async def test_a_refused_pack_is_split_until_the_culprit_is_alone(valkey: Valkey
 
 async def test_a_line_that_fits_no_request_fails_alone(valkey: Valkey) -> None:
     async with stub_fleet(valkey.url, StubSampler()):
-        items = await drive(Driver(valkey.url, "r", FREE), [unit(1, max_tokens=40000), unit(2)])
+        items = await drive(Driver(FleetAddress(valkey.url), "r", FREE), [unit(1, max_tokens=40000), unit(2)])
     assert {item.line: isinstance(item, Failed) for item in items} == {1: True, 2: False}
 
 
@@ -165,7 +168,7 @@ async def test_a_shard_lost_with_its_worker_is_enqueued_again(valkey: Valkey) ->
     gate = Gate()
     sampler = StubSampler(gate)
     async with stub_fleet(valkey.url, sampler) as fleet:
-        driver = Driver(valkey.url, "r", FREE, pack="off", sweep_s=1.0)
+        driver = Driver(FleetAddress(valkey.url), "r", FREE, pack="off", sweep_s=1.0)
         running = asyncio.create_task(drive(driver, [unit(line) for line in range(1, 11)]))
         await wait_until_async(lambda: sampler.active == 10, "all requests to be on the wire")
         fleet.die()
@@ -178,7 +181,7 @@ async def test_a_shard_lost_with_its_worker_is_enqueued_again(valkey: Valkey) ->
 async def test_a_lost_message_is_enqueued_again(valkey: Valkey) -> None:
     async with stub_fleet(valkey.url, StubSampler()) as fleet, redis_client(valkey.url) as client:
         fleet.popping.clear()
-        driver = Driver(valkey.url, "r", FREE, pack="off", sweep_s=1.0)
+        driver = Driver(FleetAddress(valkey.url), "r", FREE, pack="off", sweep_s=1.0)
         running = asyncio.create_task(drive(driver, [unit(1)]))
         await wait_until_async(lambda: client.delete("batch"), "the message to be enqueued, and deleted")
         fleet.popping.set()
@@ -189,7 +192,7 @@ async def test_shards_are_enqueued_again_after_redis_lost_its_data(valkey: Valke
     gate = Gate()
     sampler = StubSampler(gate)
     async with stub_fleet(valkey.url, sampler), redis_client(valkey.url) as client:
-        driver = Driver(valkey.url, "r", FREE, pack="off", sweep_s=1.0)
+        driver = Driver(FleetAddress(valkey.url), "r", FREE, pack="off", sweep_s=1.0)
         running = asyncio.create_task(drive(driver, [unit(line) for line in range(1, 6)]))
         await wait_until_async(lambda: sampler.active == 5, "all requests to be on the wire")
         await client.flushall()
@@ -206,7 +209,7 @@ async def test_a_refused_key_or_budget_stops_the_run(valkey: Valkey, cause: Caus
 
     sampler = StubSampler(answer, slots=4)
     async with stub_fleet(valkey.url, sampler):
-        driver = Driver(valkey.url, "r", FREE.model_copy(update={"slots": 4}), pack="off")
+        driver = Driver(FleetAddress(valkey.url), "r", FREE.model_copy(update={"slots": 4}), pack="off")
         items = await drive(driver, [unit(line) for line in range(1, 1000)])
     assert [item.failure.cause for item in items if isinstance(item, Failed)] == [cause]
     assert driver.snapshot().stopping == cause
@@ -217,7 +220,7 @@ async def test_draining_delivers_what_is_on_the_wire_and_nothing_else(valkey: Va
     gate = Gate()
     sampler = StubSampler(gate)
     async with stub_fleet(valkey.url, sampler):
-        driver = Driver(valkey.url, "r", FREE, pack="off")
+        driver = Driver(FleetAddress(valkey.url), "r", FREE, pack="off")
         running = asyncio.create_task(drive(driver, [unit(line) for line in range(1, 1000)]))
         await wait_until_async(lambda: sampler.active == 16, "all slots to be used")
         await driver.stop(drain=True)
@@ -232,7 +235,7 @@ async def test_draining_delivers_what_is_on_the_wire_and_nothing_else(valkey: Va
 async def test_stopping_at_once_withdraws_everything(valkey: Valkey) -> None:
     sampler = StubSampler(Gate())
     async with stub_fleet(valkey.url, sampler):
-        driver = Driver(valkey.url, "r", FREE, pack="off")
+        driver = Driver(FleetAddress(valkey.url), "r", FREE, pack="off")
         running = asyncio.create_task(drive(driver, [unit(line) for line in range(1, 100)]))
         await wait_until_async(lambda: sampler.active == 16, "all slots to be used")
         await driver.stop(drain=False)
@@ -242,11 +245,11 @@ async def test_stopping_at_once_withdraws_everything(valkey: Valkey) -> None:
 
 async def test_an_unacknowledged_batch_stays_in_redis(valkey: Valkey) -> None:
     async with stub_fleet(valkey.url, StubSampler()), redis_client(valkey.url) as client:
-        deliveries = Driver(valkey.url, "r", FREE, pack="off").deliveries(iter([unit(1)]))
+        deliveries = Driver(FleetAddress(valkey.url), "r", FREE, pack="off").deliveries(iter([unit(1)]))
         await anext(deliveries)
         await deliveries.aclose()  # as if the submitter was killed here
         assert len(await RunLedger(client, "r").results("0", 10, None)) == 1
-        again = Driver(valkey.url, "r", FREE, pack="off")
+        again = Driver(FleetAddress(valkey.url), "r", FREE, pack="off")
         recovered = await again.recover()
         assert [item.line for item in recovered.delivered] == [1]
         assert [batch async for batch in again.deliveries(iter([]))] == []
@@ -262,7 +265,7 @@ async def test_outcomes_stay_in_redis_until_they_are_synced(valkey: Valkey) -> N
 
     async with stub_fleet(valkey.url, StubSampler()), redis_client(valkey.url) as client:
         results = RunLedger(client, "r").keys.results
-        driver = Driver(valkey.url, "r", FREE, pack="off", sync=sync)
+        driver = Driver(FleetAddress(valkey.url), "r", FREE, pack="off", sync=sync)
         running = asyncio.create_task(drive(driver, [unit(line) for line in range(1, 50)]))
         await asked.wait()
         await wait_until_async(lambda: driver.snapshot().rollouts == 49, "every rollout to be delivered")
@@ -284,7 +287,7 @@ async def test_the_output_is_synced_once_an_interval_and_at_the_end(
         synced += 1
 
     async with stub_fleet(valkey.url, StubSampler()), redis_client(valkey.url) as client:
-        driver = Driver(valkey.url, "r", FREE, pack="off", sync=sync)
+        driver = Driver(FleetAddress(valkey.url), "r", FREE, pack="off", sync=sync)
         batches = [batch async for batch in driver.deliveries(iter([unit(line) for line in range(1, 200)]))]
         assert len(batches) > 2
         assert synced == 2
@@ -298,14 +301,14 @@ async def test_a_failed_sync_ends_the_deliveries_and_keeps_the_outcomes(valkey: 
     units = [unit(line) for line in range(1, 10)]
     async with stub_fleet(valkey.url, StubSampler()), redis_client(valkey.url) as client:
         with pytest.raises(FleetError, match="Input/output error"):
-            await drive(Driver(valkey.url, "r", FREE, pack="off", sync=sync), units)
+            await drive(Driver(FleetAddress(valkey.url), "r", FREE, pack="off", sync=sync), units)
         assert await client.xlen(RunLedger(client, "r").keys.results) > 0
 
 
 async def test_recovered_outcomes_are_synced_before_they_leave_redis(valkey: Valkey) -> None:
     async with stub_fleet(valkey.url, StubSampler()), redis_client(valkey.url) as client:
         results = RunLedger(client, "r").keys.results
-        deliveries = Driver(valkey.url, "r", FREE, pack="off").deliveries(iter([unit(1)]))
+        deliveries = Driver(FleetAddress(valkey.url), "r", FREE, pack="off").deliveries(iter([unit(1)]))
         await anext(deliveries)
         await deliveries.aclose()  # as if the submitter was killed here
         left: list[int] = []
@@ -313,7 +316,7 @@ async def test_recovered_outcomes_are_synced_before_they_leave_redis(valkey: Val
         async def sync() -> None:
             left.append(await client.xlen(results))
 
-        again = Driver(valkey.url, "r", FREE, pack="off", sync=sync)
+        again = Driver(FleetAddress(valkey.url), "r", FREE, pack="off", sync=sync)
         await again.recover()
         assert await drive(again, []) == []
         assert left == [1]
@@ -330,7 +333,7 @@ async def test_a_second_submitter_takes_over_what_is_queued_and_what_runs(valkey
     sampler = StubSampler(answer, slots=2)
     units = [unit(line, n=2) for line in range(1, 31)]
     async with stub_fleet(valkey.url, sampler) as fleet:
-        first = Driver(valkey.url, "r", FREE.model_copy(update={"slots": 2}), pack=5)
+        first = Driver(FleetAddress(valkey.url), "r", FREE.model_copy(update={"slots": 2}), pack=5)
         deliveries = first.deliveries(iter(units))
         pending = asyncio.ensure_future(anext(deliveries))
         await wait_until_async(lambda: sampler.active == 2, "two requests to be on the wire")
@@ -340,7 +343,7 @@ async def test_a_second_submitter_takes_over_what_is_queued_and_what_runs(valkey
         await asyncio.gather(pending, return_exceptions=True)
         await deliveries.aclose()
 
-        second = Driver(valkey.url, "r", FREE.model_copy(update={"slots": 2}), pack=5)
+        second = Driver(FleetAddress(valkey.url), "r", FREE.model_copy(update={"slots": 2}), pack=5)
         recovered = await second.recover()
         assert recovered.delivered == []
         kept = {(line, choice) for line, _, choice in recovered.outstanding}
@@ -364,7 +367,7 @@ async def test_an_outage_of_redis_loses_and_doubles_nothing(valkey: Valkey, tmp_
     with Valkey(tmp_path / "kept", appendonly=True, options=("appendfsync always",)) as server:
         sampler = StubSampler(lambda request: asyncio.sleep(0.02), slots=4)  # type: ignore[arg-type, return-value]
         async with stub_fleet(server.url, sampler):
-            driver = Driver(server.url, "r", FREE, pack="off", sweep_s=1.0)
+            driver = Driver(FleetAddress(server.url), "r", FREE, pack="off", sweep_s=1.0)
             running = asyncio.create_task(drive(driver, [unit(line) for line in range(1, 301)]))
             await wait_until_async(lambda: driver.snapshot().rollouts > 50, "some to be delivered")
             server.kill()
@@ -376,7 +379,7 @@ async def test_an_outage_of_redis_loses_and_doubles_nothing(valkey: Valkey, tmp_
 
 async def test_interactive_work_goes_to_its_own_queue(valkey: Valkey) -> None:
     async with redis_client(valkey.url) as client:
-        driver = Driver(valkey.url, "r", ACS, workload=Workload.INTERACTIVE)
+        driver = Driver(FleetAddress(valkey.url), "r", ACS, workload=Workload.INTERACTIVE)
         running = asyncio.create_task(drive(driver, [unit(1)]))
         await wait_until_async(lambda: client.llen("interactive"), "the message")
         assert await client.llen("batch") == 0
@@ -386,7 +389,7 @@ async def test_interactive_work_goes_to_its_own_queue(valkey: Valkey) -> None:
 
 async def test_prompts_are_in_no_redis_value_but_the_message(valkey: Valkey) -> None:
     async with redis_client(valkey.url) as client:
-        driver = Driver(valkey.url, "r", ACS)
+        driver = Driver(FleetAddress(valkey.url), "r", ACS)
         running = asyncio.create_task(drive(driver, [unit(1, prompt="a secret prompt")]))
         await wait_until_async(lambda: client.llen("batch"), "the message")
         [message] = await client.lrange("batch", 0, -1)
@@ -406,7 +409,7 @@ async def test_the_same_refusal_of_every_request_stops_a_run_that_asks_for_it(va
 
     async with stub_fleet(valkey.url, StubSampler(refuse)):
         flags = {"stop_if_refused": True} if stops else {}
-        driver = Driver(valkey.url, "r", FREE, pack="off", **flags)
+        driver = Driver(FleetAddress(valkey.url), "r", FREE, pack="off", **flags)
         items = await drive(driver, [unit(line) for line in range(1, 31)])
     assert driver.refused == refusal
     assert driver.snapshot().stopping == ("refused" if stops else None)
@@ -416,7 +419,7 @@ async def test_the_same_refusal_of_every_request_stops_a_run_that_asks_for_it(va
 
 async def test_limits_that_change_during_a_run_are_followed(valkey: Valkey) -> None:
     async with redis_client(valkey.url) as client:
-        driver = Driver(valkey.url, "r", FREE, pack="off")
+        driver = Driver(FleetAddress(valkey.url), "r", FREE, pack="off")
         running = asyncio.create_task(drive(driver, [unit(1)]))
         await wait_until_async(lambda: client.llen("batch"), "its request to be sent")
         assert driver.snapshot().limits == Limits(FREE.slots, None, FREE.window_s)
@@ -433,7 +436,7 @@ async def test_limits_that_change_during_a_run_are_followed(valkey: Valkey) -> N
 @pytest.mark.parametrize("keep", [True, False])
 async def test_what_is_queued_when_a_driver_is_closed_stays_or_is_withdrawn(valkey: Valkey, keep: bool) -> None:
     async with redis_client(valkey.url) as client:
-        deliveries = Driver(valkey.url, "r", FREE, pack="off", keep=keep).deliveries(iter([unit(1)]))
+        deliveries = Driver(FleetAddress(valkey.url), "r", FREE, pack="off", keep=keep).deliveries(iter([unit(1)]))
         first = asyncio.ensure_future(anext(deliveries))
         await wait_until_async(lambda: client.llen("batch"), "its request to be sent")
         first.cancel()
@@ -444,7 +447,7 @@ async def test_what_is_queued_when_a_driver_is_closed_stays_or_is_withdrawn(valk
 
 async def test_a_run_s_weight_is_stated_at_intervals(valkey: Valkey) -> None:
     async with redis_client(valkey.url) as client:
-        driver = Driver(valkey.url, "r", FREE, pack="off", weigh_s=3600)
+        driver = Driver(FleetAddress(valkey.url), "r", FREE, pack="off", weigh_s=3600)
         running = asyncio.create_task(drive(driver, [unit(1)]))
         await wait_until_async(lambda: client.zcard(weights_key("")), "its weight")
         for _ in range(20):

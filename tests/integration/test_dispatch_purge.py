@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import redis
 
+from brimful.addresses import FleetAddress
 from brimful.celery import app_for
 from brimful.state.keys import entry_key
 from support.commands import Running, brimful, brimful_in_process, write_prompts
@@ -48,7 +49,9 @@ def test_nothing_of_an_abandoned_run_is_left(monkeypatch: pytest.MonkeyPatch, tm
     ):
         url = there.local.redis_url
         env = {"ACS_API_BASE": gateway.url, "ACS_API_KEY": "sk-fleet", "BRIMFUL_REDIS_URL": url, "BRIMFUL_FLEET": name}
-        app_for(url, name).send_task("brimful.sample", ("a single prompt",), {"max_tokens": 2}, queue="none")
+        app_for(FleetAddress(url, name)).send_task(
+            "brimful.sample", ("a single prompt",), {"max_tokens": 2}, queue="none"
+        )
         with Running("run", source, "-o", out, "--pack", "off", "--max-tokens", "4", **env) as run:
             wait_until(lambda: gateway.ledger()["active"] == 1, "one request that hangs", 60)
             listed = brimful_in_process("runs", "list", "--json", **env)

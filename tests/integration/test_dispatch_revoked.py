@@ -9,6 +9,7 @@ import pytest
 import redis
 from celery import Celery
 
+from brimful.addresses import FleetAddress
 from brimful.celery import app_for
 from brimful.state.keys import run_key
 from support.commands import Running, brimful, records, write_prompts
@@ -36,7 +37,11 @@ def test_its_lines_are_recorded_as_cancelled(
         env = {"ACS_API_BASE": gateway.url, "ACS_API_KEY": "sk-fleet", "BRIMFUL_REDIS_URL": there.local.redis_url}
         env["BRIMFUL_FLEET"] = name
         arguments = ("run", source, "-o", out, "--pack", "off", "--max-tokens", "4", "--json")
-        app = app_for(there.local.redis_url, name) if by == "brimful" else Celery("x", broker=there.local.redis_url)
+        app = (
+            app_for(FleetAddress(there.local.redis_url, name))
+            if by == "brimful"
+            else Celery("x", broker=there.local.redis_url)
+        )
         with Running(*arguments, **env) as run, app:
             wait_until(lambda: len(_shards(client, "shard")) >= 2, "two shards")
             [begun] = wait_until(lambda: _shards(client, "claim"), "one to run")

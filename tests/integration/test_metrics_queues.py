@@ -11,6 +11,7 @@ import redis
 from celery import Celery
 from prometheus_client import CollectorRegistry
 
+from brimful.addresses import FleetAddress
 from brimful.names import SENT_AT, TASK_SAMPLE, TASK_SHARD
 from brimful.state.broker_queues import UNACKED, list_names, read_oldest
 from brimful.state.keys import FLEETS
@@ -18,6 +19,8 @@ from brimful.state.redis_url import sync_redis_client
 from brimful_worker.local.server.valkey import Valkey, free_port
 from brimful_worker.metrics.queues import QUEUE_CATALOGUE, QueueCollector
 from support.messages import item
+
+UNNAMED, EVALS = FleetAddress("redis://here"), FleetAddress("redis://here", "evals")
 
 
 @pytest.fixture
@@ -45,7 +48,7 @@ def test_depth_and_oldest_age_of_every_queue(client: redis.Redis) -> None:
     client.lpush(urgent, message("old", age_s=90), message("new", age_s=1))
     client.lpush(least, message("older", age_s=500))
     client.hset(UNACKED, "tag", message("running"))
-    found = scraped(QueueCollector(client))
+    found = scraped(QueueCollector(client, UNNAMED))
     assert found["brimful_queue_messages", "0123abcd", "batch"] == 3
     assert found["brimful_queue_messages", "0123abcd", "interactive"] == 0
     assert found["brimful_queue_unacked_messages", "0123abcd", ""] == 1
@@ -57,14 +60,14 @@ def test_depth_and_oldest_age_of_every_queue(client: redis.Redis) -> None:
 def test_a_named_fleet_s_queues_are_its_own(client: redis.Redis) -> None:
     client.hset(FLEETS, mapping={"": "aaaa", "evals": "bbbb"})
     client.lpush("evals.batch", message("theirs", queue="evals.batch"))
-    assert scraped(QueueCollector(client, "evals"))["brimful_queue_messages", "bbbb", "batch"] == 1
-    assert scraped(QueueCollector(client))["brimful_queue_messages", "aaaa", "batch"] == 0
+    assert scraped(QueueCollector(client, EVALS))["brimful_queue_messages", "bbbb", "batch"] == 1
+    assert scraped(QueueCollector(client, UNNAMED))["brimful_queue_messages", "aaaa", "batch"] == 0
 
 
 def test_a_message_without_a_time_ages_from_when_it_was_first_the_oldest(client: redis.Redis) -> None:
     client.lpush("celery", "{", message("second"))
     now = 100.0
-    collector = QueueCollector(client, clock=lambda: now)
+    collector = QueueCollector(client, UNNAMED, clock=lambda: now)
 
     def age_s() -> float:
         return scraped(collector)["brimful_queue_oldest_seconds", "", "celery"]
@@ -92,7 +95,7 @@ def test_a_sender_whose_clock_is_ahead_sends_no_message_from_the_future(client: 
 
 def test_without_redis_there_are_no_series() -> None:
     with redis.Redis(port=free_port()) as nobody:
-        assert scraped(QueueCollector(nobody)) == {}
+        assert scraped(QueueCollector(nobody, UNNAMED)) == {}
 
 
 @pytest.mark.parametrize("task", [TASK_SAMPLE, "service.task"])

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from brimful.addresses import FleetAddress
 from brimful.config import Settings
 from brimful.errors import ExitCode, FleetError
 from brimful.outcome import Cause, Failure
@@ -22,11 +23,11 @@ from brimful_worker.local.server.valkey import Valkey
 from support.fake_driver import FakeDriver
 from support.runs import fleet, options, records, write_lines
 
-MakeDriver = Callable[[str, Prepared, Heartbeat | None], FakeDriver]
+MakeDriver = Callable[[FleetAddress, Prepared, Heartbeat | None], FakeDriver]
 
 
 def _with(driver: FakeDriver) -> MakeDriver:
-    return lambda url, prepared, heartbeat: driver
+    return lambda address, prepared, heartbeat: driver
 
 
 def test_json_and_the_next_command(tmp_path: Path, valkey: Valkey, capfd: pytest.CaptureFixture[str]) -> None:

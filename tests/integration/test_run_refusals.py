@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import redis
 
+from brimful.addresses import FleetAddress
 from brimful.config import Settings
 from brimful.dispatch.driver import Driver
 from brimful.errors import RedisRefused, RedisUnreachable
@@ -71,7 +72,7 @@ def test_a_user_without_rights_ends_the_run_at_once(tmp_path: Path, valkey: Valk
 
 async def test_draining_ends_though_redis_is_full(valkey: Valkey, caplog: pytest.LogCaptureFixture) -> None:
     profile = get_profile("acs")
-    driver = Driver(valkey.url, "r", profile)
+    driver = Driver(FleetAddress(valkey.url), "r", profile)
     units = [Unit(1, "1", Request.parse({"prompt": "a"}, line_profile(profile)))]
 
     async def all_of_it() -> list[Any]:

@@ -15,6 +15,7 @@ import pytest
 import redis
 
 from brimful import AsyncFleet, Fleet
+from brimful.addresses import FleetAddress
 from brimful.celery import app_for
 from brimful.config import Settings
 from brimful.errors import ExitCode, FleetTaken, SettingError
@@ -76,7 +77,11 @@ def both_new(valkey: Valkey) -> None:
 
 
 def _ready(url: str, fleet: str = "", workers: int = 1) -> None:
-    wait_until(lambda: len(worker_queues(url, 15, fleet, timeout_s=0.5)) == workers, f"the workers of {fleet!r}", 60)
+    wait_until(
+        lambda: len(worker_queues(FleetAddress(url, fleet), 15, timeout_s=0.5)) == workers,
+        f"the workers of {fleet!r}",
+        60,
+    )
 
 
 def _alive(client: redis.Redis, tag: str, name: str, ago_s: float = 0.0, **said: str | int | None) -> None:
@@ -219,35 +224,35 @@ def test_a_rotated_key_takes_over_what_is_empty_and_the_rest_when_told(
 def test_a_fleet_that_a_worker_before_fleets_serves_takes_its_key_only(valkey: Valkey, client: redis.Redis) -> None:
     _alive(client, "old-tag", "first@h")
     with pytest.raises(FleetTaken, match=r"key old-tag, whose live workers are first@h"):
-        register(client, valkey.url, "", "new-tag")
-    register(client, valkey.url, "evals", "new-tag")  # such a worker serves the unnamed fleet
-    register(client, valkey.url, "", "old-tag")
+        register(client, FleetAddress(valkey.url), "new-tag")
+    register(client, FleetAddress(valkey.url, "evals"), "new-tag")  # such a worker serves the unnamed fleet
+    register(client, FleetAddress(valkey.url), "old-tag")
     assert client.hgetall(FLEETS) == {"evals": "new-tag", "": "old-tag"}
     _alive(client, "old-tag", "first@h", ago_s=60)
-    register(client, valkey.url, "", "new-tag")
+    register(client, FleetAddress(valkey.url), "new-tag")
 
 
 def test_a_fleet_whose_registration_redis_has_lost_stays_with_its_workers(valkey: Valkey, client: redis.Redis) -> None:
     _alive(client, "tag", "w@h", fleet="")
     _alive(client, "limiter", "web", fleet=None)
     with pytest.raises(Unsettled):
-        register(client, valkey.url, "", "other", patient=True)
+        register(client, FleetAddress(valkey.url), "other", patient=True)
     assert check_registered(client, "", "tag", rehearsal=False)
     with pytest.raises(FleetTaken):
-        register(client, valkey.url, "", "other", patient=True)
+        register(client, FleetAddress(valkey.url), "other", patient=True)
     assert not check_registered(client, "", "other", rehearsal=False)
-    assert read_fleet(client, "").members[0].name == "w@h"
+    assert read_fleet(client, FleetAddress(valkey.url)).members[0].name == "w@h"
 
 
 def test_a_key_replaced_in_its_file_is_the_same_fleets(valkey: Valkey, client: redis.Redis) -> None:
-    register(client, valkey.url, "", "first")
+    register(client, FleetAddress(valkey.url), "first")
     _alive(client, "first", "w@h", fleet="")
     register_replaced(client, "", "second", "first")
     for tag in ("first", "second"):  # not every worker has read the file again
-        register(client, valkey.url, "", tag)
+        register(client, FleetAddress(valkey.url), tag)
         assert check_registered(client, "", tag, rehearsal=False)
     with pytest.raises(FleetTaken, match="the API key second"):
-        register(client, valkey.url, "", "other")
+        register(client, FleetAddress(valkey.url), "other")
     register_replaced(client, "", "third", "second")
     assert not check_registered(client, "", "first", rehearsal=False)
 
@@ -256,7 +261,7 @@ async def test_a_submitter_needs_the_fleets_key_or_none(
     valkey: Valkey, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BRIMFUL_REDIS_URL", valkey.url)
-    register(client, valkey.url, "", "tag")
+    register(client, FleetAddress(valkey.url), "tag")
     check_submitter(Settings.load())
     for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
         monkeypatch.setenv(name, "a judge's")
@@ -278,19 +283,19 @@ async def test_a_submitter_needs_the_fleets_key_or_none(
     with Background([sys.executable, "-c", code], dict(os.environ)) as done:
         await asyncio.to_thread(done.process.wait, 60)
     assert "FleetTaken" in done.output
-    assert sum(read_queues(client).lengths.values()) == 0
-    register(client, valkey.url, "", "rehearsed", rehearsal=True, take_over=True)
+    assert sum(read_queues(client, FleetAddress(valkey.url)).lengths.values()) == 0
+    register(client, FleetAddress(valkey.url), "rehearsed", rehearsal=True, take_over=True)
     check_submitter(Settings.load())
     async with redis_client(valkey.url) as redis:
         assert await tag_in_use(redis) == "rehearsed"
 
 
 def test_a_plain_queue_is_the_fleets_own(valkey: Valkey, client: redis.Redis) -> None:
-    with app_for(valkey.url, "evals") as app:
+    with app_for(FleetAddress(valkey.url, "evals")) as app:
         for queue in (*QUEUES, None):
             app.send_task("brimful.sample", args=["a"], queue=queue)
-    assert sum(read_queues(client).lengths.values()) == 0
-    assert read_queues(client, "evals").lengths == {"interactive": 2, "celery": 1, "batch": 1}
+    assert sum(read_queues(client, FleetAddress(valkey.url)).lengths.values()) == 0
+    assert read_queues(client, FleetAddress(valkey.url, "evals")).lengths == {"interactive": 2, "celery": 1, "batch": 1}
 
 
 @pytest.mark.parametrize("name", ["a.b", "a b", "x" * 65])
@@ -315,7 +320,7 @@ async def test_a_worker_notes_its_broker_again_where_redis_has_lost_its_memory(
 
     assert await look(takes_tasks=False) is None, "of a front door"
     assert await look(takes_tasks=True) == "rabbitmq"
-    note_broker(client, "", None)
+    note_broker(client, FleetAddress(valkey.url))
     assert await look(takes_tasks=True) == "redis", "the worker that came last has another"
 
 
@@ -325,13 +330,13 @@ def test_who_would_enqueue_where_no_worker_looks_is_refused(
     monkeypatch.setenv("BRIMFUL_REDIS_URL", valkey.url)
     rabbitmq = "amqp://u:hush@rabbit.example/v"
     check_submitter(Settings.load(broker_url=rabbitmq))  # no worker yet
-    note_broker(client, "", None)
+    note_broker(client, FleetAddress(valkey.url))
     check_submitter(Settings.load())
     with pytest.raises(
         SettingError, match="BRIMFUL_BROKER_URL is set, but the fleet's workers take their tasks from R"
     ):
         check_submitter(Settings.load(broker_url=rabbitmq))
-    note_broker(client, "", rabbitmq)
+    note_broker(client, FleetAddress(valkey.url, rabbitmq_url=rabbitmq))
     check_submitter(Settings.load(broker_url=rabbitmq))
     check_submitter(Settings.load(fleet="other"))
     with pytest.raises(SettingError, match="BRIMFUL_BROKER_URL is not set, but the fleet's workers take their tasks"):

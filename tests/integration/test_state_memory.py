@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import redis
 
+from brimful.addresses import FleetAddress
 from brimful.celery import app_for
 from brimful_worker.local.server.valkey import Valkey
 
@@ -19,7 +20,11 @@ def used(client: redis.Redis) -> int:
 
 
 def test_a_waiting_request_takes_a_kilobyte_and_four_thirds_of_its_prompt(valkey: Valkey) -> None:
-    with app_for(valkey.url) as app, redis.Redis(port=valkey.port) as client, app.connection_for_write() as connection:
+    with (
+        app_for(FleetAddress(valkey.url)) as app,
+        redis.Redis(port=valkey.port) as client,
+        app.connection_for_write() as connection,
+    ):
         producer = app.amqp.Producer(connection)
 
         def send(chars: int, count: int) -> int:
@@ -39,7 +44,7 @@ def test_a_result_takes_little_more_than_its_text(valkey: Valkey) -> None:
     choice = {"text": "y" * 1000, "index": 0, "logprobs": None, "finish_reason": "length"}
     usage = {"prompt_tokens": 25, "completion_tokens": 250, "total_tokens": 275}
     completion = {"id": "cmpl-1", "object": "text_completion", "created": 1, "model": "llama-8b", "usage": usage}
-    with app_for(valkey.url) as app, redis.Redis(port=valkey.port) as client:
+    with app_for(FleetAddress(valkey.url)) as app, redis.Redis(port=valkey.port) as client:
         app.backend.store_result("first", completion, "SUCCESS")
         before = used(client)
         for number in range(COUNT):

@@ -12,7 +12,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from brimful.celery import app_for
+from brimful.addresses import FleetAddress
 from brimful.dispatch.deliveries import Deliveries
 from brimful.dispatch.enqueue import Enqueuer
 from brimful.dispatch.inflight import InFlight, Shard
@@ -61,7 +61,7 @@ class Parts:
         self.status = self.in_flight.status
         self.deliveries = Deliveries()
         self.ledger = RunLedger(client, run)
-        self.enqueuer = Enqueuer(run, self.ledger, app_for(url), self.in_flight, weight)
+        self.enqueuer = Enqueuer(FleetAddress(url), run, self.ledger, self.in_flight, weight)
         self.intake = Intake(self.batcher, self.sizer, self.in_flight, self.deliveries, auto=auto)
         self.stop = Stop(self.ledger, self.in_flight, self.intake, self.deliveries)
         self.hold = Hold(self.ledger, self.in_flight, self.intake)

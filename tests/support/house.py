@@ -23,6 +23,7 @@ WORKER_MAY_USE = (
     "words",
     "names",
     "nesting",
+    "addresses",
     "config",
     "credentials",
     "profile",

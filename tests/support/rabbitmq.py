@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import hashlib
+import json
 import os
 import shutil
 import signal
@@ -28,6 +31,23 @@ VHOST = "of brimful/1"
 _START_S = 120.0
 
 
+def _hashed(password: str) -> str:
+    """As RabbitMQ keeps it: four bytes of salt, then the SHA-256 of these and the password."""
+    salt = b"salt"
+    return base64.b64encode(salt + hashlib.sha256(salt + password.encode()).digest()).decode()
+
+
+def _permissions(user: str, write: str) -> dict[str, str]:
+    return {"user": user, "vhost": VHOST, "configure": ".*", "write": write, "read": ".*"}
+
+
+_DEFINITIONS = {
+    "vhosts": [{"name": VHOST}],
+    "users": [{"name": name, "password_hash": _hashed(PASSWORD), "tags": []} for name in ("fleet", "reader")],
+    "permissions": [_permissions("fleet", ".*"), _permissions("reader", "^$")],
+}
+
+
 class RabbitMQ:
     """One node on 127.0.0.1. ``start``/``stop``, or a context manager; ``kill`` is kill -9."""
 
@@ -43,6 +63,11 @@ class RabbitMQ:
         return f"amqp://fleet:{QUOTED}@127.0.0.1:{self.port}/of%20brimful%2F1"
 
     @property
+    def url_of_reader(self) -> str:
+        """Of a user who may not publish."""
+        return self.url.replace("//fleet:", "//reader:")
+
+    @property
     def pids(self) -> list[int]:
         """Of the Erlang machine and what it started."""
         return [process.pid for process in self._family if process.is_running()]
@@ -51,9 +76,10 @@ class RabbitMQ:
         """Returns when it answers. The data of an earlier start is kept."""
         self.directory.mkdir(parents=True, exist_ok=True)
         (self.directory / "enabled_plugins").write_text("[].\n")
+        definitions = self.directory / "definitions.json"
+        definitions.write_text(json.dumps(_DEFINITIONS))
         (self.directory / "rabbitmq.conf").write_text(
-            f"default_user = fleet\ndefault_pass = {PASSWORD}\ndefault_vhost = {VHOST}\n"
-            "disk_free_limit.absolute = 1MB\nlog.file.level = warning\n"
+            f"load_definitions = {definitions}\ndisk_free_limit.absolute = 1MB\nlog.file.level = warning\n"
         )
         env = {
             "PATH": os.environ["PATH"],

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from brimful.addresses import FleetAddress
 from brimful.dispatch.driver import Driver
 from brimful.packing.request_size import line_profile
 from brimful.packing.units import Delivered, Failed, Unit, parse_pack
@@ -35,7 +36,7 @@ def completed_rollouts(out: Path) -> set[tuple[int, ...]]:
 async def main(url: str, count: int, out: Path, pack: str) -> None:
     done = completed_rollouts(out)
     profile = get_profile("acs").model_copy(update={"starts": None, "slots": 4})
-    driver = Driver(url, "killed", profile, pack=parse_pack(pack), sweep_s=2.0)
+    driver = Driver(FleetAddress(url), "killed", profile, pack=parse_pack(pack), sweep_s=2.0)
     recovered = await driver.recover()
     with open(out, "ab") as file:  # noqa: ASYNC230
 

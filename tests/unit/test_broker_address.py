@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from kombu import Connection
 
+from brimful.addresses import FleetAddress
 from brimful.addresses.broker_address import parse_broker_url
 from brimful.celery import app_for, configuration
 from brimful.config import Settings
@@ -82,8 +83,8 @@ def test_only_the_environments_redis_has_the_environments_broker(monkeypatch: py
     assert found["broker_url"] == URL
     assert found["result_backend"] == "redis://here:6379/1"
     assert found["broker_transport_options"]["confirm_publish"] is True
-    assert configuration("redis://other/2")["broker_url"] == "redis://other:6379/2"
-    with app_for("redis://here/1", "evals", URL) as app:
+    assert configuration(FleetAddress("redis://other/2"))["broker_url"] == "redis://other:6379/2"
+    with app_for(FleetAddress("redis://here/1", "evals", URL)) as app:
         assert app.conf.broker_url == URL
         assert PASSWORD not in app.connection().as_uri()
         assert PASSWORD not in str(app.conf)

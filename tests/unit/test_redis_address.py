@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from brimful.addresses import FleetAddress
 from brimful.addresses.redis_address import parse_redis_url
 from brimful.config import Settings
 from brimful.errors import SettingError
@@ -38,7 +39,7 @@ def test_every_form_means_the_same_to_celery_and_to_redis_py(
     address = parse_redis_url(url)
     assert (address.places, address.db, (address.username, address.password)) == (places, db, login)
     with Celery("test", set_as_current=False) as app:
-        app.conf.update(celery_settings(url, 15))
+        app.conf.update(celery_settings(FleetAddress(url), 15))
         channel = app.connection_for_read().transport.Channel
         broker = channel._connparams(
             type("C", (channel,), {"connection": _Connected(app), "__init__": lambda _: None})()
@@ -97,7 +98,7 @@ def test_tls_is_verified_whatever_a_library_calls_it(stated: str) -> None:
         f"rediss://host?ssl_cert_reqs={stated}",
         f"sentinel://h?ssl=true&ssl_cert_reqs={stated}",
     ):
-        told = celery_settings(url, 15)
+        told = celery_settings(FleetAddress(url), 15)
         assert told["broker_use_ssl"]["ssl_cert_reqs"] == told["redis_backend_use_ssl"]["ssl_cert_reqs"] == "required"
         assert redis_client(url).connection_pool.connection_kwargs["ssl_cert_reqs"] == "required"
 
@@ -121,7 +122,7 @@ def test_the_settings_name_ca_and_client_certificate(tmp_path: Path) -> None:
 
 def test_sentinels_may_have_a_login_of_their_own() -> None:
     url = "sentinel://:hush@a?sentinel_username=s&sentinel_password=t&ssl=true"
-    kwargs = celery_settings(url, 15)["broker_transport_options"]["sentinel_kwargs"]
+    kwargs = celery_settings(FleetAddress(url), 15)["broker_transport_options"]["sentinel_kwargs"]
     assert (kwargs["username"], kwargs["password"], kwargs["ssl"]) == ("s", "t", True)
     assert broker_url(url) == "sentinel://:hush@a:26379/0"
     assert "hush" not in repr(parse_redis_url(url))

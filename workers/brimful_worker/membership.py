@@ -15,7 +15,7 @@ from brimful.config import REHEARSAL_KEY, Settings
 from brimful.errors import BrokerUnreachable
 from brimful.state.fleets import Unsettled, check_registered, note_broker, register, register_replaced
 from brimful.state.redis_retry import retry_until_available
-from brimful.state.redis_url import required, sync_redis_client
+from brimful.state.redis_url import address_of, sync_redis_client
 
 log = logging.getLogger(__name__)
 
@@ -30,9 +30,7 @@ class Membership:
 
     def __init__(self, settings: Settings, *, takes_tasks: bool) -> None:
         """``takes_tasks``: it is a worker, and not a front door."""
-        self._url = required(settings.redis_url)
-        self._fleet = settings.fleet
-        self._rabbitmq_url = settings.broker_url
+        self._address = address_of(settings)
         self._takes_tasks = takes_tasks
         self._tag = settings.key_tag
         self._replaced: str | None = None
@@ -59,7 +57,7 @@ class Membership:
 
     async def watch(self) -> None:
         """Returns when another key has taken the fleet over, with the worker's warm shutdown begun."""
-        with sync_redis_client(self._url) as client:
+        with sync_redis_client(self._address.redis_url) as client:
             while True:
                 self._changed.clear()
                 if not await retry_until_available(lambda: asyncio.to_thread(self._check, client)):
@@ -70,20 +68,20 @@ class Membership:
         os.kill(os.getpid(), signal.SIGTERM)
 
     def _register(self, patient: bool) -> None:
-        with sync_redis_client(self._url) as client:
+        with sync_redis_client(self._address.redis_url) as client:
             more = {"rehearsal": self._rehearsal, "patient": patient}
             try:
-                register(client, self._url, self._fleet, self._tag, **more, rabbitmq_url=self._rabbitmq_url)
+                register(client, self._address, self._tag, **more)
             except BrokerUnreachable as error:  # its queues show whether the fleet may be taken over
                 raise Unsettled(str(error)) from None
             if self._takes_tasks:
-                note_broker(client, self._fleet, self._rabbitmq_url)
+                note_broker(client, self._address)
 
     def _check(self, client: redis.Redis) -> bool:
         tag, replaced = self._tag, self._replaced
         if replaced is not None:
-            register_replaced(client, self._fleet, tag, replaced)
+            register_replaced(client, self._address.fleet, tag, replaced)
             self._replaced = None if tag == self._tag else replaced
         if self._takes_tasks:
-            note_broker(client, self._fleet, self._rabbitmq_url, if_missing=True)
-        return check_registered(client, self._fleet, tag, rehearsal=self._rehearsal)
+            note_broker(client, self._address, if_missing=True)
+        return check_registered(client, self._address.fleet, tag, rehearsal=self._rehearsal)

@@ -11,6 +11,7 @@ from typing import Annotated, Any, NamedTuple
 import redis
 import typer
 
+from brimful.addresses import FleetAddress
 from brimful.cli.style import ago, coloured, paint, say
 from brimful.config import Settings
 from brimful.errors import RedisUnreachable
@@ -53,14 +54,14 @@ def status(
     It reads the Redis at BRIMFUL_REDIS_URL, or of a fleet on this machine. It needs no API key.
     """
     settings = Settings.load()
-    target, broker = find_redis(settings), settings.broker_url
+    target = find_redis(settings)
     with connect(target.url) as client, contextlib.suppress(KeyboardInterrupt), unwinding():
         while True:
             try:
-                looks = [
-                    _Look.take(client, one, fleet_of(client, one, settings.fleet), broker)
-                    for one in _tags(target, client, settings, tag)
-                ]
+                looks = []
+                for one in _tags(target, client, settings, tag):
+                    fleet = fleet_of(client, one, settings.fleet)
+                    looks.append(_Look.take(client, one, FleetAddress(target.url, fleet, settings.broker_url)))
             except (RedisUnreachable, redis.RedisError, OSError) as error:
                 away = error if isinstance(error, RedisUnreachable) else unreachable(target.url, error)
                 if not watch:
@@ -94,10 +95,10 @@ class _Look(NamedTuple):
     """Runs of its fleet that are held."""
 
     @classmethod
-    def take(cls, client: redis.Redis, tag: str, fleet: str, broker: str | None) -> _Look:
-        mine = [entry for entry in read_entries(client, live=True) if fleet_in(entry.run) == fleet]
+    def take(cls, client: redis.Redis, tag: str, address: FleetAddress) -> _Look:
+        mine = [entry for entry in read_entries(client, live=True) if fleet_in(entry.run) == address.fleet]
         held = [entry for entry in mine if entry.state == RunState.HELD]
-        return cls(read_status(client, tag), read_queues(client, fleet, broker), held)
+        return cls(read_status(client, tag), read_queues(client, address), held)
 
 
 def _texts(looks: list[_Look], registered: Container[str]) -> str:

@@ -12,6 +12,7 @@ from celery.result import AsyncResult
 from kombu.exceptions import OperationalError
 from redis import RedisError
 
+from brimful.addresses import FleetAddress
 from brimful.celery import app_for
 from brimful.client.group import GroupOptions
 from brimful.client.group_run import GroupRun
@@ -28,7 +29,7 @@ from brimful.schema import HEADER, MESSAGES
 from brimful.state.fleets import check_submitter
 from brimful.state.probes import check_servers, unreachable
 from brimful.state.rabbitmq.reach import broker_unreachable
-from brimful.state.redis_url import close_sentinels, required
+from brimful.state.redis_url import address_of, close_sentinels
 from brimful.tasks import Handle
 
 log = logging.getLogger(__name__)
@@ -46,8 +47,10 @@ class Client(Generic[Results]):
     def __init__(self, redis_url: str | None = None, *, fleet: str | None = None) -> None:
         """None: BRIMFUL_REDIS_URL, and BRIMFUL_FLEET. Connects when first used. Raises SettingError."""
         self._settings = Settings.load(redis_url=redis_url, fleet=fleet).without_guess()
-        self._url = _TESTING if in_process() else required(self._settings.redis_url)
-        self._app = app_for(self._url, self._settings.fleet, self._settings.broker_url)
+        settings = self._settings
+        address = FleetAddress(_TESTING, settings.fleet) if in_process() else address_of(settings)
+        self._url = address.redis_url
+        self._app = app_for(address)
         self._reached = False
         fork.register(self)
 

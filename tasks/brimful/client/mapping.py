@@ -31,7 +31,7 @@ from brimful.state.fleets import check_submitter
 from brimful.state.probes import unreachable
 from brimful.state.provider import as_published
 from brimful.state.redis_retry import retry_until_available
-from brimful.state.redis_url import close_redis_client, redis_client, required
+from brimful.state.redis_url import address_of, close_redis_client, redis_client
 
 Asked = Request | Mapping[str, Any] | str | list[Any]
 """A Request, a mapping of its fields, or a prompt: ``str``, ``list[str]``, ``list[int]`` or ``list[list[int]]``."""
@@ -220,16 +220,14 @@ async def open_driver(
     """
     if (backend := in_process()) is not None:
         return InProcessDriver(backend, settings.profile), settings
-    url = required(settings.redis_url)
-    await _reach(url)
+    address = address_of(settings)
+    await _reach(address.redis_url)
     await asyncio.to_thread(check_submitter, settings)
-    settings = await as_published(url, settings)
+    settings = await as_published(address.redis_url, settings)
     driver = Driver(
-        url,
+        address,
         f"map-{uuid.uuid4().hex}",
         settings.profile,
-        fleet=settings.fleet,
-        rabbitmq_url=settings.broker_url,
         pack=pack,
         workload=workload,
         timeout_s=settings.timeout_s,

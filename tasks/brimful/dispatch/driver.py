@@ -16,7 +16,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Set
 from dataclasses import replace
 
-from brimful.celery import app_for
+from brimful.addresses import FleetAddress
 from brimful.dispatch.acknowledge import Acknowledger, Sync
 from brimful.dispatch.deliveries import Deliveries
 from brimful.dispatch.enqueue import Enqueuer
@@ -54,12 +54,10 @@ class Driver:
 
     def __init__(
         self,
-        redis_url: str,
+        address: FleetAddress,
         run: str,
         profile: Profile,
         *,
-        fleet: str = "",
-        rabbitmq_url: str | None = None,
         pack: PackOption = "auto",
         workload: Workload | str | None = None,
         timeout_s: float = 120.0,
@@ -72,8 +70,8 @@ class Driver:
         starting_places: int | None = None,
         heartbeat: Heartbeat | None = None,
     ) -> None:
-        """``fleet``: the name of the one that samples it. ``rabbitmq_url``: its broker, where Redis is not.
-        ``timeout_s``: of one request, which bounds how large packs grow. ``workload`` None: each request's own.
+        """``address``: of the fleet that samples it. ``timeout_s``: of one request, which bounds how large packs grow.
+        ``workload`` None: each request's own.
         ``sweep_s``: the age from which a shard that no worker has begun may be lost. ``weigh_s``: seconds from one
         reading of the other runs' weights and of what operators ask to the next.
 
@@ -92,13 +90,13 @@ class Driver:
 
         ``heartbeat``: writes the run's entry, and reads what operators ask of it. None: the run has no entry.
         """
-        run = of_fleet(fleet, run)
+        run = of_fleet(address.fleet, run)
         limits = Limits(profile.slots, profile.starts, profile.window_s)
         auto = pack == "auto" and profile.max_prompts != 1
         self._profile = profile
         self._keep = keep
-        self._client = redis_client(redis_url)
-        self._ledger = RunLedger(self._client, run, fleet)
+        self._client = redis_client(address.redis_url)
+        self._ledger = RunLedger(self._client, run, address.fleet)
         self._sizer = PackSizer(limits, timeout_s)
         slot_model = SlotModel(limits, adapting=auto)
         self._batcher = Batcher(profile, pack, self._sizer, slot_model)
@@ -106,7 +104,7 @@ class Driver:
         self._in_flight = in_flight = InFlight(self._sizer, slot_model, workload)
         self._deliveries = Deliveries()
         self._acknowledger = Acknowledger(self._ledger, self._deliveries, sync)
-        self._enqueuer = Enqueuer(run, self._ledger, app_for(redis_url, fleet, rabbitmq_url), in_flight, weight)
+        self._enqueuer = Enqueuer(address, run, self._ledger, in_flight, weight)
         self._intake = intake = Intake(self._batcher, self._sizer, in_flight, self._deliveries, auto=auto)
         self._stop = Stop(self._ledger, in_flight, intake, self._deliveries)
         self._hold = Hold(self._ledger, in_flight, intake)
@@ -115,7 +113,7 @@ class Driver:
             self._ledger, self._outcomes, in_flight, intake, self._deliveries, self._stop, stop_if_refused
         )
         self._reconciler = Reconciler(
-            self._ledger, in_flight, intake, self._enqueuer, self._results, self._stop, sweep_s, rabbitmq_url
+            address, self._ledger, in_flight, intake, self._enqueuer, self._results, self._stop, sweep_s
         )
         self._weight, self._weigh_s = weight, weigh_s
         self._heartbeat = heartbeat

@@ -14,14 +14,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Any
 
-from celery import Celery
-
+from brimful.addresses import FleetAddress
+from brimful.celery import app_for
 from brimful.dispatch.inflight import SHARD_BYTES, InFlight, Shard
 from brimful.dispatch.ledger import SUSPECT, RunLedger
 from brimful.names import TASK_SHARD
 from brimful.packing.units import WEIGHT, manifest_message
 from brimful.schema import MESSAGES
-from brimful.state.rabbitmq.reach import broker_errors
+from brimful.state.rabbitmq.reach import broker_errors, raise_if_refused
 from brimful.state.redis_retry import REDIS_ERRORS, RetryPolicy, retry_until_available
 
 _SHARDS_AT_ONCE = 64
@@ -31,12 +31,14 @@ _PAUSE_S = 0.5
 class Enqueuer:
     """Sends what :attr:`InFlight.unsent` holds. Publishing blocks, so it has a thread and a connection of its own."""
 
-    def __init__(self, run: str, ledger: RunLedger, app: Celery, in_flight: InFlight, weight: float = 1.0) -> None:
+    def __init__(
+        self, address: FleetAddress, run: str, ledger: RunLedger, in_flight: InFlight, weight: float = 1.0
+    ) -> None:
         self._run = run
         self._marks = {"schema": MESSAGES} | ({WEIGHT: weight} if weight != 1 else {})
         self._ledger = ledger
-        self._app = app
-        self._broker = "RabbitMQ" if str(app.conf.broker_write_url).startswith("amqp") else "Redis"
+        self._app = app_for(address)
+        self._rabbitmq_url = address.rabbitmq_url
         self._in_flight = in_flight
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="brimful-publish")
         self._closing = threading.Event()
@@ -45,7 +47,7 @@ class Enqueuer:
         self._producer: Any = None
 
     async def run(self) -> None:
-        """Never returns. Raises FleetError when Redis refuses."""
+        """Never returns. Raises FleetError when Redis or RabbitMQ refuses."""
         unsent = self._in_flight.unsent
         while True:
             shards = [await unsent.get()]
@@ -59,7 +61,7 @@ class Enqueuer:
         """Also for shards that were enqueued before: the shard's id is its task's id, so a second message is harmless.
 
         Returns when the queues have all of them, however long Redis is unreachable; at once when closed meanwhile.
-        Raises FleetError when Redis refuses.
+        Raises FleetError when Redis or RabbitMQ refuses.
         """
         rows = {
             shard.id: {id: packed.manifest for id, packed in shard.requests.items()}
@@ -97,13 +99,16 @@ class Enqueuer:
         return {"args": [self._run, shard.id, requests], "task_id": shard.id, "queue": shard.queue}
 
     def _publish(self, messages: list[dict[str, Any]]) -> None:
-        policy = RetryPolicy(server=self._broker)
+        """Raises FleetError when a server refuses."""
+        policy = RetryPolicy(server="Redis" if self._rabbitmq_url is None else "RabbitMQ")
         errors: tuple[type[Exception], ...] = (*REDIS_ERRORS, *broker_errors())
         while messages and not self._closing.is_set():
             try:
                 self._send(messages[0])
             except errors as error:
                 self._disconnect()
+                if self._rabbitmq_url is not None:
+                    raise_if_refused(self._rabbitmq_url, error)
                 policy.check(error)
                 self._closing.wait(_PAUSE_S)
             else:

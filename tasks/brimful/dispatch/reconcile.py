@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from brimful.addresses import FleetAddress
 from brimful.dispatch.enqueue import Enqueuer
 from brimful.dispatch.inflight import InFlight, Shard
 from brimful.dispatch.intake import Intake
@@ -36,6 +37,7 @@ _LOOKS = 2
 class Reconciler:
     """Compares what one driver has in flight with Redis, again and again: start :meth:`run` as a task."""
 
+    address: FleetAddress
     ledger: RunLedger
     in_flight: InFlight
     intake: Intake
@@ -45,8 +47,6 @@ class Reconciler:
     sweep_s: float
     """The age from which a shard that no worker has begun is searched for. A fifth of it is the interval between
     looks."""
-    rabbitmq_url: str | None = None
-    """The broker, where it is not Redis."""
     clock: Callable[[], float] = time.monotonic
 
     async def run(self) -> None:
@@ -112,7 +112,7 @@ class Reconciler:
 
     async def _queued(self, shards: list[str]) -> Collection[str]:
         """Those of ``shards`` that have a message, or may have one."""
-        client, fleet, url = self.ledger.client, self.ledger.fleet, self.rabbitmq_url
+        client, fleet, url = self.ledger.client, self.address.fleet, self.address.rabbitmq_url
         if url is None:
             return await retry_until_available(lambda: find_shards(client, shards, fleet))
         try:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import redis
 
+from brimful.addresses import FleetAddress
 from brimful.config import Settings
 from brimful.doctor import Check, Level
 from brimful.doctor.rabbitmq import reader_checks
@@ -64,7 +65,7 @@ def _key_checks(target: RedisTarget, client: redis.Redis, settings: Settings) ->
         said = f"workers with {len(tags)} different API keys run here ({', '.join(tags)}) and read the same queues"
         todo = "stop the workers of all keys but one, or give each key a fleet (BRIMFUL_FLEET) or a database"
         yield Check("keys", Level.FAIL, f"{said}: any of them samples a request", todo)
-    elif (own := own_tag(settings)) is not None and (why := why_refused(client, target.url, settings.fleet, own)):
+    elif (own := own_tag(settings)) is not None and (why := why_refused(client, _address(target, settings), own)):
         said, _, todo = why.partition(". ")
         yield Check("keys", Level.FAIL if submitter_tag(settings) else Level.WARN, said, todo)
 
@@ -111,11 +112,15 @@ def _admission_checks(status: Status) -> Iterator[Check]:
 
 def fleet_checks(target: RedisTarget, client: redis.Redis, settings: Settings) -> Iterator[Check]:
     """All fleets on the server. Raises redis.RedisError; BrokerUnreachable where RabbitMQ is away."""
-    lines = [_described(fleet) for fleet in read_fleets(client, settings.broker_url)]
+    lines = [_described(fleet) for fleet in read_fleets(client, _address(target, settings))]
     for db, others in sorted(fleets_elsewhere(client, target.url).items()):
         lines += [f"database {db}: {_described(fleet)}" for fleet in others]
     if lines:
         yield Check("fleets", Level.OK, "; ".join(lines))
+
+
+def _address(target: RedisTarget, settings: Settings) -> FleetAddress:
+    return FleetAddress(target.url, settings.fleet, settings.broker_url)
 
 
 def _described(fleet: FleetState) -> str:
@@ -130,11 +135,11 @@ def _described(fleet: FleetState) -> str:
 def worker_checks(target: RedisTarget, client: redis.Redis, settings: Settings) -> Iterator[Check]:
     """Whether workers answer and read all queues. Raises redis.RedisError or kombu.exceptions.OperationalError;
     BrokerUnreachable where RabbitMQ is away."""
-    url = settings.broker_url
-    waiting = read_queues(client, settings.fleet, url)
-    workers = worker_queues(target.url, settings.visibility_timeout_s, settings.fleet, url, timeout_s=_PING_S)
-    if url is not None:
-        yield from reader_checks(url, settings.fleet, workers)
+    address = _address(target, settings)
+    waiting = read_queues(client, address)
+    workers = worker_queues(address, settings.visibility_timeout_s, timeout_s=_PING_S)
+    if address.rabbitmq_url is not None:
+        yield from reader_checks(address.rabbitmq_url, address.fleet, workers)
     if not workers:
         total = sum(waiting.lengths.values())
         level, said = (

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from brimful.addresses import FleetAddress
 from brimful.config import Settings
 from brimful.errors import BrimfulError, ExitCode, UsageError
 from brimful.run.display.display import Display, PlainDisplay
@@ -32,6 +33,7 @@ from brimful.state.fleets import check_submitter
 from brimful.state.probes import check_provider, check_servers, worker_queues
 from brimful.state.provider import as_published
 from brimful.state.redis_retry import forget_refusals, recent_refusal
+from brimful.state.redis_url import address_of
 from brimful.state.runs.heartbeat import Heartbeat
 from brimful.words.counted import counted
 
@@ -42,8 +44,8 @@ _PINGS = 8
 _GC_THRESHOLDS = 50_000, 20, 50
 """Of the garbage collector while a run lasts: new objects before it looks, and how rarely it walks more."""
 
-MakeDriver = Callable[[str, Prepared, Heartbeat | None], "Driver"]
-"""Makes the driver for a Redis URL, a run, and what keeps the run's entry."""
+MakeDriver = Callable[[FleetAddress, Prepared, Heartbeat | None], "Driver"]
+"""Makes the driver for a fleet, a run, and what keeps the run's entry."""
 
 
 @dataclass(frozen=True)
@@ -123,9 +125,8 @@ class _Launch:
                 return await self._run_session(None)
             if local:
                 return await self._run_with_local_fleet()
-            assert self._settings.redis_url is not None
             await asyncio.to_thread(check_servers, self._settings)
-            self._say_if_no_worker_answers(self._settings.redis_url)
+            self._say_if_no_worker_answers(address_of(self._settings))
             return await self._run_session(self._settings)
         finally:
             self._display.close()
@@ -160,12 +161,11 @@ class _Launch:
         self._session = session = Session(self._prepared, self._display, check_fleet=self._check_fleet)
         driver = remote = None
         if settings is not None:
-            assert settings.redis_url is not None
             self._gauges.connect(settings)
             if has_entry():
                 remote = Remote(self._prepared, settings, session, self._display.say)
             heartbeat = remote.heartbeat if remote is not None else None
-            driver = self._make_driver(settings.redis_url, self._prepared, heartbeat)
+            driver = self._make_driver(address_of(settings), self._prepared, heartbeat)
         try:
             return ExitCode((await session.run(driver)).exit_code)
         finally:
@@ -218,17 +218,16 @@ class _Launch:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
-    def _say_if_no_worker_answers(self, redis_url: str) -> None:
+    def _say_if_no_worker_answers(self, address: FleetAddress) -> None:
         """Say so once if the fleet has no workers yet; the run waits for them meanwhile."""
         from celery import Celery  # noqa: F401 - celery's lazy module fails if two threads import it at once
 
-        loop, settings = asyncio.get_running_loop(), self._settings
+        loop, visibility_s = asyncio.get_running_loop(), self._settings.visibility_timeout_s
 
         def ask() -> None:
             with contextlib.suppress(Exception):  # this hint must not stop a run
                 # A worker that is still starting does not get a ping sent before it subscribed: ping each second.
-                asking = (redis_url, settings.visibility_timeout_s, settings.fleet, settings.broker_url)
-                if not any(worker_queues(*asking, timeout_s=1.0, limit=1) for _ in range(_PINGS)):
+                if not any(worker_queues(address, visibility_s, timeout_s=1.0, limit=1) for _ in range(_PINGS)):
                     text = "no worker answers yet: waiting for one; start it with `brimful worker`"
                     loop.call_soon_threadsafe(self._display.say, text)
 
@@ -247,17 +246,17 @@ def _display(options: DisplayOptions, gauges: GaugeReader, *, to_stdout: bool) -
     return TerminalDisplay(gauges, table=table)
 
 
-def _driver(settings: Settings, local: bool, redis_url: str, prepared: Prepared, heartbeat: Heartbeat | None) -> Driver:
+def _driver(
+    settings: Settings, local: bool, address: FleetAddress, prepared: Prepared, heartbeat: Heartbeat | None
+) -> Driver:
     from brimful.dispatch.driver import Driver
 
     workers = prepared.options.workers or settings.workers
 
     return Driver(
-        redis_url,
+        address,
         prepared.run,
         prepared.profile,
-        fleet=settings.fleet,
-        rabbitmq_url=settings.broker_url if redis_url == settings.redis_url else None,  # not in a rehearsal
         pack=prepared.options.pack,
         workload=prepared.options.read.workload,
         timeout_s=settings.timeout_s,

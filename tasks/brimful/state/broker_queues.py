@@ -19,6 +19,7 @@ import redis
 from redis.asyncio import Redis
 from redis.client import NEVER_DECODE
 
+from brimful.addresses import FleetAddress
 from brimful.names import QUEUES, SENT_AT, TASK_SHARD, of_fleet
 from brimful.state.rabbitmq.queues import read_states
 from brimful.state.redis_url import PRIORITY_STEPS
@@ -51,13 +52,12 @@ class Queues:
         return sum(self.lengths.values()) + (self.unacked or 0)
 
 
-def read_queues(client: redis.Redis, fleet: str = "", rabbitmq_url: str | None = None) -> Queues:
-    """Count the fleet's messages, in one round trip to Redis. Raises redis.RedisError.
-
-    ``rabbitmq_url``: the broker, where it is not Redis. Raises BrokerUnreachable then.
-    """
-    if rabbitmq_url is not None:
-        return Queues({queue: state.waiting for queue, state in read_states(rabbitmq_url, fleet).items()}, None)
+def read_queues(client: redis.Redis, address: FleetAddress) -> Queues:
+    """Count the fleet's messages, in one round trip to Redis. Raises redis.RedisError; BrokerUnreachable where RabbitMQ
+    is the broker."""
+    fleet = address.fleet
+    if address.rabbitmq_url is not None:
+        return Queues({queue: state.waiting for queue, state in read_states(address.rabbitmq_url, fleet).items()}, None)
     with client.pipeline(transaction=False) as pipe:
         for queue in QUEUES:
             for name in list_names(of_fleet(fleet, queue)):

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import redis
 import redis.asyncio as redis_async
 
+from brimful.addresses import FleetAddress
 from brimful.config import Settings
 from brimful.errors import FleetTaken, RedisUnreachable, SettingError
 from brimful.runtime.port import in_process
 from brimful.state.broker_queues import read_queues
 from brimful.state.keys import BROKERS, FLEETS, admission_keys
 from brimful.state.probes import connect
-from brimful.state.redis_url import required, sync_redis_client, without_password
+from brimful.state.redis_url import address_of, sync_redis_client, without_password
 from brimful.state.status import IN_USE_S, UNREGISTERED, known_tags, read_status, tag_in_use
 from brimful.state.target import submitter_tag
 from brimful.words.counted import counted
@@ -86,18 +87,22 @@ class FleetState:
         return [member for member in self.members if member.tag != tag]
 
 
-def read_fleet(client: redis.Redis, name: str, rabbitmq_url: str | None = None) -> FleetState:
-    """``rabbitmq_url``: the fleet's broker, where it is not Redis. Raises redis.RedisError; BrokerUnreachable then."""
+def read_fleet(client: redis.Redis, address: FleetAddress) -> FleetState:
+    """Raises redis.RedisError; BrokerUnreachable where RabbitMQ is the broker."""
+    name = address.fleet
     owner = Registration.parse(client.hget(FLEETS, name))
-    return FleetState(name, owner, _members(client, name), read_queues(client, name, rabbitmq_url).total)
+    return FleetState(name, owner, _members(client, name), read_queues(client, address).total)
 
 
-def read_fleets(client: redis.Redis, rabbitmq_url: str | None = None) -> list[FleetState]:
-    """All fleets in this database: the registered ones, and the unnamed one where it has workers or tasks."""
+def read_fleets(client: redis.Redis, address: FleetAddress) -> list[FleetState]:
+    """All fleets on the servers of ``address``: the registered ones, and the unnamed one where it has workers or tasks.
+
+    Raises as :func:`read_fleet`.
+    """
     names: Any = client.hkeys(FLEETS)
-    unnamed = read_fleet(client, "", rabbitmq_url)
+    unnamed, *named = (read_fleet(client, replace(address, fleet=name)) for name in sorted({"", *names}))
     used = "" in names or unnamed.members or unnamed.queued
-    return [*([unnamed] if used else []), *(read_fleet(client, name, rabbitmq_url) for name in sorted(names) if name)]
+    return [unnamed, *named] if used else named
 
 
 def fleets_elsewhere(client: redis.Redis, url: str) -> dict[int, list[FleetState]]:
@@ -110,7 +115,9 @@ def fleets_elsewhere(client: redis.Redis, url: str) -> dict[int, list[FleetState
             for db in databases:
                 if db != here:
                     other.execute_command("SELECT", db)
-                    if fleets := [fleet for fleet in read_fleets(other) if fleet.owner or fleet.members]:
+                    if fleets := [
+                        fleet for fleet in read_fleets(other, FleetAddress(url)) if fleet.owner or fleet.members
+                    ]:
                         found[db] = fleets
     except redis.ResponseError:
         pass
@@ -133,22 +140,21 @@ def registered_tags(client: redis.Redis) -> set[str]:
 
 def register(
     client: redis.Redis,
-    url: str,
-    name: str,
+    address: FleetAddress,
     tag: str,
     *,
     rehearsal: bool = False,
     take_over: bool = False,
     patient: bool = False,
-    rabbitmq_url: str | None = None,
 ) -> None:
     """Make a worker with the key ``tag`` a member of the fleet.
 
     The fleet is taken over from another key whose workers are gone and that left nothing queued; with ``take_over``
     whatever it left. ``patient``: live workers of another key may register first, as they do again when Redis has lost
-    its memory. ``rabbitmq_url``: the fleet's broker, where it is not Redis. Raises FleetTaken, Unsettled if patience is
-    needed, and redis.RedisError; BrokerUnreachable where RabbitMQ is away.
+    its memory. Raises FleetTaken, Unsettled if patience is needed, and redis.RedisError; BrokerUnreachable where
+    RabbitMQ is away.
     """
+    url, name = address.redis_url, address.fleet
 
     def decide(pipe: Any) -> None:
         owner = Registration.parse(pipe.hget(FLEETS, name))
@@ -156,7 +162,7 @@ def register(
             pipe.multi()
             return
         if not take_over:
-            state = read_fleet(client, name, rabbitmq_url)
+            state = read_fleet(client, address)
             others = state.others(tag)
             if any(not member.registers for member in others):
                 raise FleetTaken(_refusal(state, url, tag))
@@ -172,9 +178,9 @@ def register(
 
 def take_fleet_over(settings: Settings) -> None:
     """Make the fleet this process's key's. Raises SettingError, RedisUnreachable and redis.RedisError."""
-    url = required(settings.redis_url)
-    with connect(url) as client:
-        register(client, url, settings.fleet, settings.key_tag, take_over=True)
+    address = address_of(settings)
+    with connect(address.redis_url) as client:
+        register(client, address, settings.key_tag, take_over=True)
 
 
 def register_replaced(client: redis.Redis, name: str, tag: str, replaced: str) -> None:
@@ -208,7 +214,7 @@ def check_submitter(settings: Settings) -> None:
         return
     try:
         with connect(url) as client:
-            why = why_refused(client, url, settings.fleet, tag) if tag is not None else ""
+            why = why_refused(client, address_of(settings), tag) if tag is not None else ""
             broker = client.hget(BROKERS, settings.fleet)
     except (RedisUnreachable, redis.RedisError, OSError):
         return
@@ -222,24 +228,24 @@ def check_submitter(settings: Settings) -> None:
         raise SettingError("BRIMFUL_BROKER_URL is set, but the fleet's workers take their tasks from Redis: unset it")
 
 
-def note_broker(client: redis.Redis, name: str, rabbitmq_url: str | None, *, if_missing: bool = False) -> None:
-    """Store which broker a worker of the fleet has; with ``if_missing`` only where Redis has lost its memory. Raises
+def note_broker(client: redis.Redis, address: FleetAddress, *, if_missing: bool = False) -> None:
+    """Store which broker the fleet's workers have; with ``if_missing`` only where Redis has lost its memory. Raises
     redis.RedisError."""
     write = client.hsetnx if if_missing else client.hset
-    write(BROKERS, name, "redis" if rabbitmq_url is None else "rabbitmq")
+    write(BROKERS, address.fleet, "redis" if address.rabbitmq_url is None else "rabbitmq")
 
 
-def why_refused(client: redis.Redis, url: str, name: str, tag: str) -> str:
+def why_refused(client: redis.Redis, address: FleetAddress, tag: str) -> str:
     """Why a submitter with the key ``tag`` may not use the fleet, and after ``". "`` what to do; "" if it may.
 
     Raises redis.RedisError.
     """
-    owner = Registration.parse(client.hget(FLEETS, name))
+    owner = Registration.parse(client.hget(FLEETS, address.fleet))
     if owner is not None and (owner.rehearsal or owner.admits(tag)):
         return ""  # a rehearsal is not paid for
-    state = read_fleet(client, name)
+    state = read_fleet(client, replace(address, rabbitmq_url=None))  # to submit, RabbitMQ need not answer yet
     tags = {member.tag for member in state.members}
-    return _refusal(state, url, tag) if owner is not None or (tags and tag not in tags) else ""
+    return _refusal(state, address.redis_url, tag) if owner is not None or (tags and tag not in tags) else ""
 
 
 def _refusal(state: FleetState, url: str, tag: str) -> str:

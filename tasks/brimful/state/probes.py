@@ -14,6 +14,7 @@ import redis
 from redis.exceptions import NoPermissionError
 from redis.sentinel import MasterNotFoundError
 
+from brimful.addresses import FleetAddress
 from brimful.addresses.redis_address import parse_redis_url
 from brimful.errors import RedisUnreachable, RedisUnusable, SettingError
 from brimful.state.rabbitmq.reach import broker_errors, broker_unreachable, check_broker
@@ -130,27 +131,20 @@ def failure_reason(error: Exception) -> str:
 
 
 def worker_queues(
-    redis_url: str,
-    visibility_timeout_s: int,
-    fleet: str = "",
-    rabbitmq_url: str | None = None,
-    *,
-    timeout_s: float,
-    limit: int | None = None,
+    address: FleetAddress, visibility_timeout_s: int, *, timeout_s: float, limit: int | None = None
 ) -> dict[str, list[str]]:
     """Node name → the queues it reads, of the fleet's workers that answer within ``timeout_s``; of the first ``limit``.
 
-    ``rabbitmq_url``: the broker, where it is not Redis. Raises kombu.exceptions.OperationalError or redis.RedisError;
-    BrokerUnreachable for RabbitMQ.
+    Raises kombu.exceptions.OperationalError or redis.RedisError; BrokerUnreachable for RabbitMQ.
     """
     from celery import Celery
 
     with Celery("brimful-probe", set_as_current=False) as app:
-        app.conf.update(celery_settings(redis_url, visibility_timeout_s, fleet, rabbitmq_url))
+        app.conf.update(celery_settings(address, visibility_timeout_s))
         try:
             answers = app.control.inspect(timeout=timeout_s, limit=limit).active_queues() or {}
         except broker_errors() as error:
-            if rabbitmq_url is None:
+            if address.rabbitmq_url is None:
                 raise
-            raise broker_unreachable(rabbitmq_url, error) from None
+            raise broker_unreachable(address.rabbitmq_url, error) from None
     return {node: [str(queue["name"]) for queue in queues] for node, queues in answers.items()}

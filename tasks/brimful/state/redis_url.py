@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import redis
@@ -13,10 +13,14 @@ from redis.asyncio import Redis
 from redis.asyncio.sentinel import Sentinel
 from redis.sentinel import SentinelConnectionPool
 
+from brimful.addresses import FleetAddress
 from brimful.addresses.redis_address import RedisAddress, parse_redis_url
 from brimful.errors import SettingError
 from brimful.names import of_fleet
 from brimful.state.rabbitmq.celery_settings import rabbitmq_settings
+
+if TYPE_CHECKING:  # pydantic is slow to import
+    from brimful.config import Settings
 
 NOT_SET = "BRIMFUL_REDIS_URL is not set: it names the fleet's Redis (`brimful up` prints it)"
 PRIORITY_STEPS = (0, 3, 6, 9)
@@ -30,18 +34,21 @@ def required(url: str | None) -> str:
     return url
 
 
-def celery_settings(
-    url: str, visibility_timeout_s: int, fleet: str = "", rabbitmq_url: str | None = None
-) -> dict[str, Any]:
+def address_of(settings: Settings) -> FleetAddress:
+    """Where the settings' fleet is. Raises SettingError if no Redis is named."""
+    return FleetAddress(required(settings.redis_url), settings.fleet, settings.broker_url)
+
+
+def celery_settings(address: FleetAddress, visibility_timeout_s: int) -> dict[str, Any]:
     """Celery's settings of broker, remote control, events and result backend: with a fleet's name, none that another
-    fleet on the same Redis has. ``rabbitmq_url``: the broker, where it is not Redis. Raises SettingError for an invalid
-    URL."""
-    address = parse_redis_url(url)
+    fleet on the same Redis has. Raises SettingError for an invalid URL."""
+    url, fleet, rabbitmq_url = address.redis_url, address.fleet, address.rabbitmq_url
+    server = parse_redis_url(url)
     options = broker_options(visibility_timeout_s, fleet)
-    if address.scheme == "sentinel":
-        options["master_name"] = address.master
-        options["sentinel_kwargs"] = _sentinel_options(address)
-    tls = None if address.tls is None else dict(address.tls)
+    if server.scheme == "sentinel":
+        options["master_name"] = server.master
+        options["sentinel_kwargs"] = _sentinel_options(server)
+    tls = None if server.tls is None else dict(server.tls)
     return {
         "broker_url": broker_url(url),
         "result_backend": broker_url(url),

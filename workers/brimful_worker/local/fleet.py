@@ -21,7 +21,7 @@ from brimful.config import REHEARSAL_KEY, Settings
 from brimful.errors import FleetError
 from brimful.state.embedded import state_dir
 from brimful.state.probes import worker_queues
-from brimful.state.redis_url import sync_redis_client
+from brimful.state.redis_url import address_of, sync_redis_client
 from brimful_worker.local.flower.process import FlowerChild, check_port
 from brimful_worker.local.processes import door
 from brimful_worker.local.processes.child_process import Child, stop_all
@@ -139,10 +139,8 @@ class LocalFleet:
     def ready_workers(self, timeout: float = 0.5) -> int:
         """How many of the workers answer a ping within ``timeout`` seconds."""
         answers = worker_queues(
-            self.redis_url,
+            address_of(self.settings),
             self.settings.visibility_timeout_s,
-            self.settings.fleet,
-            self.settings.broker_url,
             timeout_s=timeout,
             limit=self._workers,
         )

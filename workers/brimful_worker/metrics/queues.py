@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from brimful.addresses import FleetAddress
 from brimful.errors import RedisUnreachable
 from brimful.state.broker_queues import read_oldest, read_queues
 from brimful.state.fleets import Registration
@@ -49,13 +50,12 @@ class QueueCollector:
     def __init__(
         self,
         client: redis.Redis,
-        fleet: str = "",
-        rabbitmq_url: str | None = None,
+        address: FleetAddress,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``client`` decodes no replies. ``rabbitmq_url``: the broker, where it is not Redis."""
-        self._client, self._fleet, self._rabbitmq_url = client, fleet, rabbitmq_url
+        """``client`` decodes no replies."""
+        self._client, self._address = client, address
         self._clock = clock
         self._first_seen: dict[str, tuple[bytes, float]] = {}
         self._away = False
@@ -68,8 +68,8 @@ class QueueCollector:
         from prometheus_client.core import GaugeMetricFamily
 
         try:
-            queues = read_queues(self._client, self._fleet, self._rabbitmq_url)
-            ages = self._ages(self._clock()) if self._rabbitmq_url is None else {}
+            queues = read_queues(self._client, self._address)
+            ages = self._ages(self._clock()) if self._address.rabbitmq_url is None else {}
             tag = self._tag()
         except (RedisUnreachable, *REDIS_ERRORS) as error:
             if not self._away:
@@ -93,7 +93,7 @@ class QueueCollector:
         """Queue -> age of its oldest message, in seconds."""
         ages: dict[str, float] = {}
         seen, self._first_seen = self._first_seen, {}
-        for oldest in read_oldest(self._client, self._fleet):
+        for oldest in read_oldest(self._client, self._address.fleet):
             digest, since = seen.get(oldest.list, (b"", now))
             self._first_seen[oldest.list] = oldest.digest, since if digest == oldest.digest else now
             known = oldest.age_s if oldest.age_s is not None else now - self._first_seen[oldest.list][1]
@@ -101,6 +101,6 @@ class QueueCollector:
         return ages
 
     def _tag(self) -> str:
-        value: Any = self._client.hget(FLEETS, self._fleet)
+        value: Any = self._client.hget(FLEETS, self._address.fleet)
         registered = Registration.parse(value.decode() if isinstance(value, bytes) else value)
         return registered.tag if registered is not None else ""

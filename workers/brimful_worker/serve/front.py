@@ -11,7 +11,7 @@ from aiohttp import web
 from brimful.config import Settings
 from brimful.errors import SettingError
 from brimful.state.embedded import state_dir
-from brimful.state.redis_url import required
+from brimful.state.redis_url import address_of
 from brimful_worker.fleet_process import FleetProcess
 from brimful_worker.serve.batches.keeper import Keeper
 from brimful_worker.serve.batches.store import Batches
@@ -56,12 +56,10 @@ class Front:
         self.rates = RateHeaders(lambda: self.process.key.admission.window)
         self.recent = Recent()
         self.feed = Feed(
-            required(settings.redis_url),
-            settings.fleet,
+            address_of(settings),
             lambda: self.process.key.settings.key_tag,
             self._state,
             ShownBatches(self.batches, settings.fleet),
-            settings.broker_url,
         )
 
     def _state(self) -> dict[str, Any]:

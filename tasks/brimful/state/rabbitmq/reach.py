@@ -46,6 +46,12 @@ def check_broker(url: str, timeout_s: float = _TIMEOUT_S) -> str:
     return " ".join(str(properties[name]) for name in ("product", "version") if name in properties) or "AMQP 0-9-1"
 
 
+def raise_if_refused(url: str, error: BaseException) -> None:
+    """Raises BrokerUnusable if a call failed because RabbitMQ does not accept these settings."""
+    if isinstance(found := broker_unreachable(url, error), BrokerUnusable):
+        raise found from None
+
+
 def broker_unreachable(url: str, error: BaseException) -> BrokerUnreachable:
     """The error to raise when a call failed with ``error``; its text holds no password."""
     import amqp

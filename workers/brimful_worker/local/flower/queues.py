@@ -10,7 +10,7 @@ import asyncio
 from typing import Any
 
 from brimful.config import Settings
-from brimful.state.redis_url import sync_redis_client
+from brimful.state.redis_url import address_of, sync_redis_client
 from brimful_worker.metrics.queues import QueueCollector
 
 _TIMEOUT_S = 5.0
@@ -27,7 +27,7 @@ def install() -> None:
     client = sync_redis_client(
         settings.redis_url, decode_responses=False, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S
     )
-    prometheus_client.REGISTRY.register(QueueCollector(client, settings.fleet, settings.broker_url))
+    prometheus_client.REGISTRY.register(QueueCollector(client, address_of(settings)))
 
     async def get(self: Any) -> None:
         self.application.purge_offline_worker_metrics()

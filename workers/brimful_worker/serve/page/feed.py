@@ -12,6 +12,7 @@ from typing import Any
 
 import redis
 
+from brimful.addresses import FleetAddress
 from brimful.errors import FleetError, RedisUnreachable
 from brimful.runtime import json_bytes
 from brimful.state.redis_url import sync_redis_client
@@ -36,17 +37,15 @@ class Feed:
 
     def __init__(
         self,
-        redis_url: str,
-        fleet: str,
+        address: FleetAddress,
         tag: Callable[[], str],
         door: Callable[[], dict[str, Any]],
         batches: ShownBatches,
-        rabbitmq_url: str | None = None,
     ) -> None:
-        """``tag``: of the API key in use. ``door``: what the page shows of this front door itself.
-        ``rabbitmq_url``: the broker, where it is not Redis."""
-        self._client = sync_redis_client(redis_url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S)
-        self._fleet, self._rabbitmq_url = fleet, rabbitmq_url
+        """``tag``: of the API key in use. ``door``: what the page shows of this front door itself."""
+        timeouts = {"socket_timeout": _TIMEOUT_S, "socket_connect_timeout": _TIMEOUT_S}
+        self._client = sync_redis_client(address.redis_url, **timeouts)
+        self._address = address
         self._tag = tag
         self._door = door
         self._batches = batches
@@ -91,7 +90,7 @@ class Feed:
     async def _look(self, recent: Recent) -> None:
         found: dict[str, Any] | None = None
         try:
-            found = await asyncio.to_thread(read_figures, self._client, self._tag(), self._fleet, self._rabbitmq_url)
+            found = await asyncio.to_thread(read_figures, self._client, self._tag(), self._address)
         except (RedisUnreachable, redis.RedisError, OSError) as error:
             log.debug("no figures for the page: %s", type(error).__name__)
         now = time.time()

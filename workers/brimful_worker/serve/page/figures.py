@@ -6,6 +6,7 @@ from typing import Any
 
 import redis
 
+from brimful.addresses import FleetAddress
 from brimful.names import fleet_in
 from brimful.state.broker_queues import read_queues
 from brimful.state.keys import run_key, weights_key
@@ -25,15 +26,15 @@ _OF_ENTRY = ("total", "done", "failed", "rate")
 _OF_WORKER = ("name", "held", "interactive", "batch", "heard_s", "version", "rtt_ms")
 
 
-def read_figures(client: redis.Redis, tag: str, fleet: str, rabbitmq_url: str | None = None) -> dict[str, Any]:
+def read_figures(client: redis.Redis, tag: str, address: FleetAddress) -> dict[str, Any]:
     """JSON-ready, under the names that ``brimful status --json`` has. ``client`` answers with str.
 
-    ``rabbitmq_url``: the broker, where it is not Redis. Blocks. Raises redis.RedisError or OSError; BrokerUnreachable
-    where RabbitMQ is away.
+    Blocks. Raises redis.RedisError or OSError; BrokerUnreachable where RabbitMQ is away.
     """
     status = read_status(client, tag)
-    queues = read_queues(client, fleet, rabbitmq_url)
-    return {**of_status(status), "queues": queues.lengths, "unacked": queues.unacked, "runs": _runs(client, fleet)}
+    queues = read_queues(client, address)
+    runs = _runs(client, address.fleet)
+    return {**of_status(status), "queues": queues.lengths, "unacked": queues.unacked, "runs": runs}
 
 
 def of_status(status: Status) -> dict[str, Any]:
