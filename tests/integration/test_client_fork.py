@@ -97,6 +97,7 @@ def test_children_and_their_parent_use_the_fleet(url: str) -> None:
 _HELD = """
 import os, signal, threading
 from celery import Celery
+from brimful.addresses import FleetAddress
 from brimful.celery import app_for
 
 app = app_for(FleetAddress("redis://127.0.0.1:1/0"))
