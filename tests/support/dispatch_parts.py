@@ -61,7 +61,8 @@ class Parts:
         self.status = self.in_flight.status
         self.deliveries = Deliveries()
         self.ledger = RunLedger(client, run)
-        self.enqueuer = Enqueuer(FleetAddress(url), run, self.ledger, self.in_flight, weight)
+        address = FleetAddress(url)
+        self.enqueuer = Enqueuer(address, run, self.ledger, self.in_flight, weight)
         self.intake = Intake(self.batcher, self.sizer, self.in_flight, self.deliveries, auto=auto)
         self.stop = Stop(self.ledger, self.in_flight, self.intake, self.deliveries)
         self.hold = Hold(self.ledger, self.in_flight, self.intake)
@@ -70,6 +71,7 @@ class Parts:
             self.ledger, self.outcomes, self.in_flight, self.intake, self.deliveries, self.stop, True
         )
         self.reconciler = Reconciler(
+            address,
             self.ledger,
             self.in_flight,
             self.intake,
