@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections import Counter
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
@@ -119,7 +120,7 @@ async def test_a_lost_shard_of_a_run_that_stops_is_given_up(parts: Parts) -> Non
 async def test_nothing_counts_as_lost_while_rabbitmq_does_not_answer(parts: Parts) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    parts.reconciler.rabbitmq_url = f"amqp://127.0.0.1:{port}"
+    parts.reconciler.address = replace(parts.reconciler.address, rabbitmq_url=f"amqp://127.0.0.1:{port}")
     [shard] = await parts.enqueued(*singles(1))
     await parts.client.delete("batch")
     await parts.reconciler.look()
