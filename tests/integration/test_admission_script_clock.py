@@ -133,6 +133,15 @@ class TestFrozen:
         assert self.asks(script.later(LEAP + 1))["status"] == "frozen"
         assert [channel for channel, _ in script.published("cc")] == ["cc"]
 
+    def test_in_an_epoch_that_is_not_open_all_are_asked_to_join(self, client: redis.Redis) -> None:
+        script, _ = fleet(client, "aa", "bb")
+        script.forget()
+        epoch = script.turn()["epoch"]
+        script.published("bb")
+        assert self.asks(script.later(LEAP + 1))["status"] == "frozen"
+        assert script.turn("bb")["epoch"] == epoch
+        assert script.published("bb") == [("everyone", {"epoch": None})]
+
     def test_where_the_state_was_lost_the_clock_has_no_id_yet(self, client: redis.Redis) -> None:
         script, _ = fleet(client, "aa", "bb")
         script.forget("state")

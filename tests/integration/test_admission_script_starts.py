@@ -252,19 +252,21 @@ class TestRaised:
         assert len(script.ask(count=9)) == 5
         assert learnt(script.later(1000).turn())["tried_at"] == 1000
 
+    @pytest.mark.parametrize(("refused", "level"), [(3, 17), (5, 15)])
     def test_what_refusals_without_a_name_took_is_tried_at_once_when_one_more_was_accepted(
-        self, client: redis.Redis
+        self, client: redis.Redis, refused: int, level: int
     ) -> None:
         memory = {**self.MEMORY, "level": 20, "ceiling": 20, "hold_ms": 1000, "most_accepted": 0}
         script = remembering(client, {"starts": memory}, starts=100)
-        for ticket in script.later(1).ask(count=20)[:3]:
-            reply = script.answer(ticket, refused=EITHER)
-        assert (reply["learnt"], learnt(reply)["most_accepted"]) == ({"starts": 17}, 0)
+        tickets = script.ask(count=20)
+        reply = script.later(1).answer(*tickets[:refused], refused=EITHER)
+        assert (reply["learnt"], learnt(reply)["most_accepted"]) == ({"starts": level}, 0)
         *_, tried = granted(script.later(WINDOW + GUARD).turn(ask=[[script.ticket(), 0] for _ in range(90)]))
         reply = script.later(1).answer(tried)
-        assert (reply["learnt"], learnt(reply)["ceiling"], len(granted(reply))) == ({"starts": 18}, 22, 4)
+        assert (reply["learnt"], learnt(reply)["ceiling"]) == ({"starts": level + 1}, level + 5)
+        assert len(granted(reply)) == 4
         reply = script.later(1).answer(*granted(reply))
-        assert (reply["learnt"], granted(reply)) == ({"starts": 22}, []), "a window is waited for now"
+        assert (reply["learnt"], granted(reply)) == ({"starts": level + 5}, []), "a window is waited for now"
 
     def test_an_end_that_is_not_known_is_no_proof(self, client: redis.Redis) -> None:
         script, tried = self.trying(client)

@@ -96,6 +96,7 @@ class TestWindow:
     def test_a_limit_of_one(self, client: redis.Redis) -> None:
         script = Script(client, tokens=1)
         (ticket,) = script.ask(tokens=1)
+        assert script.turn()["tokens_used"] == 1
         assert script.ask(tokens=1) == []
         (ticket,) = granted(script.end(ticket, used=0))
         assert script.ask(tokens=1) == []
@@ -105,6 +106,9 @@ class TestWindow:
         script = Script(client, tokens=100)
         script.ask(tokens=100)
         assert len(script.ask(tokens=0)) == 1
+
+    def test_no_limit_reports_none(self, client: redis.Redis) -> None:
+        assert "tokens_used" not in Script(client).turn()
 
     def test_no_limit_keeps_nothing(self, client: redis.Redis) -> None:
         script = Script(client, tokens=0)

@@ -104,6 +104,12 @@ class TestStarts:
         state: Any = script.client.hgetall(script.keys["state"])
         assert [field for field in state if field.startswith("slice")] == []
 
+    def test_beside_a_limit_on_tokens(self, client: redis.Redis) -> None:
+        script = fleet(client, tokens=1000)
+        script.ask(count=3, tokens=10)
+        script.set_limits(starts=4)
+        assert script.turn()["used"] == 3
+
     def test_a_longer_window_has_longer_slices(self, client: redis.Redis) -> None:
         script = fleet(client, window_ms=309_500)
         script.now = 200 * 10_000
