@@ -122,8 +122,11 @@ class TestRefused:
         script = fleet(client)
         tickets = script.ask(count=10)
         script.later(1).answer(*tickets[:3], refused=STARTS)
-        assert script.answer(tickets[3], refused=STARTS)["learnt"] == {"starts": 6}
-        assert script.answer(*tickets[4:], refused=STARTS)["learnt"] == {"starts": 1}
+        for level, ticket in zip((6, 5, 4), tickets[3:6], strict=True):
+            reply = script.later(100).answer(ticket, refused=STARTS)
+            assert reply["learnt"] == {"starts": level}
+        assert (learnt(reply)["ceiling"], learnt(reply)["lowered_at"], learnt(reply)["changed_at"]) == (4, 300, 300)
+        assert script.answer(*tickets[6:], refused=STARTS)["learnt"] == {"starts": 1}
 
     def test_without_a_limit_that_is_set_what_was_learnt_may_be_lowered_to_whatever_was_accepted(
         self, client: redis.Redis
