@@ -203,6 +203,11 @@ class TestBudget:
         assert script.end(lost, used=5)["spent"] == 70
         assert script.later(1).turn()["spent"] == 70
 
+    def test_also_of_the_smallest_budget(self, client: redis.Redis) -> None:
+        script = Script(client, budget=1)
+        assert len(script.ask(tokens=1)) == 1
+        assert script.later(4000).turn()["spent"] == 1
+
     def test_one_that_was_given_back_spends_nothing(self, client: redis.Redis) -> None:
         script = Script(client, budget=100)
         (ticket,) = script.ask(tokens=60)
