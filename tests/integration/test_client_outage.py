@@ -13,7 +13,6 @@ from celery.exceptions import TimeoutError as CeleryTimeout
 from celery.result import AsyncResult, GroupResult
 
 from brimful import AsyncFleet, Fleet, errors
-from brimful.addresses import FleetAddress
 from brimful.celery import App, app_for, configuration
 from brimful.names import TASK_SAMPLE
 from brimful.state.redis_url import sync_redis_client
@@ -46,7 +45,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """With Celery's consumer, every wait below would end after two failed attempts to reconnect."""
 
     def impatient(*arguments: Any) -> Celery:
-        app = app_for(FleetAddress(*arguments))
+        app = app_for(*arguments)
         policy = {"max_retries": 2, "interval_start": 0, "interval_step": 0.05, "interval_max": 0.05}
         options = {**app.conf.result_backend_transport_options, "retry_policy": policy}
         app.conf.result_backend_transport_options = options
