@@ -9,11 +9,15 @@ from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
+from brimful.celery import app_for
 from brimful.dispatch.acknowledge import Acknowledger
+from brimful.dispatch.enqueue import Enqueuer
 from brimful.dispatch.resume import collect
+from brimful.errors import RedisUnreachable
 from brimful.outcome import Cause, Failure
 from brimful.packing.units import Failed
 from brimful_worker.local.server.valkey import Valkey
@@ -97,6 +101,19 @@ async def test_nothing_is_sent_once_it_is_closed(parts: Parts) -> None:
     parts.enqueuer.close()
     await parts.enqueuer.enqueue(shards)
     assert await parts.messages() == []
+
+
+async def test_a_user_that_may_not_send_ends_it(parts: Parts, server: Valkey) -> None:
+    await parts.client.execute_command("ACL", "SETUSER", "reader", "on", ">pass", "~*", "&*", "+@all", "-lpush")
+    url = urlsplit(server.url)
+    app = app_for(f"redis://reader:pass@127.0.0.1:{url.port}/0")
+    enqueuer = Enqueuer("r", parts.ledger, app, parts.in_flight)
+    try:
+        with pytest.raises(RedisUnreachable, match=r"Redis refuses this user: .*lpush"):
+            await asyncio.wait_for(enqueuer.enqueue(parts.add(*singles(1))), 60)
+    finally:
+        await enqueuer.aclose()
+        await parts.client.execute_command("ACL", "DELUSER", "reader")
 
 
 # -- acknowledging ------------------------------------------------------------------------------------------------
