@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from brimful.celery import app_for
+from brimful.addresses import FleetAddress
 from brimful.dispatch.acknowledge import Acknowledger
 from brimful.dispatch.enqueue import Enqueuer
 from brimful.dispatch.resume import collect
@@ -106,8 +106,8 @@ async def test_nothing_is_sent_once_it_is_closed(parts: Parts) -> None:
 async def test_a_user_that_may_not_send_ends_it(parts: Parts, server: Valkey) -> None:
     await parts.client.execute_command("ACL", "SETUSER", "reader", "on", ">pass", "~*", "&*", "+@all", "-lpush")
     url = urlsplit(server.url)
-    app = app_for(f"redis://reader:pass@127.0.0.1:{url.port}/0")
-    enqueuer = Enqueuer("r", parts.ledger, app, parts.in_flight)
+    address = FleetAddress(f"redis://reader:pass@127.0.0.1:{url.port}/0")
+    enqueuer = Enqueuer(address, "r", parts.ledger, parts.in_flight)
     try:
         with pytest.raises(RedisUnreachable, match=r"Redis refuses this user: .*lpush"):
             await asyncio.wait_for(enqueuer.enqueue(parts.add(*singles(1))), 60)
