@@ -150,6 +150,11 @@ class TestSpareSlots:
         script.later(100).ask()
         assert script.turn()["full_until"] == until
 
+    def test_of_one_that_the_same_command_has_filled(self, client: redis.Redis) -> None:
+        script = Script(client, slots=4, starts=4)
+        reply = script.turn(ask=[[script.ticket(), 0] for _ in range(5)])
+        assert (len(granted(reply)), reply["full_until"]) == (4, script.now + WINDOW_MS)
+
     def test_starts_that_leave_the_window_nearly_together_are_granted_together(self, client: redis.Redis) -> None:
         script = Script(client, slots=8, starts=4)
         began = script.now
