@@ -232,7 +232,8 @@ async def test_draining_delivers_what_is_on_the_wire_and_nothing_else(valkey: Va
     assert len(sampler.asked) == 16
 
 
-async def test_stopping_at_once_withdraws_everything(valkey: Valkey) -> None:
+async def test_stopping_at_once_withdraws_everything(valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("brimful.dispatch.driver.CLOSE_S", 60.0)
     sampler = StubSampler(Gate())
     async with stub_fleet(valkey.url, sampler):
         driver = Driver(FleetAddress(valkey.url), "r", FREE, pack="off")
@@ -241,6 +242,23 @@ async def test_stopping_at_once_withdraws_everything(valkey: Valkey) -> None:
         await driver.stop(drain=False)
         assert await running == []
         await wait_until_async(lambda: sampler.active == 0, "the workers to cancel their requests")
+
+
+async def test_what_is_recorded_while_a_stop_withdraws_is_withdrawn_too(
+    valkey: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The enqueuer's command may reach Redis after that of the stop."""
+    monkeypatch.setattr("brimful.dispatch.driver.CLOSE_S", 60.0)
+    driver = Driver(FleetAddress(valkey.url), "r", FREE, pack="off")
+    deliveries = driver.deliveries(iter([unit(1, max_tokens=40000), unit(2)]))
+    await anext(deliveries)  # the first line fits no request; its consumer has not come back yet
+    async with redis_client(valkey.url) as client:
+        ledger = RunLedger(client, "r")
+        recorded = await wait_until_async(ledger.outstanding, "the second line to be recorded")
+        await driver.stop(drain=False)
+        await ledger.record(recorded)
+        assert [batch async for batch in deliveries] == []
+        assert await ledger.outstanding() == {}
 
 
 async def test_an_unacknowledged_batch_stays_in_redis(valkey: Valkey) -> None:

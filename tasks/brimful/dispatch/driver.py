@@ -46,7 +46,8 @@ from brimful.state.status import live_limits
 _LIMITS_S = 5.0
 _JOINING_S = 0.5
 """How often the workers' places are read until they are known."""
-_CLOSE_S = 2.0
+CLOSE_S = 2.0
+"""How long Redis may take to record that the driver closes."""
 
 
 class Driver:
@@ -218,11 +219,13 @@ class Driver:
             await cancel_and_wait(self._tasks)
             await self._enqueuer.aclose()
             with contextlib.suppress(*REDIS_ERRORS, TimeoutError):
-                async with asyncio.timeout(_CLOSE_S):
+                async with asyncio.timeout(CLOSE_S):
                     await self._ledger.end()
                     await self._acknowledger.trim()
                     if not len(self._in_flight) or not self._keep:
                         await self._ledger.clear(keep=self._keep)
+                    elif self._in_flight.status.stopping == "stop":
+                        await self._ledger.withdraw_all()  # also what the enqueuer was recording as the stop withdrew
         finally:
             await close_redis_client(self._client)
 

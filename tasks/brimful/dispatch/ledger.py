@@ -150,6 +150,11 @@ class RunLedger:
                 pipe.zrem(self.keys.shards, *chunk)
                 await pipe.execute()
 
+    async def withdraw_all(self) -> None:
+        """Forget every recorded shard."""
+        if shards := await self._recorded():
+            await self.withdraw(shards)
+
     async def cancel(self, requests: Mapping[str, Iterable[str]]) -> None:
         """Forget requests, by shard: those that were not begun never are, and workers end the others within about a
         second."""
@@ -216,8 +221,7 @@ class RunLedger:
     async def clear(self, *, keep: bool) -> None:
         """Delete the run's keys and withdraw its shards. ``keep``: outcomes that were not collected stay for the run's
         next submitter; else they are deleted, and those that workers have still to store are dropped."""
-        if shards := await self._recorded():
-            await self.withdraw(shards)
+        await self.withdraw_all()
         gone = [self.keys.shards, self.keys.drain, self.keys.schema]
         if not keep or await self.client.xlen(self.keys.results) == 0:
             gone.append(self.keys.results)
