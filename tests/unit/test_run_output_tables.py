@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from brimful.errors import UsageError
-from brimful.run.output.tables.layout import MOST_COLUMNS, layout
+from brimful.run.output.tables.layout import MOST_COLUMNS, Column, Kind, layout
+from brimful.run.output.tables.parquet_file import check_parquet, write_parquet
 from brimful.run.prepare import prepare
 from support.fake_driver import FakeDriver
 from support.runs import PROFILE, options, run, write_lines
@@ -123,3 +125,63 @@ def test_very_many_columns_are_one_of_json() -> None:
     assert len(columns) < 40
     (column,) = (column for column in columns if column.field == "input")
     assert column.value(records[7]) == '{"x7":7}'
+
+
+def test_a_table_without_records_has_the_columns_of_every_rollout() -> None:
+    names = "id line prompt_index choice_index text finish_reason model asked_model attempts prompt_tokens"
+    names += " completion_tokens request_id packed started_at ended_at waited_s provider_s retrying_s message logprobs"
+    assert [column.name for column in layout([])] == names.split()
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        (1 << 53, Kind.INT),
+        (-(1 << 53), Kind.INT),
+        ((1 << 53) + 1, Kind.LONG),
+        (-(1 << 53) - 1, Kind.LONG),
+        ((1 << 63) - 1, Kind.LONG),
+        (-(1 << 63), Kind.LONG),
+        (1 << 63, Kind.MIXED),
+        (-(1 << 63) - 1, Kind.MIXED),
+    ],
+)
+def test_whole_numbers_of_more_than_64_bits_are_text(value: int, kind: Kind) -> None:
+    assert Kind.of(value) is kind
+
+
+def test_small_numbers_of_ours_are_narrow_columns_of_a_parquet_output(tmp_path: Path) -> None:
+    out = tmp_path / "out.parquet"
+    write_parquet([], layout([]), out)
+    schema = pq.read_schema(out)
+    narrow = {name for name in schema.names if schema.field(name).type == pa.int32()}
+    assert narrow == {"prompt_index", "choice_index", "attempts", "packed"}
+    assert {schema.field(name).type for name in ("line", "prompt_tokens")} == {pa.int64()}
+
+
+def row_groups(path: Path) -> list[int]:
+    file = pq.ParquetFile(path)
+    return [file.metadata.row_group(place).num_rows for place in range(file.num_row_groups)]
+
+
+def test_a_row_group_of_a_parquet_output_has_at_most_20_000_rows(tmp_path: Path) -> None:
+    out, count = tmp_path / "out.parquet", 40_001
+    write_parquet(({"line": line} for line in range(count)), [Column("line", Kind.INT, "line")], out)
+    assert row_groups(out) == [20_000, 20_000, 1]
+    assert pq.read_table(out)["line"].to_pylist() == list(range(count))
+
+
+def test_a_row_group_of_long_texts_has_fewer_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("brimful.run.output.tables.parquet_file.CHARACTERS", 100)
+    out, columns = tmp_path / "out.parquet", [Column("line", Kind.INT, "line"), Column("text", Kind.TEXT, "text")]
+    texts = ["x" * 100, "y"] * 2
+    write_parquet(({"line": line, "text": text} for line, text in enumerate(texts)), columns, out)
+    assert row_groups(out) == [2, 2]
+    assert pq.read_table(out)["text"].to_pylist() == texts
+
+
+def test_a_parquet_output_without_pyarrow_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_parquet()
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    with pytest.raises(UsageError, match=r"pip install 'brimful\[parquet\]'"):
+        check_parquet()

@@ -18,12 +18,12 @@ from brimful.runtime.atomic import atomic_write
 def write_csv(records: Iterable[dict[str, Any]], columns: list[Column], path: Path) -> None:
     """Atomic. Raises FleetError."""
     with atomic_write(path) as file:
-        text = io.TextIOWrapper(file, "utf-8", newline="", write_through=True)
+        text = io.TextIOWrapper(file, "utf-8", newline="")
         rows = csv.writer(text, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
         rows.writerow([column.name for column in columns])
         for record in records:
             rows.writerow([_shown(column.value(record)) for column in columns])
-        text.detach()
+        text.detach()  # writes the rest to the file, and leaves it open
 
 
 def _shown(value: Any) -> Any:

@@ -11,7 +11,8 @@ from brimful.run.output.tables.layout import Column, Kind
 from brimful.runtime.atomic import atomic_write
 
 _ROWS = 20_000  # of a row group, in memory at a time
-_CHARACTERS = 64 << 20  # of its texts, about
+CHARACTERS = 64 << 20
+"""Of the texts of a row group, about."""
 _TYPES = {Kind.BOOL: "bool", Kind.INT: "int64", Kind.LONG: "int64", Kind.FLOAT: "float64"}  # all else is text
 _NARROW = {"prompt_index", "choice_index", "attempts", "packed"}
 
@@ -50,7 +51,7 @@ def _row_groups(records: Iterable[dict[str, Any]], columns: list[Column]) -> Ite
         row = [column.value(record) for column in columns]
         rows.append(row)
         size += sum(len(value) for value in row if isinstance(value, str))
-        if len(rows) >= _ROWS or size > _CHARACTERS:
+        if len(rows) >= _ROWS or size > CHARACTERS:
             yield rows
             rows, size = [], 0
     if rows:
