@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import resources
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -60,6 +61,11 @@ class Taking:
     def commands(self, name: str) -> int:
         return int(self.redis.info("commandstats").get(f"cmdstat_{name}", {}).get("calls", 0))
 
+    @property
+    def asked(self) -> int:
+        """How often queues were asked."""
+        return self.commands("eval") + self.commands("evalsha")
+
     def _take(self, body: Any, message: Any) -> None:
         self.got.append(message.properties["correlation_id"])
         request = FakeRequest(message.delivery_tag, queue=message.delivery_info["routing_key"])
@@ -105,7 +111,7 @@ def test_as_many_as_have_places_are_taken_at_once(valkey: Valkey, hub: Any, monk
         taking.run(loop, 16)
         taking.end(8)
         taking.run(loop, 24)
-        assert taking.commands("eval") < 12
+        assert taking.asked < 12
         taking.end(8)
         wait_until(lambda: next(loop) is None and taking.redis.zcard("unacked_index") == 0, "the acknowledgements")
     assert taking.got == ids
@@ -133,7 +139,7 @@ def test_a_message_that_has_left_its_place_lets_the_next_one_come_before_it_is_a
     taking.put("1", "2", "3", "4", "5")
     with taking.consuming() as loop:
         taking.run(loop, 2)
-        wait_until(lambda: next(loop) is None and taking.commands("eval") >= 2, "batch to be asked")
+        wait_until(lambda: next(loop) is None and taking.asked >= 2, "batch to be asked")
         assert taking.fairness.backlog
         taking.leave(2)
         taking.run(loop, 4)
@@ -173,11 +179,11 @@ def test_a_queue_that_is_known_to_be_empty_is_asked_again_when_redis_reports_a_c
         taking.run(loop, 2)
         taking.end(1)
         taking.run(loop, 3)
-        before = taking.commands("eval")
+        before = taking.asked
         for number in range(4, 19):
             taking.end(1)
             taking.run(loop, number)
-        assert taking.commands("eval") - before <= 16, "one command a message: batch is not asked beside it"
+        assert taking.asked - before <= 16, "one command a message: batch is not asked beside it"
         taking.put("batch", queue="batch")
         taking.run(loop, 19)
         assert taking.got == [*ids[:18], "batch"]
@@ -201,13 +207,54 @@ def test_a_queue_that_changes_just_before_only_others_are_asked_is_asked_next(
     taking.put("1", "2", "3")
     with taking.consuming() as loop:
         taking.run(loop, 2)
-        wait_until(lambda: next(loop) is None and taking.commands("eval") >= 2, "batch alone to be asked")
+        wait_until(lambda: next(loop) is None and taking.asked >= 2, "batch alone to be asked")
         taking.end(1)
         taking.run(loop, 3)  # after the answer that batch is empty
         before.append("batch")
         taking.end(2)
         taking.run(loop, 4)
         assert taking.got == ["1", "2", "3", "batch"]
+
+
+def test_queues_that_stay_empty_are_asked_ever_more_rarely(
+    valkey: Valkey, hub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In case the report of a change is missed."""
+    taking, now, pauses = Taking(valkey, hub, 2, monkeypatch), [1000.0], list[float]()
+
+    def wake_at_once(seconds: float) -> None:
+        pauses.append(seconds)
+        now[0] += seconds + 0.001
+        qos.wake_after(0.0)
+
+    monkeypatch.setattr(take, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(take, "wake_after", wake_at_once)
+    with taking.consuming() as loop:
+        wait_until(lambda: next(loop) is None and len(pauses) >= 5, "the fifth question")
+        assert pauses[:5] == pytest.approx([1, 2, 4, 4, 4])
+        taking.put("1")
+        taking.run(loop, 1)
+        pauses.clear()
+        wait_until(lambda: next(loop) is None and len(pauses) >= 3, "the third question")
+        assert pauses[:3] == pytest.approx([1, 2, 4])
+
+
+def test_messages_are_taken_though_redis_has_forgotten_the_script(
+    valkey: Valkey, hub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taking = Taking(valkey, hub, 2, monkeypatch)
+    taking.put("1", "2")
+    with taking.consuming() as loop:
+        taking.run(loop, 2)
+        taking.end(1)
+        wait_until(lambda: next(loop) is None and taking.commands("evalsha") > 0, "a question by hash")
+        assert taking.commands("eval") == 1
+        taking.redis.script_flush()
+        taking.put("3")
+        taking.run(loop, 3)
+        assert taking.commands("eval") == 2
+        assert taking.redis.zcard("unacked_index") == 2
+    assert taking.got == ["1", "2", "3"]
 
 
 def test_a_malformed_item_among_them_costs_only_itself(

@@ -16,6 +16,7 @@ Private parts of redis 8.1.0:
 # mypy: disallow-untyped-calls=False
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import time
@@ -28,6 +29,7 @@ import redis
 from kombu.asynchronous import get_event_loop
 from kombu.transport import redis as transport
 from kombu.utils.uuid import uuid
+from redis.exceptions import NoScriptError
 
 from brimful.names import plain_queue
 from brimful.state.redis_retry import refused_for_now, reply_text
@@ -48,7 +50,10 @@ _CHANGED = object()
 """Read in place of a reply: Redis reports that a queue has changed."""
 _TAKEN_AT_ONCE = 32
 """Messages that one command takes at most: what is delivered next waits for the rest."""
+_EMPTY_MOST_S = 4.0
+"""How long empty queues are not asked, at most, where Redis reports changes."""
 _TAKE = resources.files("brimful_worker.broker").joinpath("take.lua").read_text("utf-8")
+_TAKE_SHA = hashlib.sha1(_TAKE.encode(), usedforsecurity=False).hexdigest()
 
 
 class TakingChannel(transport.Channel):
@@ -64,7 +69,10 @@ class TakingChannel(transport.Channel):
         """Queues that were not asked the last time."""
         self._tracked: Any = None
         """The socket on which Redis reports changes."""
+        self._script: tuple[str, str] = ("EVAL", _TAKE)
+        """The command that takes messages, and its first argument; by hash once Redis has the script."""
         self._wait_s: float = self.brpop_timeout
+        """How long empty queues are not asked: ever longer, until a message is found."""
         self._wait_until = 0.0
         self._reported = False
         """Whether the pop under way follows a report."""
@@ -130,7 +138,7 @@ class TakingChannel(transport.Channel):
         self._in_poll, self._asked, self._waiting = connection, True, False
         self._brpop_sent_at: Any = time.monotonic()
         now = repr(unacked.server_time())
-        connection.send_command("EVAL", _TAKE, len(keys), *keys, most, now, self._tags, *notes, *alone)
+        connection.send_command(*self._script, len(keys), *keys, most, now, self._tags, *notes, *alone)
 
     def _track(self, connection: Any) -> None:
         """Let Redis report, on this connection, the next change of each key that was read on it."""
@@ -159,7 +167,7 @@ class TakingChannel(transport.Channel):
     def _in_poll(self) -> Any:
         """The connection on which a reply or a report is awaited; kombu asks the queues when there is none.
 
-        Empty queues are asked again after a second, should the report of a change be missed.
+        Empty queues are asked again after one to four seconds, should the report of a change be missed.
         """
         if self._waiting and time.monotonic() >= self._wait_until:
             self._stop_waiting()
@@ -186,6 +194,10 @@ class TakingChannel(transport.Channel):
             connection.disconnect()  # the next poll connects again
             self._answered()
             raise
+        except NoScriptError:  # SCRIPT FLUSH, a restart or a failover
+            self._script = ("EVAL", _TAKE)
+            self._answered()
+            raise Empty from None
         except redis.ResponseError as error:
             self._answered()
             if not refused_for_now(error):
@@ -201,20 +213,24 @@ class TakingChannel(transport.Channel):
             self._wait_until = time.monotonic() + (pause := _YIELD_S[self._beaten])
             wake_after(pause)
             raise Empty
+        self._script = ("EVALSHA", _TAKE_SHA)
         more = bool(reply) and reply[-1][0] == 0
         if any(plain_queue(queue) in URGENT for _, queue in self._lists):
             fairness.backlog = more
         if not reply:
             self._beaten = min(self._beaten + self._reported, len(_YIELD_S) - 1)
             self._asked = self._reported = False
+            until = time.monotonic() + self._wait_s
             if changed or self._freed_queues() or not self._empty.keys() >= set(self._spared):
                 self._in_poll = False  # one that was not asked may hold a message by now
             else:
-                self._wait(connection, time.monotonic() + self._wait_s)
-            if not changed and self._wait_s == self.brpop_timeout:
-                self._empty |= dict.fromkeys((queue for _, queue in self._lists), time.monotonic() + self._wait_s)
+                self._wait(connection, until)
+            if not changed and self._wait_s != _UNTRACKED_S:
+                self._empty |= dict.fromkeys((queue for _, queue in self._lists), until)
+                self._wait_s = max(self._wait_s, min(2 * self._wait_s, _EMPTY_MOST_S))
             raise Empty
         try:
+            self._wait_s = min(self._wait_s, self.brpop_timeout)
             self._beaten, self._reported = 0, False
             lists, tags = self._lists, self._tags
             for number, (place, raw) in enumerate(reply[:-1] if more else reply, 1):
