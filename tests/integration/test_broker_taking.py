@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import resources
+from time import monotonic
 from types import SimpleNamespace
 from typing import Any
 
@@ -237,6 +238,16 @@ def test_queues_that_stay_empty_are_asked_ever_more_rarely(
         pauses.clear()
         wait_until(lambda: next(loop) is None and len(pauses) >= 3, "the third question")
         assert pauses[:3] == pytest.approx([1, 2, 4])
+
+
+def test_no_timer_of_kombu_wakes_an_idle_worker_every_second(
+    valkey: Valkey, hub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taking, before = Taking(valkey, hub, 2, monkeypatch), monotonic()
+    with taking.consuming():
+        waiting = [timer for timer in hub.timer.queue if not timer.entry.canceled]
+        assert len(waiting) >= 5
+        assert all(timer.eta - before >= 10 for timer in waiting)
 
 
 def test_messages_are_taken_though_redis_has_forgotten_the_script(
