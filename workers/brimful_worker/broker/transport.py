@@ -136,7 +136,7 @@ class Connection(connection.Connection):
         return super().ensure_connection(*args, **options)
 
 
-def _register(self: transport.Transport, connection: Any, loop: Any) -> None:
+def _register(self: Any, connection: Any, loop: Any) -> None:
     """Each look would wake a worker that has nothing else to do."""
     _register_with_event_loop(self, connection, loop)
     self.cycle._binding_expiry_tref.cancel()
@@ -147,5 +147,5 @@ def install(app: Celery) -> None:
     """For this process: Redis connections made from now on use these channels. Idempotent."""
     transport.Transport.Channel = Channel
     transport.SentinelTransport.Channel = SentinelChannel
-    transport.Transport.register_with_event_loop = _register
+    transport.Transport.register_with_event_loop = _register  # type: ignore[method-assign]
     app.amqp.Connection = Connection
