@@ -138,8 +138,9 @@ async def test_a_stop_at_once_withdraws_all_and_is_stronger_than_a_drain(parts: 
     [runs] = await parts.enqueued(*singles(1))
     await parts.claim(runs)
     await parts.stop.drain()
+    assert not parts.stop.at_once
     await parts.stop.now()
-    assert parts.status.stopping == "stop"
+    assert (parts.status.stopping, parts.stop.at_once) == ("stop", True)
     assert await asyncio.wait_for(parts.deliveries.next(), 60) is None
     assert await parts.ledger.outstanding() == {}
     await parts.stop.drain()
@@ -155,6 +156,9 @@ async def test_a_refusal_withdraws_what_no_worker_has_begun(parts: Parts) -> Non
         assert parts.status.stopping == "budget"
         await wait_until_async(lambda: len(parts.in_flight.shards) == 1, "the rest to be withdrawn", 60)
     assert list(parts.in_flight.shards) == [runs.id]
+    assert not parts.stop.at_once
+    await parts.stop.now()
+    assert (parts.status.stopping, parts.stop.at_once) == ("budget", True)
 
 
 async def test_a_drain_ends_where_redis_refuses_to_record_it(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:

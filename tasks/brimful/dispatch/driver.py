@@ -224,7 +224,7 @@ class Driver:
                     await self._acknowledger.trim()
                     if not len(self._in_flight) or not self._keep:
                         await self._ledger.clear(keep=self._keep)
-                    elif self._in_flight.status.stopping == "stop":
+                    elif self._stop.at_once:
                         await self._ledger.withdraw_all()  # also what the enqueuer was recording as the stop withdrew
         finally:
             await close_redis_client(self._client)

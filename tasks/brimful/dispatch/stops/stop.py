@@ -31,6 +31,8 @@ class Stop:
     in_flight: InFlight
     intake: Intake
     deliveries: Deliveries
+    at_once: bool = field(default=False, init=False)
+    """All that is recorded is to be withdrawn."""
     _refused: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     async def run(self) -> None:
@@ -63,6 +65,7 @@ class Stop:
 
     async def now(self) -> None:
         """Withdraw everything, and end at once."""
+        self.at_once = True
         self._begin("stop")
         self.deliveries.end()
         with contextlib.suppress(*REDIS_ERRORS, TimeoutError):
