@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import NamedTuple
 
 import pytest
 from aiohttp import web
@@ -11,7 +10,6 @@ from aiohttp import web
 from brimful.config import Settings
 from brimful.errors import SettingError
 from brimful.outcome import Cause
-from brimful_worker.provider import environment
 from support.provider_server import Completions, serving
 from support.sampling import bench
 
@@ -74,46 +72,6 @@ async def test_every_usual_form_of_a_proxy(
     async with bench(monkeypatch, url) as it:
         assert (await it.sample()).ok
     assert (len(proxy.requests), len(provider.requests)) == (1, 0)
-
-
-class Bypass(NamedTuple):
-    url: str
-    no_proxy: str
-    bypassed: bool
-
-
-@pytest.mark.parametrize(
-    "case",
-    [
-        Bypass("http://[::1]:8000/v1", "::1", True),
-        Bypass("http://[::1]:8000/v1", "[::1]", True),
-        Bypass("http://[::1]:8000/v1", "[::1]:8000", True),
-        Bypass("http://[::1]:8000/v1", "[::1]:9000", False),
-        Bypass("http://[::1]/v1", "localhost, ::1 ,127.0.0.1", True),
-        Bypass("http://[0:0:0:0:0:0:0:1]/v1", "::1", True),
-        Bypass("http://[fd00::5]/v1", "fd00::/8", True),
-        Bypass("http://[fe80::5]/v1", "fd00::/8", False),
-        Bypass("http://10.1.2.3/v1", "10.0.0.0/8", True),
-        Bypass("http://11.1.2.3/v1", "10.0.0.0/8", False),
-        Bypass("http://127.0.0.1:8000/v1", "127.0.0.1", True),
-        Bypass("http://api.example/v1", "example", True),
-        Bypass("http://api.example/v1", ".example", True),
-        Bypass("http://api.example/v1", "*.example", True),
-        Bypass("http://API.Example./v1", "api.EXAMPLE", True),
-        Bypass("http://api.example/v1", "pi.example", False),
-        Bypass("http://api.example/v1", "api.example:80", True),
-        Bypass("http://api.example:8080/v1", "api.example:80", False),
-        Bypass("http://api.example/v1", "*", True),
-        Bypass("http://api.example/v1", "", False),
-        Bypass("http://api.example/v1", ",,", False),
-        Bypass("http://api.example/v1", "other", False),
-    ],
-    ids=lambda case: f"{case.url} {case.no_proxy or '-'}",
-)
-def test_what_no_proxy_names_goes_past_the_proxy(monkeypatch: pytest.MonkeyPatch, case: Bypass) -> None:
-    monkeypatch.setenv("HTTP_PROXY", "http://proxy:3128")
-    monkeypatch.setenv("NO_PROXY", case.no_proxy)
-    assert environment.proxy_for(case.url) == (None if case.bypassed else "http://proxy:3128")
 
 
 async def test_no_proxy_names_an_ipv6_provider(

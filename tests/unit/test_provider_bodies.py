@@ -50,6 +50,33 @@ async def test_a_body_is_read_up_to_the_limit() -> None:
             assert len(await reading) == size
 
 
+@pytest.mark.parametrize("size", [5, 6])
+async def test_a_body_that_has_come_whole_is_within_the_limit_too(size: int) -> None:
+    content = Content()
+    await content.feed(size)
+    content.reader.feed_eof()
+    reading = Bodies(5).read(content.reader, error=False)
+    if size == 5:
+        assert await reading == b" " * 5
+    else:
+        with pytest.raises(BodyRefused, match="larger than BRIMFUL_MAX_ANSWER_MB"):
+            await reading
+
+
+@pytest.mark.parametrize(("commas", "refused"), [(2**18, False), (2**18 + 1, True)])
+async def test_a_body_may_take_eight_times_the_limit_when_parsed(commas: int, refused: bool) -> None:
+    content = Content()
+    content.reader.feed_data(b"," * commas + b" " * MB)
+    content.reader.feed_eof()
+    reading = Bodies(2 * MB).read(content.reader, error=False)
+    if not refused:
+        assert len(await reading) == MB + commas
+        return
+    with pytest.raises(BodyRefused, match="JSON would take more than 8 times") as raised:
+        await reading
+    assert (raised.value.complete, raised.value.again) == (True, False)
+
+
 async def test_of_an_error_only_the_beginning_is_read() -> None:
     content = Content()
     reading = asyncio.create_task(Bodies(64 * MB).read(content.reader, error=True))

@@ -64,6 +64,8 @@ NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC).timestamp()
         ({"x-ratelimit-limit-requests": "many"}, 0),
         ({"x-ratelimit-limit-requests": "²"}, 0),
         ({"x-ratelimit-limit-requests": "9", "x-ratelimit-reset-requests": "soonT"}, 9),
+        ({"x-ratelimit-limit-requests": "9", "x-ratelimit-reset-requests": "66s"}, 9),
+        ({"x-ratelimit-limit-requests": "9", "x-ratelimit-reset-requests": "67"}, 0),
         ({"x-ratelimit-limit-requests": "0"}, 0),
         ({}, 0),
     ],

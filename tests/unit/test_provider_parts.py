@@ -1,22 +1,17 @@
-"""The provider's URLs, redaction, idempotency keys and process environment."""
+"""The provider's URLs, redaction, idempotency keys, and an answer's own values."""
 
 from __future__ import annotations
 
-import logging
-import ssl
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from brimful.errors import SettingError
 from brimful.names import Mode
 from brimful.outcome import Cause
 from brimful.profile import get_profile
 from brimful.request import Request
-from brimful_worker.provider import environment
-from brimful_worker.provider.answers.answer import Classification, Kind
+from brimful_worker.provider.answers.answer import Answer, Classification, Kind, TransportError
 from brimful_worker.provider.answers.redact import redact
 from brimful_worker.provider.endpoints import Endpoints
 from brimful_worker.provider.jobs import JobKey
@@ -37,12 +32,17 @@ KEY = "sk-canary-5f2d9c"
         ("https://h/api/?api-version=2", "https://h/api/completions?api-version=2"),
         ("http://[::1]:8000", "http://[::1]:8000/v1/completions"),
         ("http://user:pass@h:81/v1", "http://h:81/v1/completions"),
+        ("https://h/completions/chat/completions", "https://h/completions/completions"),
     ],
 )
 def test_base_urls(base: str, url: str) -> None:
     endpoints = Endpoints.of(base)
     assert endpoints.submit(Mode.COMPLETION) == url
-    assert endpoints.submit(Mode.CHAT) == url.replace("/completions", "/chat/completions")
+    assert endpoints.submit(Mode.CHAT) == "/chat/completions".join(url.rsplit("/completions", 1))
+
+
+def test_the_list_of_models() -> None:
+    assert Endpoints.of("https://h/api/chat/completions?api-version=2").models == "https://h/api/models?api-version=2"
 
 
 def test_a_job_id_cannot_change_the_path_of_its_url() -> None:
@@ -66,6 +66,13 @@ LONG = "Write a long and detailed story about the lighthouse keeper of Skagen an
         (f"HTTP 400: {LONG[:40]}… is too long", {"prompt": LONG}, "HTTP 400: [prompt]… is too long"),
         (f"HTTP 400: …{LONG[10:60]}…", {"prompt": ["other", LONG]}, "HTTP 400: …[prompt]…"),
         (f"HTTP 400: {LONG}", {"messages": [{"role": "user", "content": LONG}]}, "HTTP 400: [prompt]"),
+        (f"HTTP 401: 'Bearer_{KEY}_'", {"prompt": "x"}, "HTTP 401: 'Bearer_[key]_'"),
+        ("HTTP 400: the poodle", {"prompt": "poodle"}, "HTTP 400: the [prompt]"),
+        (
+            f"HTTP 400: {LONG[:40]} and so on until",
+            {"prompt": f"{LONG} [prompt] and so on"},
+            "HTTP 400: [prompt] and so on until",
+        ),
         ("HTTP 400: too long", {"prompt": "to"}, "HTTP 400: too long"),
         ("HTTP 400: no", {"prompt": [1, 2, 3]}, "HTTP 400: no"),
     ],
@@ -111,67 +118,37 @@ def test_a_job_key_depends_on_caller_body_and_generation_only() -> None:
     assert str(again) not in keys
 
 
-# -- environment --------------------------------------------------------------------------------------------------
-
-_PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
-
-
-@pytest.fixture(autouse=True)
-def _no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (*_PROXIES, *map(str.upper, _PROXIES), *environment.CA_VARIABLES):
-        monkeypatch.delenv(name, raising=False)
+@pytest.mark.parametrize(
+    ("headers", "id"),
+    [
+        ({"x-request-id": "req-1", "request-id": "other"}, "req-1"),
+        ({"request-id": "req-1"}, "req-1"),
+        ({"apim-request-id": "req-1", "x-portkey-trace-id": "other"}, "req-1"),
+        ({"x-request-id": "r" * 300}, "r" * 200),
+        ({"x-request-id": "a\x1b[2J"}, ""),
+        ({}, ""),
+    ],
+)
+def test_the_providers_own_id_of_a_request(headers: dict[str, str], id: str) -> None:
+    assert Answer(200, headers, b"").request_id == id
 
 
 @pytest.mark.parametrize(
-    ("variables", "url", "proxy"),
+    ("completion", "tokens"),
     [
-        ({}, "https://api.example/v1", None),
-        ({"HTTPS_PROXY": "http://p:3128"}, "https://api.example/v1", "http://p:3128"),
-        ({"HTTPS_PROXY": "p:3128"}, "https://api.example/v1", "http://p:3128"),
-        ({"HTTP_PROXY": "http://p:3128"}, "https://api.example/v1", None),
-        ({"ALL_PROXY": "http://p:3128"}, "http://api.example/v1", "http://p:3128"),
-        ({"HTTPS_PROXY": "http://p:3128", "NO_PROXY": "other,.example"}, "https://api.example/v1", None),
-        ({"https_proxy": "http://p:3128", "no_proxy": "*"}, "https://api.example/v1", None),
+        ({"usage": {"total_tokens": 7}}, 7),
+        ({"usage": {"total_tokens": 0}}, 0),
+        ({"usage": {"total_tokens": True}}, None),
+        ({"usage": {"total_tokens": "7"}}, None),
+        ({"usage": [7]}, None),
+        ({}, None),
+        (None, None),
     ],
 )
-def test_proxies(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], url: str, proxy: str | None) -> None:
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    assert environment.proxy_for(url) == proxy
+def test_the_tokens_that_a_completion_states(completion: dict[str, Any] | None, tokens: int | None) -> None:
+    assert Classification(Kind.SUCCESS, completion).tokens_used == tokens
 
 
-def test_a_socks_proxy_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HTTPS_PROXY", "socks5://p:1080")
-    with pytest.raises(SettingError, match="HTTPS_PROXY: a socks5:// proxy"):
-        environment.proxy_for("https://api.example/v1")
-
-
-def test_certificate_authorities(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert environment.tls_context() is True
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "none.pem"))
-    with pytest.raises(SettingError, match=r"REQUESTS_CA_BUNDLE: .*none\.pem"):
-        environment.tls_context()
-    (tmp_path / "junk.pem").write_text("junk")
-    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "junk.pem"))
-    with pytest.raises(SettingError, match="SSL_CERT_FILE"):
-        environment.tls_context()
-    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path))
-    assert isinstance(environment.tls_context(), ssl.SSLContext)
-
-
-def test_the_limit_on_open_files_is_raised_or_explained(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    limits = [256, 4096]
-    assert environment.resource is not None
-    monkeypatch.setattr(environment.resource, "getrlimit", lambda _: tuple(limits))
-
-    def setrlimit(_: int, wanted: tuple[int, int]) -> None:
-        limits[:] = wanted
-
-    monkeypatch.setattr(environment.resource, "setrlimit", setrlimit)
-    assert environment.raise_open_file_limit(2000) == 4096
-    assert caplog.records == []
-    with caplog.at_level(logging.WARNING):
-        environment.raise_open_file_limit(5000)
-    assert "may open 4096 files, but 5000 concurrent requests" in caplog.text
+def test_what_is_not_stated_asks_for_nothing_special() -> None:
+    error, found = TransportError(Cause.CONNECTION, "no"), Classification(Kind.TRANSIENT)
+    assert not any((error.stale, error.permanent, error.abandoned, found.stale, found.abandoned, found.stated_starts))
