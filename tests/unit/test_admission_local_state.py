@@ -19,7 +19,7 @@ from brimful_worker.admission import local_state as local_state_module
 from brimful_worker.admission.local_state import LocalState
 from brimful_worker.admission.policy import Limits, Rules
 from brimful_worker.admission.slot import Slot
-from brimful_worker.admission.turns import NO_FLOW
+from brimful_worker.admission.turns import NO_FLOW, Flow
 from brimful_worker.admission.waiters import Queue
 from brimful_worker.admission.wire import outgoing as outgoing_module
 from brimful_worker.admission.wire.redis_clock import RedisClock
@@ -169,6 +169,27 @@ async def test_leases_granted_during_a_renewal_are_not_renewed_by_it(timed: Loca
     assert timed.leases.next_renewal() == pytest.approx(clock.now - 1 + 8 / 3)
 
 
+async def test_a_lease_is_renewed_from_three_quarters_of_a_heartbeat_on(timed: LocalState, clock: Clock) -> None:
+    lease = await grant(timed, clock.now, 0)
+    clock.now += 2 - 2**-20
+    assert timed.leases.to_renew() == []
+    clock.now += 2**-20
+    assert timed.leases.to_renew() == [lease.id]
+
+
+async def test_what_was_to_be_renewed_by_a_command_that_failed_is_not_by_a_later_one(
+    timed: LocalState, clock: Clock
+) -> None:
+    old = await grant(timed, clock.now, 0)
+    clock.now += 3
+    assert timed.leases.to_renew() == [old.id]
+    timed.end(old, failed=False)
+    young = await grant(timed, clock.now, 0)
+    assert timed.leases.to_renew() == []
+    timed.leases.renewed(clock.now + 1)
+    assert young.renewed == clock.now
+
+
 async def test_most_leases_of_a_busy_process_end_before_they_need_a_renewal(timed: LocalState, clock: Clock) -> None:
     old = await grant(timed, clock.now, 0)
     clock.now += 1.9
@@ -274,8 +295,10 @@ async def test_how_long_a_process_may_stand_still(timed: LocalState, clock: Cloc
     assert timed.leases.stall_limit_s() == pytest.approx(whole), "renewals are due in time"
     clock.now += 4
     assert timed.leases.stall_limit_s() == pytest.approx(1.75), "they did not come: Redis is away"
-    clock.now += 4
+    clock.now += 1.75
     assert timed.leases.stall_limit_s() == pytest.approx(whole), "the watchdog has ended it"
+    clock.now += 2.25
+    assert timed.leases.stall_limit_s() == pytest.approx(whole)
 
 
 @pytest.mark.parametrize("cancel", [True, False])
@@ -364,3 +387,67 @@ async def test_a_release_that_was_put_back_is_sent_at_once(timed: LocalState, cl
     await end_one(timed, clock)
     timed.outgoing.put_back(timed.outgoing.take())
     assert timed.outgoing
+
+
+async def test_a_grant_of_a_request_that_was_given_up_is_given_back(timed: LocalState, clock: Clock) -> None:
+    waiter = timed.ask(Queue.BATCH, NO_FLOW, 0, clock.now)
+    timed.waiting.register(32)
+    waiter.future.cancel()
+    timed.granted(waiter.id, clock.now * 1000)
+    assert timed.outgoing.take().releases == [[waiter.id, 0, -1, -1, 1]]
+    later = timed.ask(Queue.BATCH, NO_FLOW, 0, clock.now)
+    timed.waiting.register(32)
+    timed.granted(later.id, clock.now * 1000)
+    timed.cancel(later)
+    assert timed.outgoing.take().releases == [[later.id, 0, -1, -1, 1]]
+    assert not timed.leases.held
+
+
+async def test_a_grant_that_goes_to_another_request_is_used_once_redis_knows(
+    state: LocalState, wakes: list[None]
+) -> None:
+    """At once: a command is sent for it, which is why none is awaited."""
+    rare = Flow("rare", 0.01)  # one grant more than it may be ahead
+    first, second = [state.ask(Queue.BATCH, rare, 0, boot_time(), name) for name in ("one", "two")]
+    state.waiting.register(32)
+    state.granted(first.id, (boot_time() + 1000) * 1000)
+    other = state.ask(Queue.BATCH, Flow("other"), 0, boot_time(), "three")
+    state.waiting.register(32)
+    state.outgoing.take()
+    del wakes[:]
+    ticket = second.id
+    state.granted(ticket, (boot_time() + 1000) * 1000)
+    assert wakes
+    assert state.outgoing.renames == [[ticket, other.name]]
+    assert not other.future.done()
+    state.renamed([(ticket, 2)])
+    lease = other.future.result()
+    assert (lease.id, lease.name, lease.deaths) == (ticket, other.name, 2)
+    assert not second.future.done()
+
+
+async def test_what_the_provider_states_goes_with_the_release(timed: LocalState, clock: Clock) -> None:
+    lease = await grant(timed, clock.now, 0)
+    lease.report(ok=True, stated_starts=500)
+    timed.end(lease, failed=False)
+    assert timed.outgoing.stated_starts == 500
+
+
+async def test_twenty_grants_in_a_row_that_came_too_late_are_logged_once(
+    timed: LocalState, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def grants(times: int, *, stale: bool) -> None:
+        for _ in range(times):
+            lease = await grant(timed, clock.now, 0)
+            lease.wire_deadline = clock.now - stale
+            if stale:
+                lease.give_back()
+            timed.end(lease, failed=False)
+
+    await grants(19, stale=True)
+    await grants(1, stale=False)
+    await grants(19, stale=True)
+    assert not caplog.records
+    await grants(5, stale=True)
+    (record,) = caplog.records
+    assert record.getMessage().startswith("admission: 20 grants in a row arrived too late to be used")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections import Counter
 from collections.abc import Iterator
 from itertools import count
@@ -204,3 +206,30 @@ def test_what_flows_got_elsewhere_counts(loop: asyncio.AbstractEventLoop) -> Non
     turns.correct(served, served["b"])  # the grants since the report are not in it
     assert Counter(process.grant(30)) == {"a": 10, "b": 20}
     assert turns.demands()["b"][:2] == (2 * FINE, turns.demands()["b"].number)
+
+
+def test_one_that_asks_again_goes_to_the_front_of_its_flow(loop: asyncio.AbstractEventLoop) -> None:
+    process = Process(loop, registered=1)
+    first, second, _ = process.ask("a", 3)
+    process.waiters.take(first.id, same_tokens=False)
+    process.waiters.register(1)
+    process.ask("b")
+    again = process.waiters.add(Queue.BATCH, Flow("b", FINE), 7, -1.0, loop.create_future())
+    assert process.waiters.take(second.id, same_tokens=False) is again
+
+
+def test_nothing_is_kept_of_a_flow_that_is_not_ahead(loop: asyncio.AbstractEventLoop) -> None:
+    """There is one for each run, and a process sees thousands."""
+
+    class Name(str):
+        """Unlike a ``str``, it can be referred to weakly."""
+
+    process, name = Process(loop), Name("gone")
+    kept = weakref.ref(name)
+    [waiter] = process.ask(name)
+    waiter.future.cancel()
+    process.waiters.cancel(waiter)
+    process.ask("other")
+    del name, waiter
+    gc.collect()
+    assert kept() is None
