@@ -7,7 +7,7 @@ Each returns what the line holds, or raises InputError with the fault and its re
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -83,9 +83,6 @@ class ColumnNames:
             fields["messages" if _is_chat(value) else "prompt"] = value
         usual = {name for name in ("id", *_PROMPTS) if name in (id_name, self.prompt)}
         return Parsed(fields, id, line=line, columns=frozenset(taken - usual))
-
-
-Parser = Callable[[bytes], Parsed]
 
 
 class InputFormat(StrEnum):

@@ -118,8 +118,6 @@ class BadLine:
     message: str
     """The fault and its remedy."""
     data: bytes
-    duplicate_of: int | None = None
-    """The earlier line that has its id, if that is the fault."""
     columns: Mapping[str, Any] = field(default_factory=dict)
     """As of a :class:`Unit`, if they are known."""
     combination: bool = False
@@ -148,7 +146,6 @@ class Reader:
     def __init__(self, options: ReadOptions, profile: Profile, *, duplicates: Duplicates | None = None) -> None:
         """``duplicates``: those that an earlier pass found; None: find them in this one."""
         self._options = options
-        self._profile = profile
         self._requests = LineRequests(profile, options.defaults, options.mode, options.workload, options.system)
         templates = options.templates
         mode = Mode.CHAT if options.mode is None and templates is not None and templates.messages else options.mode
@@ -188,7 +185,7 @@ class Reader:
                 if limit is not None and taken >= limit:
                     return
                 line += 1
-                # No sweep: its place is its number, and it makes one request. Apart, since the way of a sweep takes
+                # Without a sweep, a line's place is its number, and it makes one request. The general way below takes
                 # nearly half as long again for a line that is skipped.
                 if count == 1:
                     item = None
@@ -244,7 +241,7 @@ class Reader:
                 sent, columns = render_line(self._renderer, parsed, Split(sent, columns), folder)
         except BrimfulError as error:
             message = self._message(error, row, own, earlier is not None)
-            bad = BadLine(sweep.place(line), id, where, message, row.data, earlier, columns)
+            bad = BadLine(sweep.place(line), id, where, message, row.data, columns)
             return [bad, *[None] * (len(sweep) - 1)]
         if sweep:
             self.overridden.update(sent.keys() & sweep.fields)
@@ -257,7 +254,7 @@ class Reader:
                 items.append(Unit(place, str(mine), request, columns=columns, columns_bytes=size, given_id=mine))
             except BrimfulError as error:
                 message = self._message(error, row, own.keys() - combination.keys())
-                items.append(BadLine(place, mine, where, message, row.data, None, columns, bool(sweep)))
+                items.append(BadLine(place, mine, where, message, row.data, columns, bool(sweep)))
         first = items[0]
         if len(items) == 1 or not isinstance(first, BadLine):
             return items

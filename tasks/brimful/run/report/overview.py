@@ -132,25 +132,6 @@ class _Axis:
         return most
 
 
-def _tiles(figures: RunFigures, active_s: int) -> str:
-    counts, failed = figures.counts, sum(figures.causes.values())
-    tiles = [
-        (f"{counts.rollouts:,}", "rollouts"),
-        (f"{counts.rollouts / active_s * 60:,.0f}", "a minute"),
-        (f"{counts.tokens:,}", "tokens"),
-        *([] if figures.cost is None else [(money(figures.cost), "cost")]),
-        (f"{figures.requests:,}", f"requests ({figures.packed:,} packed)"),
-        (f"{figures.attempts:,}", f"attempts, {figures.rate_limited:,} × 429"),
-        (f"{failed:,}", "failed"),
-        (f"{counts.truncated:,}", "truncated"),
-        (f"{counts.empty:,}", "empty"),
-    ]
-    return "".join(
-        f'<div class="tile{" bad" if label == "failed" and failed else ""}"><b>{value}</b><span>{label}</span></div>'
-        for value, label in tiles
-    )
-
-
 def _latency(histogram: Histogram) -> str:
     """The time that requests took, in logarithmic buckets."""
     buckets = sorted(bucket for bucket in histogram.buckets if bucket >= 0)
