@@ -1,6 +1,6 @@
-"""Of a JSON value: how deep its lists and objects are within each other, and how long its strings are.
+"""Measures JSON values: the depth of their lists and objects, and the length of their strings.
 
-Apart, since requests are checked below the room of JSON.
+A module of its own, since requests are checked on a lower level than that of ``runtime/json_bytes``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def too_deep(value: Any, most: int = MOST_LEVELS) -> bool:
 def characters(value: Any) -> int:
     """In all strings of a value, without the names in objects. The value must not hold itself.
 
-    In steps of Python, so that other threads run while a large one is counted.
+    Counted in Python rather than by one call in C, so that other threads run meanwhile.
     """
     if isinstance(value, str):
         return len(value)

@@ -142,15 +142,15 @@ class Outcome:
     @classmethod
     def from_message(cls, raw: Mapping[str, Any]) -> Outcome:
         """From a worker of any version: unknown fields are ignored, missing ones get their defaults."""
-        known = _OUTCOME_NAMES.issuperset(raw)
-        values: Mapping[str, Any] = raw if known else {name: raw[name] for name in _OUTCOME_FIELDS if name in raw}
+        values = raw
+        if not _OUTCOME_FIELDS.issuperset(raw):
+            values = {name: value for name, value in raw.items() if name in _OUTCOME_FIELDS}
         if (failure := values.get("failure")) is not None:
             values = {**values, "failure": _failure(failure)}
         return cls(**values)
 
 
-_OUTCOME_FIELDS = tuple(field.name for field in fields(Outcome))
-_OUTCOME_NAMES = frozenset(_OUTCOME_FIELDS)
+_OUTCOME_FIELDS = frozenset(field.name for field in fields(Outcome))
 _FAILURE_FIELDS = tuple(field.name for field in fields(Failure))
 
 

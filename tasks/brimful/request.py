@@ -164,8 +164,6 @@ class Request:
             raise BadRequest(f"mode: {profile.name} has no {self.mode.value} endpoint, only {', '.join(profile.modes)}")
         for name in ("n", "max_tokens", "max_completion_tokens"):
             value = self.fields.get(name, 1)
-            if type(value) is int and value >= 1:
-                continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise BadRequest(f"{name}: must be a whole number of at least 1, not {shown(value)}")
         if self.fields.get("stream"):

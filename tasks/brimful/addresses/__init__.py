@@ -1,4 +1,4 @@
-"""The URLs of the servers, parsed: Redis's, and RabbitMQ's where that is the broker; both with a fleet's name.
+"""The URLs of Redis and RabbitMQ, parsed, and the address of a fleet: both URLs and its name.
 
 Level 2. Imports ``errors`` and ``names``; imported by ``config`` and all above it.
 """

@@ -16,13 +16,13 @@ _ENOUGH, _KEPT = 3, 64
 
 
 class GroupPacking:
-    """Of one set of groups."""
+    """Decides for the groups of one run, by the times that their requests have taken."""
 
     def __init__(self, groups: int, options: GroupOptions) -> None:
         self._groups = groups
         self._options = options
         self._seconds = {size: deque[float](maxlen=_KEPT) for size in (1, options.n)}
-        """Of requests that carried one sample and of those that carried n."""
+        """The last times of requests with one sample, and of those with n."""
 
     def note(self, samples: int, seconds: float) -> None:
         """A request for so many samples took so long at the provider."""
@@ -32,7 +32,7 @@ class GroupPacking:
     def together(self, index: int, request: Request, profile: Profile) -> bool:
         """Whether the samples of the group at ``index``, from 0, go in one request. ``request`` is that of one sample.
 
-        Over-sampling needs requests that end by themselves.
+        Never with over-sampling, which stops the requests of single samples when a group is full.
         """
         n, pack = self._options.n, self._options.pack
         if n == 1 or pack != "auto" or self._options.oversample:

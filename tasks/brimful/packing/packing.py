@@ -94,7 +94,7 @@ class Slice:
 
 
 KeyParts = tuple[str | int, ...]
-"""What a pack key is made of, as far as it tells pack keys apart."""
+"""The values by which pack keys differ."""
 Pack = tuple[Slice, ...]
 """The slices of one request, in their order."""
 
@@ -238,7 +238,7 @@ def split_evenly(items: tuple[_Item, ...], most: int) -> Iterator[tuple[_Item, .
 
 
 def _describe(fields: Mapping[str, Any]) -> str:
-    """Equal for equal fields, in whatever order. Only nested ones are worth the encoder of JSON."""
+    """The same text for the same fields, in whatever order. The JSON encoder is slower, but sorts nested names too."""
     if _SCALARS.issuperset(map(type, fields.values())):
         return repr(sorted(fields.items()))
     return _to_json(fields)

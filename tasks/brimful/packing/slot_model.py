@@ -69,7 +69,7 @@ class SlotModel:
         self._ahead_s = AHEAD_ADAPTING_S if adapting else AHEAD_S
         self._ahead_share = AHEAD_ADAPTING_SHARE if adapting else AHEAD_SHARE
         self._running: dict[str, tuple[float, Callable[[], float]]] = {}
-        # Not a dict, which looks for its first item among all that were removed before it.
+        # Not a dict: with many items removed at its front, finding the first takes long.
         self._waiting: OrderedDict[str, Callable[[], float]] = OrderedDict()
         self._starts: deque[float] = deque()
         self._ends: deque[float] = deque()

@@ -80,7 +80,7 @@ def manifest_from(raw: Iterable[Any]) -> Manifest:
     )
 
 
-@dataclass(slots=True)  # one for each line of a run: a frozen one takes three times as long to make
+@dataclass(slots=True)  # not frozen, which takes three times as long to make: a run has one for each line
 class Unit:
     """One input line to be sampled, and which of its rollouts are still missing."""
 

@@ -114,7 +114,8 @@ def recent_refusal() -> RedisRefused | None:
 
 
 def forget_refusals() -> None:
-    """What an earlier run of this process met is neither the reason of a later failure nor logged already."""
+    """Call this before a run: what an earlier run of this process met is not the reason why this one fails, and must
+    not keep the same refusal out of the log."""
     global _last_refusal
     _last_refusal = None
     _logged_at.clear()

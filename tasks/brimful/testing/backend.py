@@ -127,7 +127,7 @@ class Backend:
 
     async def _answered(self, request: Request) -> Outcome:
         try:
-            # A coroutine that is made in a thread would never be awaited, if this is cancelled meanwhile.
+            # If this were cancelled while a thread makes the coroutine, that would never be awaited.
             waits = inspect.iscoroutinefunction(self.answer)
             returned = self.answer(request) if waits else await asyncio.to_thread(self.answer, request)
             if inspect.isawaitable(returned):

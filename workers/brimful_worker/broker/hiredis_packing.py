@@ -34,9 +34,10 @@ def packed(client: Redis) -> Redis:
 
 
 def _pack_command(self: Any, *args: Any) -> Any:
+    # redis-py's packing also takes names of two words and further types, with more steps for each command.
     if isinstance(args[0], str) and " " not in args[0]:
         try:
             return [hiredis.pack_command(args)]
-        except TypeError:  # a bytearray, which redis-py converts, or nothing that can be sent
+        except TypeError:  # such as a bytearray, or what cannot be sent
             pass
     return _hiredis.pack(*args)

@@ -115,7 +115,7 @@ class Recent:
 
     def __init__(self, size: int = 4096) -> None:
         self._size = size
-        # Not a dict, which looks for its first item among all that were removed before it.
+        # Not a dict: with many items removed at its front, finding the first takes long.
         self._seen: OrderedDict[str, None] = OrderedDict()
 
     def add(self, word: str) -> bool:

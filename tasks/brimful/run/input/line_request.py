@@ -19,7 +19,7 @@ from brimful.run.input.templates.template import Renderer
 MAX_ROLLOUTS = 100_000
 """Of one line: the done index keeps each rollout of a line until all are there."""
 _MADE, _SHORT = 256, 256
-"""Checked requests that are remembered, and the most characters of a text in what they are found by."""
+"""How many checked requests are remembered, and the most characters of their text fields other than the prompt."""
 _SCALARS = frozenset({str, int, float, bool})
 
 
@@ -38,8 +38,7 @@ class LineRequests:
         self._workload = workload
         self._system = system
         self._made: dict[tuple[tuple[str, type, Any], ...], Request] = {}
-        """Checked requests by what their lines hold besides a text as the prompt: most lines differ in their texts
-        only."""
+        """Checked requests by the fields of their lines other than the prompt: most lines differ in the prompt only."""
 
     def make(self, sent: Mapping[str, Any], combination: Mapping[str, Any], id: str) -> Request:
         """Of a line's fields, with those of the sweep's combination in their place. Raises BadRequest."""
@@ -81,8 +80,8 @@ class LineRequests:
 
 
 def _besides_prompt(sent: Mapping[str, Any]) -> tuple[tuple[str, type, Any], ...] | None:
-    """The line's other fields, if its prompt is a text and all of them are numbers, true, false or short texts. Their
-    types belong to it: 1 and true are equal in Python."""
+    """Names, types and values of the line's other fields; None if the prompt is no text, or if one of them is a list,
+    an object, null or a long text. The types are there since 1, 1.0 and true are equal in Python."""
     if type(sent.get("prompt")) is not str:
         return None
     others = [(name, type(value), value) for name, value in sent.items() if name != "prompt"]
@@ -93,7 +92,7 @@ def _besides_prompt(sent: Mapping[str, Any]) -> tuple[tuple[str, type, Any], ...
 
 
 def _with_prompt(request: Request, prompt: str, id: str) -> Request:
-    """The request with another text as its prompt, whatever the text is: no check depends on it."""
+    """The request with another text as its prompt. It is not checked, as no check depends on the text."""
     fields = dict(request.fields)
     if "messages" in fields:
         fields["messages"] = [*fields["messages"][:-1], {"role": "user", "content": prompt}]

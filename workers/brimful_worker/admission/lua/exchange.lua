@@ -95,8 +95,8 @@ local me = message.process
 --#include parts/sums.lua
 --#include parts/clock.lua
 --#include parts/tickets.lua
--- A closure searches the variables of the function that it stands in one by one; those of outer functions it has at once. So
--- the parts stand in two functions, each with fewer variables.
+-- To make a closure, Lua searches a list for each variable that it uses of the function around it; those of functions further
+-- out are copied. So the rest stands in a function of its own, which has fewer variables than the whole script.
 local function exchange()
 --#include parts/members.lua
 --#include parts/on_wire.lua

@@ -71,7 +71,7 @@ local function note_answers(rules, given, in_use)
     if answer and answer[2] > 0 then
       if answer[1] >= number('rev_at') then refusals[#refusals + 1] = {ticket, answer[1], answer[2]} end
     elseif verdict == 1 and (answer or not accepted) then
-      accepted = accepted or not answer -- those without an answer say the same
+      accepted = accepted or not answer -- once for all without an answer, which report the same
       local took_ms = answer and given.slots == 0 and answer[3] or nil
       learners.slots.accepted(in_use, answer and answer[1], took_ms, answer and answer[4])
       learners.starts.accepted(given.starts, rules, ticket, answer and answer[1])

@@ -76,7 +76,7 @@ local function reader(key, rules)
         ended = #buffer == 0
       else
         local process = process_of(ticket)
-        if process == blocked then -- there may be hundreds of it
+        if process == blocked then -- which may have hundreds of tickets
           skipped, position = skipped + 1, position + 1
         elseif reachable(process, rules) then
           return ticket
