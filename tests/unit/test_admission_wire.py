@@ -162,11 +162,14 @@ class TestFleetView:
         assert view.window(Rules(starts=600, window_s=5, guard_s=1)).tokens_used == 0
 
     def test_the_farthest_process_counts_wherever_it_was_seen(self) -> None:
-        view = FleetView()
+        view, clock = FleetView(), same_clock()
+        view.learn({"now": 1}, clock)
+        view.learn_members({})
+        assert view.join_fields(100.0) == {}
         view.learn_members({"lag_most": 30})
-        view.learn({"now": 1, "lag_most": 20}, same_clock())
+        view.learn({"now": 1, "lag_most": 20}, clock)
         assert view.join_fields(100.0) == {"lag_most": 30}
-        view.learn({"now": 1, "lag_most": 40}, same_clock())
+        view.learn({"now": 1, "lag_most": 40}, clock)
         assert view.join_fields(100.0) == {"lag_most": 40}
 
     def test_only_a_newer_list_of_members_is_to_be_confirmed(self) -> None:
@@ -290,6 +293,11 @@ class TestOutgoing:
         assert outgoing.due == pytest.approx(clock.now + 0.002)
         clock.now += 0.0055
         assert [release[:2] for release in outgoing.take().releases] == [["a", 5], ["b", 15], ["c", 0]]
+
+    def test_requests_that_last_long_hold_no_release_back(self, clock: Clock) -> None:
+        outgoing = Outgoing(lasting_s=600.0)
+        outgoing.release("a", 0.01, 1, -1, 0, may_wait=True)
+        assert outgoing.due == pytest.approx(clock.now + 0.015)
 
     @pytest.mark.parametrize(
         ("ok", "refused", "learning", "noted"),
