@@ -393,6 +393,13 @@ def test_a_command_for_a_time_of_redis_is_sent_a_tick_later(clock: Clock) -> Non
     assert redis_clock.sent_at(103_000, 104_000) == pytest.approx(103.001, abs=1e-6), "as the clock shows now"
 
 
+def test_each_reply_may_narrow_the_clock_down() -> None:
+    clock = same_clock()
+    assert clock.not_after(100_500) == pytest.approx(100.5, abs=1e-6)
+    clock.note(100.3, 100.4, 100_200)  # it is at least 0.1 s behind
+    assert clock.not_after(100_500) == pytest.approx(100.6, abs=1e-6)
+
+
 def test_no_step_is_known_before_the_first_reply() -> None:
     clock = RedisClock()
     assert not clock.stepped(100.0, 100_000)
@@ -427,7 +434,7 @@ class TestRoundTrips:
         trips = RoundTrips()
         trips.note_push(0.3)
         trips.update(Rules(guard_s=0))
-        assert trips.lag_ms == 0, "before the first reply"
+        assert (trips.rtt_ms, trips.lag_ms) == (0, 0), "before the first reply"
         trips.note(0.01, 0.0)
         trips.update(Rules(guard_s=0))
         assert (trips.rtt_ms, trips.lag_ms) == (10, 364)
@@ -445,6 +452,17 @@ class TestRoundTrips:
         assert "each start counts 61 ms longer: " in caplog.messages[0]
         assert "a round trip takes 300 ms; " in caplog.messages[1]
         assert "each start counts 291 ms longer: at most 94% " in caplog.messages[1]
+
+    def test_the_log_says_it_again_where_it_is_more_than_half_as_much_more(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        trips = RoundTrips()
+        for seconds in (10.0, 15.0, 15.5):
+            for _ in range(32):
+                trips.note(seconds, seconds)
+            trips.update(Rules(guard_s=0, lease_s=120))
+        assert ["counts 10000 ms" in text for text in caplog.messages] == [True, False]
+        assert "counts 15500 ms" in caplog.messages[1]
 
     def test_a_distance_costs_nothing_without_a_window(self, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.INFO)
