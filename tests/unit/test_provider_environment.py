@@ -59,6 +59,7 @@ class Bypass(NamedTuple):
         Bypass("http://[fe80::5]/v1", "fd00::/8", False),
         Bypass("http://10.1.2.3/v1", "10.0.0.0/8", True),
         Bypass("http://11.1.2.3/v1", "10.0.0.0/8", False),
+        Bypass("http://10.1.2.3/v1", "10.1.2.3:81,,10.0.0.0/8", True),
         Bypass("http://127.0.0.1:8000/v1", "127.0.0.1", True),
         Bypass("http://api.example/v1", "example", True),
         Bypass("http://api.example/v1", ".example", True),

@@ -70,7 +70,7 @@ LONG = "Write a long and detailed story about the lighthouse keeper of Skagen an
         ("HTTP 400: the poodle", {"prompt": "poodle"}, "HTTP 400: the [prompt]"),
         (
             f"HTTP 400: {LONG[:40]} and so on until",
-            {"prompt": f"{LONG} [prompt] and so on"},
+            {"prompt": f"{LONG} [prompt] and so on until"},
             "HTTP 400: [prompt] and so on until",
         ),
         ("HTTP 400: too long", {"prompt": "to"}, "HTTP 400: too long"),
@@ -113,7 +113,7 @@ def test_a_job_key_depends_on_caller_body_and_generation_only() -> None:
     }
     assert len(keys) == 4
     again = JobKey("run\0 1", b"body")
-    assert str(again) in keys
+    assert (str(again) in keys, again.body) == (True, b"body")
     again.generation += 1
     assert str(again) not in keys
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import AsyncIterator
 
 import pytest
@@ -181,3 +182,14 @@ async def test_a_sessions_end_closes_its_connections(url: str, server: Server) -
         transport = server.requests[0].transport
         assert transport is not None
     await wait_until_async(transport.is_closing, "the server to see the connection's end")
+
+
+@pytest.mark.parametrize(("slots", "warned"), [("44", False), ("45", True), ("auto", True)])
+async def test_a_session_needs_as_many_open_files_as_it_has_slots(
+    url: str, slots: str, warned: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And 256 for all else."""
+    monkeypatch.setenv("BRIMFUL_SLOTS", slots)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (300, 300))
+    async with Provider(Settings.load()):
+        assert ("may open 300 files" in caplog.text) is warned
