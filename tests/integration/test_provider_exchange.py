@@ -43,9 +43,11 @@ async def failed(*parts: bytes, close: bool = False, **options: Any) -> Transpor
     return found
 
 
-@pytest.mark.parametrize(("hints", "read"), [(1, True), (16, True), (17, False)])
-async def test_an_answer_follows_its_interim_responses(hints: int, read: bool) -> None:
-    found = await asked(b"HTTP/1.1 103 Early Hints\r\nLink: <x>\r\n\r\n" * hints + answer("yes"))
+@pytest.mark.parametrize(
+    ("status", "hints", "read"), [(100, 1, True), (103, 16, True), (199, 1, True), (103, 17, False)]
+)
+async def test_an_answer_follows_its_interim_responses(status: int, hints: int, read: bool) -> None:
+    found = await asked(f"HTTP/1.1 {status} Hint\r\nLink: <x>\r\n\r\n".encode() * hints + answer("yes"))
     if read:
         assert isinstance(found, Answer)
         assert (found.status, found.body) == (200, b"yes")
