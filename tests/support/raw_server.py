@@ -33,7 +33,7 @@ class Bench:
 
     async def __aenter__(self) -> Bench:
         context = self._tls[1] if self._tls else None
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, ssl=context)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, ssl=context, backlog=256)
         self.url = f"{'https' if self._tls else 'http'}://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/"
         return self
 
