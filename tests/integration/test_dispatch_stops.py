@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from brimful.errors import FleetError
+from brimful.state.redis_retry import forget_refusals
 from brimful_worker.local.server.valkey import Valkey
 from support.dispatch_parts import Parts, open_parts, singles, steps
 from support.packed import unit
@@ -161,7 +162,11 @@ async def test_a_refusal_withdraws_what_no_worker_has_begun(parts: Parts) -> Non
     assert (parts.status.stopping, parts.stop.at_once) == ("budget", True)
 
 
-async def test_a_drain_ends_where_redis_refuses_to_record_it(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_drain_ends_where_redis_refuses_to_record_it(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    forget_refusals()
+
     async def refuses(on: bool) -> None:
         raise FleetError("Redis: OOM")
 
@@ -170,3 +175,4 @@ async def test_a_drain_ends_where_redis_refuses_to_record_it(parts: Parts, monke
     await parts.stop.drain()
     assert await asyncio.wait_for(parts.deliveries.next(), 60) is None
     assert list(parts.in_flight.shards) == [runs.id], "the run's next submitter finds it"
+    assert "stopped without waiting for what is on the wire: Redis: OOM" in caplog.text
