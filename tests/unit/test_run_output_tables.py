@@ -185,3 +185,9 @@ def test_a_parquet_output_without_pyarrow_is_refused(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(UsageError, match=r"pip install 'brimful\[parquet\]'"):
         check_parquet()
+
+
+@pytest.mark.parametrize(("count", "columns"), [(1000, 1000), (1001, 1)])
+def test_up_to_a_thousand_columns_stay_columns(count: int, columns: int) -> None:
+    record = {"input": {f"x{place}": place for place in range(count)}}
+    assert len([column for column in layout([record]) if column.field == "input"]) == columns
