@@ -140,6 +140,25 @@ class TestRpc:
         assert caplog.records[0].levelno == level
         assert len(caplog.records) == 2, "once, and once that it has ended"
 
+    async def test_an_answer_that_does_not_come_in_time(self, clock: Clock) -> None:
+        failures: list[str] = []
+
+        def seen() -> int:
+            failures.append(str(rpc.failure))
+            rpc.set_timeout(0.2 if len(failures) == 1 else 60.0)
+            return 0
+
+        async with self.rpc({}, None, OK) as (rpc, _):
+            await rpc.call({}, seen)
+        assert ["set BRIMFUL_LEASE_S" in text for text in failures] == [False, True, False]
+
+    async def test_whether_the_server_evicts_is_looked_up_every_minute(self, clock: Clock) -> None:
+        async with self.rpc(OK, OK, OK, OK) as (rpc, server):
+            for seconds in (0, 59, 1, 1):
+                clock.now += seconds
+                await rpc.call({}, lambda: 0)
+        assert server.sections == ["server", "memory", "memory"]
+
     async def test_a_clock_that_stands_still_is_waited_for(self, clock: Clock) -> None:
         frozen: Reply = {"status": "frozen", "now": 50, "real": 70, "clock": "c"}
         async with self.rpc(frozen, OK) as (rpc, server):
@@ -297,6 +316,55 @@ async def test_a_waiting_process_that_receives_no_pushes_polls(talk: Conversatio
         await talk.settled()
         clock.now += 0.251
         await talk.sent(number)
+
+
+async def test_a_process_that_waits_for_nothing_does_not_poll(talk: Conversation, clock: Clock) -> None:
+    talk.server.refuse_subscribing = True
+    talk.server.cut_subscriber()
+    await talk.sent(2)
+    await talk.settled()
+    clock.now += 0.3
+    refused = talk.server.refused
+    await wait_until_async(lambda: talk.server.refused > refused + 1, "it has looked at its clock meanwhile")
+    assert len(talk.messages) == 2
+
+
+async def test_pauses_are_sent_at_once(talk: Conversation) -> None:
+    talk.coordinator.pause(1.5, "a refusal")
+    talk.coordinator.pause(2.5, "a full provider", until_accepted=True)
+    paused = await talk.sent(2)
+    assert paused["pause"] == [1500, "a refusal"]
+    assert paused["busy"] == [2500, "a full provider"]
+
+
+async def test_limits_that_differ_are_stated_until_they_do_not(fleet: Fleet, caplog: pytest.LogCaptureFixture) -> None:
+    fleet.replies = [{"differs": True}, {"differs": True}]
+    async with conversation(fleet) as talk:
+        await talk.coordinator.joined
+        for number in (2, 3, 4):
+            talk.ask()
+            await talk.sent(number)
+            await talk.settled()
+    assert [message.get("defaults") for message in talk.messages[1:]] == [fleet.limits, fleet.limits, None]
+    (record,) = caplog.records
+    assert "other processes' limits stay in force" in record.getMessage()
+
+
+async def test_how_far_away_redis_is(talk: Conversation, fleet: Fleet, clock: Clock) -> None:
+    def slow(message: dict[str, Any]) -> Reply:
+        reply = fleet(message)
+        clock.now += 0.05
+        return reply
+
+    talk.server.answer = slow
+    waiter = talk.ask()
+    await talk.sent(2)
+    await talk.settled()
+    talk.server.publish({"epoch": "e1", "now": clock.ms - 300, "grants": [[1, waiter.id, clock.ms - 300]]})
+    await waiter.future
+    talk.ask()
+    described = json.loads((await talk.sent(3))["worker"])
+    assert (described["rtt_ms"], described["lag_ms"]) == (25, 119)  # the median of 0 and 50 ms; 300 less 200 ms
 
 
 async def test_grants_of_this_epoch_are_taken_from_pushes(talk: Conversation, clock: Clock) -> None:

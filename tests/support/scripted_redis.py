@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 Reply = dict[str, Any] | str | None
-"""An answer of the script; the text of an error; None: the connection is cut without an answer."""
+"""An answer of the script, empty for none at all; the text of an error; None: the connection is cut."""
 
 
 class ScriptedRedis:
@@ -23,6 +23,9 @@ class ScriptedRedis:
         self.subscriptions: list[list[str]] = []
         """Channels of each connection that has subscribed."""
         self.refuse_subscribing = False
+        self.refused = 0
+        self.sections: list[str] = []
+        """Of each INFO."""
         self.on_ping: Callable[[], object] = lambda: None
         self._subscribed: list[asyncio.StreamWriter] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -72,8 +75,11 @@ class ScriptedRedis:
                 reply = self.answer(message)
                 if isinstance(reply, str):
                     return b"-%b\r\n" % reply.encode()
-                return None if reply is None else _bulk(json.dumps(reply).encode())
+                if not reply:
+                    return None if reply is None else b""
+                return _bulk(json.dumps(reply).encode())
             case b"SUBSCRIBE" if self.refuse_subscribing:
+                self.refused += 1
                 return b"-NOPERM no channels\r\n"
             case b"SUBSCRIBE":
                 self.subscriptions.append([channel.decode() for channel in command[1:]])
@@ -81,6 +87,7 @@ class ScriptedRedis:
                 channels = enumerate(command[1:], 1)
                 return b"".join(_array(_bulk(b"subscribe"), _bulk(name), b":%d\r\n" % n) for n, name in channels)
             case b"INFO":
+                self.sections.append(command[1].decode())
                 return _bulk(b"run_id:scripted\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\n")
             case b"PING":
                 self.on_ping()
