@@ -57,6 +57,17 @@ async def test_a_start_without_redis_leaves_nothing_running() -> None:
         admission.slot()
 
 
+async def test_a_start_that_is_cancelled_is_none() -> None:
+    admission = Admission("redis://127.0.0.1:1", TAG, LIMITS)
+    starting = asyncio.create_task(admission.start(timeout_s=None))
+    await asyncio.sleep(0)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    with pytest.raises(RuntimeError, match="not started"):
+        admission.slot()
+
+
 # from the start to the end
 
 
@@ -70,7 +81,19 @@ async def test_which_keys_expire(
     async with Admission(server.url, TAG, Limits(starts=None, budget=budget), fleet=fleet):
         assert client.zscore(TAGS, TAG) is not None
         assert (client.ttl(STATE) > 0) == expires
-    assert (client.ttl(STATE) > 0) == expires
+        client.persist(STATE)
+    assert (client.ttl(STATE) > 0) == expires, "it says so again when it leaves"
+
+
+async def test_a_pause_is_the_fleet_s(server: Valkey) -> None:
+    async with Admission(server.url, TAG, LIMITS) as admission:
+        await admission.pause(300, "as the provider asks")
+
+        async def reason() -> str | None:
+            return (await admission.status()).pause_reason
+
+        await wait_until_async(reason, "it is known to all")
+        assert await reason() == "as the provider asks"
 
 
 async def test_what_a_program_sees_of_its_admission(server: Valkey) -> None:

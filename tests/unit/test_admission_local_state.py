@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import math
 import random
+import socket
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from brimful.errors import FleetError
+from brimful.errors import BudgetExhausted, FleetError
 from brimful_worker.admission import Lease, LeaseLost, StaleGrant
 from brimful_worker.admission import lease as lease_module
 from brimful_worker.admission import lease_table as lease_table_module
@@ -145,6 +146,40 @@ async def test_leases_that_become_longer_keep_their_end_until_they_are_renewed(
     assert state.leases.to_renew() == []
     after = await grant(state, boot_time())
     assert after.deadline == pytest.approx(after.renewed + 28.75)
+
+
+async def test_a_grant_of_the_moment_in_which_leases_became_longer_is_a_short_one(
+    timed: LocalState, clock: Clock
+) -> None:
+    set_lease(timed, 3)
+    clock.now += 10
+    set_lease(timed, 30)
+    assert timed.leases.lease_at(clock.now) == 1.75
+    assert timed.leases.lease_at(clock.now + 2**-20) == 28.75
+
+
+async def test_a_lease_that_ends_now_is_not_registered_by_a_join(timed: LocalState, clock: Clock) -> None:
+    lease = await grant(timed, clock.now, 0)
+    assert timed.leases.to_join(lease.deadline - 2**-20) == [lease.id]
+    assert timed.leases.to_join(lease.deadline) == []
+
+
+async def test_the_connection_of_a_lease_that_becomes_shorter_is_shut_sooner() -> None:
+    """By the watchdog's thread, which waits for the end that it knows."""
+    now, clock = boot_time(), RedisClock()
+    clock.note(now, now, (now + 1000) * 1000)
+    state = LocalState("abc", Limits(starts=None, lease_s=3600), clock, lambda: None)
+    lease = await grant(state, boot_time() - 600)
+    with socket.socket() as client, socket.create_server(("127.0.0.1", 0)) as server:
+        client.connect(server.getsockname())
+        transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, sock=client)
+        lease.watch(transport)
+        assert lease.deadline > boot_time() + 600
+        set_lease(state, 60)
+        await wait_until_async(lambda: lease.lost, "its connection is shut")
+        transport.abort()
+        state.end(lease, failed=True)
+        state.close()
 
 
 async def test_a_grant_is_good_for_one_request(state: LocalState) -> None:
@@ -297,8 +332,13 @@ async def test_how_long_a_process_may_stand_still(timed: LocalState, clock: Cloc
     assert timed.leases.stall_limit_s() == pytest.approx(1.75), "they did not come: Redis is away"
     clock.now += 1.75
     assert timed.leases.stall_limit_s() == pytest.approx(whole), "the watchdog has ended it"
-    clock.now += 2.25
-    assert timed.leases.stall_limit_s() == pytest.approx(whole)
+
+
+async def test_how_long_a_process_that_holds_nothing_any_more_may_stand_still(timed: LocalState, clock: Clock) -> None:
+    lease = await grant(timed, clock.now, 0)
+    clock.now += 6
+    timed.end(lease, failed=False)
+    assert timed.leases.stall_limit_s() == pytest.approx(LOCAL_LEASE_S - 8 / 3)
 
 
 @pytest.mark.parametrize("cancel", [True, False])
@@ -451,3 +491,27 @@ async def test_twenty_grants_in_a_row_that_came_too_late_are_logged_once(
     await grants(5, stale=True)
     (record,) = caplog.records
     assert record.getMessage().startswith("admission: 20 grants in a row arrived too late to be used")
+
+
+async def test_redis_forgets_a_registered_waiter_that_gives_up(timed: LocalState, clock: Clock) -> None:
+    waiter, unknown = [timed.ask(Queue.BATCH, NO_FLOW, 0, clock.now) for _ in range(2)]
+    timed.waiting.register(1)
+    timed.outgoing.take()
+    for each in (unknown, waiter):
+        each.future.cancel()
+        timed.cancel(each)
+    assert timed.outgoing.cancels == [waiter.id]
+    assert timed.outgoing.urgent
+
+
+async def test_a_waiter_for_which_the_budget_has_no_room(timed: LocalState, clock: Clock) -> None:
+    waiter, gone = [timed.ask(Queue.BATCH, NO_FLOW, 0, clock.now) for _ in range(2)]
+    timed.waiting.register(32)
+    timed.outgoing.take()
+    gone.future.cancel()
+    for each in (waiter, gone):
+        timed.refused(each.id)
+    with pytest.raises(BudgetExhausted):
+        waiter.future.result()
+    assert timed.outgoing.cancels == [waiter.id, gone.id]
+    assert len(timed.waiting) == 0

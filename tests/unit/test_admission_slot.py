@@ -283,6 +283,29 @@ async def test_the_task_that_has_moved_in_is_cancelled_in_place_of_the_first(sta
     assert cancelling == 1
 
 
+async def test_a_task_that_was_cancelled_before_it_entered_is_not_taken_for_cancelled(
+    state: LocalState, clock: Clock
+) -> None:
+    leases: list[Lease] = []
+
+    async def body() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.sleep(0)
+        async with Slot(state, Queue.BATCH, NO_FLOW, 0) as lease:
+            leases.append(lease)
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(body())
+    ticket = await grant(state, clock.now)
+    assert [lease.id for lease in leases] == [ticket]
+    state.lost(ticket)
+    with pytest.raises(LeaseLost):
+        await task
+
+
 async def test_slots_within_each_other(state: LocalState, clock: Clock) -> None:
     slot = await entered(state, clock)
     outer = current_lease.get()
@@ -373,6 +396,10 @@ async def test_places_in_a_shared_queue(state: LocalState, clock: Clock) -> None
     queue.place(Places([33.0], 1, clock.now), 5.0)
     assert not state.outgoing.cancels
     assert not state.outgoing.urgent
+    queue.place(Places([30.5], 1, clock.now))
+    assert len(state.outgoing.cancels) == 3, "without a tolerance each is registered again"
+    queue.place(Places([30.0], 1, clock.now))
+    state.waiting.register(32)
     queue.place(None)
     await ask(state, "run", 1)
     assert [waiter.place for waiter in state.waiting.registered()] == [970.0] * 3 + [1000.0]
