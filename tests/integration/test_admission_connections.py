@@ -21,6 +21,7 @@ from brimful_worker.admission.wire.connection import Backoff, Connection, Connec
 from brimful_worker.admission.wire.subscriber import Subscriber
 from brimful_worker.local.server.valkey import Valkey
 from support.proxy import Proxy
+from support.scripted_redis import ScriptedRedis
 from support.sentinel import sentinel
 from support.waiting import wait_until_async
 
@@ -248,3 +249,18 @@ class TestSubscriber:
         subscriber = Subscriber("redis://127.0.0.1:1/0", TAG, "ab", lambda _: None)
         subscriber.reset()
         assert not subscriber.subscribed
+
+    async def test_only_messages_are_taken(
+        self, pushes: list[dict[str, Any]], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async with ScriptedRedis(lambda message: None) as server:
+            subscriber = Subscriber(server.url, TAG, "ab", pushes.append)
+            running = asyncio.create_task(subscriber.run())
+            await wait_until_async(lambda: subscriber.subscribed, "it is subscribed")
+            server.publish({"n": 1}, kind=b"subscribe")
+            server.publish({"n": 2})
+            await wait_until_async(lambda: pushes, "one has arrived")
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+        assert pushes == [{"n": 2}]
+        assert not caplog.records

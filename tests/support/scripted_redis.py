@@ -45,11 +45,11 @@ class ScriptedRedis:
     def url(self) -> str:
         return f"redis://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/0"
 
-    def publish(self, message: dict[str, Any] | bytes) -> None:
+    def publish(self, message: dict[str, Any] | bytes, kind: bytes = b"message") -> None:
         """To the connection that has subscribed last, on the process's channel."""
         text = message if isinstance(message, bytes) else json.dumps(message).encode()
         channel = self.subscriptions[-1][0].encode()
-        self._subscribed[-1].write(_array(_bulk(b"message"), _bulk(channel), _bulk(text)))
+        self._subscribed[-1].write(_array(_bulk(kind), _bulk(channel), _bulk(text)))
 
     def cut_subscriber(self) -> None:
         self._subscribed[-1].transport.abort()
