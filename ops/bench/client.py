@@ -22,22 +22,22 @@ _commands = 0
 
 def _count_commands() -> None:
     """Count the commands that redis-py sends in this process: each one, in a pipeline too, is packed once."""
+    import hiredis
     from redis.asyncio.connection import Connection
-    from redis.connection import HiredisRespSerializer
 
     _wrap(Connection, "pack_command")
-    _wrap(HiredisRespSerializer, "pack")  # our own connections do it in C, through this name
+    _wrap(hiredis, "pack_command")  # our own connections pack in C
 
 
-def _wrap(kind: Any, name: str) -> None:
-    original = getattr(kind, name)
+def _wrap(owner: Any, name: str) -> None:
+    original = getattr(owner, name)
 
-    def counted(self: Any, *args: Any) -> Any:
+    def counted(*args: Any) -> Any:
         global _commands
         _commands += 1
-        return original(self, *args)
+        return original(*args)
 
-    setattr(kind, name, counted)
+    setattr(owner, name, counted)
 
 
 async def main(spec: dict[str, Any]) -> None:

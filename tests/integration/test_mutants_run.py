@@ -7,7 +7,7 @@ from pathlib import Path
 
 import redis
 
-from brimful_worker.admission.wire.rpc import exchange
+from brimful_worker.admission.wire.rpc import exchange, with_parts
 from brimful_worker.local.server.valkey import Valkey
 from support.mutants.fault import faults_of
 from support.mutants.python_faults import python_edits
@@ -59,8 +59,9 @@ def test_each_fault_of_a_script_compiles(valkey: Valkey) -> None:
     with redis.Redis.from_url(valkey.url) as client:
         for path in modules(["admission-script*"]):
             part = (ROOT / path).read_bytes()
-            assert part.decode() in text
+            whole = with_parts(part.decode())
+            assert whole in text
             for fault in sample(path, 1, 40):
-                changed = text.replace(part.decode(), fault.applied_to(part).decode())
+                changed = text.replace(whole, with_parts(fault.applied_to(part).decode()))
                 assert changed != text
                 client.script_load(changed)

@@ -16,7 +16,6 @@ from brimful.dispatch.ledger import Result
 from brimful.dispatch.purge import StoredRun
 from brimful.errors import UsageError
 from brimful.outcome import Cause, Failure, Outcome
-from brimful.packing.units import ManifestEntry
 from brimful.run.display.progress import Progress, plain_line
 from brimful.run.display.terminal import lines as terminal_lines
 from brimful.state.runs.entry import LOST_S, Asked, RunEntry, RunState, parse_entry
@@ -123,7 +122,7 @@ def test_tail_shows_texts_only_when_asked() -> None:
         "choices": [{"index": 0, "text": "secret\x1b[2J", "finish_reason": "stop\x1b[2J"}],
         "usage": {"prompt_tokens": 2, "completion_tokens": 1, "total_tokens": 3},
     }
-    manifest = (ManifestEntry(4, "p4", 0, (0,)),)
+    manifest = '[[4, "p4", 0, [0]]]'
     good = Result("1-0", "q", manifest, Outcome("q", completion, attempts=1, provider_s=0.5))
     assert lines(good, text=False) == ["p4  1 rollout, 3 tokens (stop?[2J), 0.5 s, 1 attempt"]
     assert lines(good, text=True)[1] == r"  0.0 'secret\x1b[2J'"
@@ -131,7 +130,11 @@ def test_tail_shows_texts_only_when_asked() -> None:
     bad = Result("1-1", "q", manifest, Outcome("q", failure=failure, attempts=2))
     assert lines(bad, text=False) == ["p4  bad_request 400, 0.0 s, 2 attempts"]
     assert lines(bad, text=True) == ["p4  bad_request 400, 0.0 s, 2 attempts: 400: cannot read 'my prompt'"]
-    assert "does not fit" in lines(Result("1-2", "q", manifest, Outcome("q", {"choices": []})), text=False)[0]
+    for unfit in (
+        Result("1-2", "q", manifest, Outcome("q", {"choices": []})),
+        Result("1-1", "q", '[["p4"]]', bad.outcome),
+    ):
+        assert "does not fit" in lines(unfit, text=False)[0]
 
 
 def test_the_display_of_a_held_run_says_so() -> None:

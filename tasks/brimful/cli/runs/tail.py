@@ -37,15 +37,16 @@ def lines(result: Result, *, text: bool) -> list[str]:
     """A line for each of the input's lines; ``text``: with what was sampled, and a failure's message."""
     outcome = result.outcome
     took = f"{outcome.provider_s:.1f} s, {counted(outcome.attempts, 'attempt')}"
+    try:
+        manifest = result.manifest
+        parts = unpack(manifest, outcome) if outcome.failure is None else []
+    except (ValueError, KeyError, TypeError) as error:
+        return [f"{result.id}  the outcome does not fit its request: {error}"]
     if outcome.failure is not None:
         status = f" {outcome.failure.status}" if outcome.failure.status else ""
         said = f": {printable(outcome.failure.message)}" if text else ""
-        ids = dict.fromkeys(printable(entry.id) for entry in result.manifest)
+        ids = dict.fromkeys(printable(entry.id) for entry in manifest)
         return [f"{id}  {outcome.failure.cause}{status}, {took}{said}" for id in ids]
-    try:
-        parts = unpack(result.manifest, outcome)
-    except (ValueError, KeyError, TypeError) as error:
-        return [f"{result.id}  the outcome does not fit its request: {error}"]
     return [line for part in parts for line in _sampled(part, took, text=text)]
 
 

@@ -42,6 +42,7 @@ _LATE_MOST = 3
 _PINGS = 5
 _THAW_S = 0.03
 """Pause before a command that was answered "frozen" is sent again; well below the script's LEAP_MS."""
+_FOLDER = resources.files("brimful_worker.admission").joinpath("lua")
 _INCLUDE = re.compile(r"^--#include (\S+)$", re.MULTILINE)
 
 
@@ -51,11 +52,14 @@ class Script:
     sha: str
 
 
+def with_parts(text: str) -> str:
+    """``exchange.lua`` with its parts in it."""
+    return _INCLUDE.sub(lambda part: _FOLDER.joinpath(part[1]).read_text("utf-8"), text)
+
+
 @lru_cache
 def exchange() -> Script:
-    folder = resources.files("brimful_worker.admission").joinpath("lua")
-    text = folder.joinpath("exchange.lua").read_text("utf-8")
-    text = _INCLUDE.sub(lambda part: folder.joinpath(part[1]).read_text("utf-8"), text)
+    text = with_parts(_FOLDER.joinpath("exchange.lua").read_text("utf-8"))
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
