@@ -26,6 +26,7 @@ from brimful_worker.admission.wire.coordinator import Coordinator
 from brimful_worker.admission.wire.redis_clock import RedisClock
 from brimful_worker.admission.wire.rpc import Answer, Rpc
 from brimful_worker.admission.wire.subscriber import Subscriber
+from support.boot_clock import BootClock
 from support.scripted_redis import Reply, ScriptedRedis
 from support.waiting import wait_until_async
 
@@ -33,23 +34,10 @@ TAG = "tag"
 OK: Reply = {"status": "ok"}
 
 
-class Clock:
-    """``boot_time()``, moved by hand. Redis's clock equals it."""
-
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    @property
-    def ms(self) -> int:
-        return round(self.now * 1000)
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    for module in (
+def clock(monkeypatch: pytest.MonkeyPatch) -> BootClock:
+    return BootClock().used_by(
+        monkeypatch,
         coordinator_module,
         rpc_module,
         eviction,
@@ -59,10 +47,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
         lease_table,
         local_state,
         waiters,
-    ):
-        monkeypatch.setattr(module, "boot_time", clock)
-    monkeypatch.setattr(coordinator_module, "NAP_S", 0.005)  # it looks at the moved clock this often
-    return clock
+    )
 
 
 def answers(*replies: Reply) -> Callable[[dict[str, Any]], Reply]:
@@ -85,7 +70,7 @@ class TestRpc:
                 await asyncio.gather(running, return_exceptions=True)
                 await rpc.close()
 
-    async def test_what_is_added_to_each_command(self, clock: Clock) -> None:
+    async def test_what_is_added_to_each_command(self, clock: BootClock) -> None:
         redis_clock = RedisClock()
         async with self.rpc(OK, {"status": "ok", "clock": "c2"}, OK, clock=redis_clock) as (rpc, server):
             assert rpc.commands == 0
@@ -105,7 +90,9 @@ class TestRpc:
             {"command": 3, "server": "scripted", "clock": "c2", "seen": 7},
         ]
 
-    async def test_a_command_is_sent_until_it_is_answered(self, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    async def test_a_command_is_sent_until_it_is_answered(
+        self, clock: BootClock, caplog: pytest.LogCaptureFixture
+    ) -> None:
         async with self.rpc(OK, None, OK, None, None, None, OK) as (rpc, server):
             for command in (1, 2, 3):
                 await rpc.call({"command": command}, lambda: 0)
@@ -126,7 +113,7 @@ class TestRpc:
         ],
     )
     async def test_why_there_is_no_answer(
-        self, clock: Clock, caplog: pytest.LogCaptureFixture, text: str | None, kind: type[Exception], level: int
+        self, clock: BootClock, caplog: pytest.LogCaptureFixture, text: str | None, kind: type[Exception], level: int
     ) -> None:
         failures: list[Exception | None] = []
 
@@ -140,7 +127,7 @@ class TestRpc:
         assert caplog.records[0].levelno == level
         assert len(caplog.records) == 2, "once, and once that it has ended"
 
-    async def test_an_answer_that_does_not_come_in_time(self, clock: Clock) -> None:
+    async def test_an_answer_that_does_not_come_in_time(self, clock: BootClock) -> None:
         failures: list[str] = []
 
         def seen() -> int:
@@ -152,14 +139,14 @@ class TestRpc:
             await rpc.call({}, seen)
         assert ["set BRIMFUL_LEASE_S" in text for text in failures] == [False, True, False]
 
-    async def test_whether_the_server_evicts_is_looked_up_every_minute(self, clock: Clock) -> None:
+    async def test_whether_the_server_evicts_is_looked_up_every_minute(self, clock: BootClock) -> None:
         async with self.rpc(OK, OK, OK, OK) as (rpc, server):
             for seconds in (0, 59, 1, 1):
                 clock.now += seconds
                 await rpc.call({}, lambda: 0)
         assert server.sections == ["server", "memory", "memory"]
 
-    async def test_a_clock_that_stands_still_is_waited_for(self, clock: Clock) -> None:
+    async def test_a_clock_that_stands_still_is_waited_for(self, clock: BootClock) -> None:
         frozen: Reply = {"status": "frozen", "now": 50, "real": 70, "clock": "c"}
         async with self.rpc(frozen, OK) as (rpc, server):
             answer = await rpc.call({}, lambda: 0)
@@ -170,7 +157,7 @@ class TestRpc:
     @pytest.mark.parametrize(
         ("ahead_ms", "stepped"), [(250, [None, None, None, True]), (251, [None, True, True, True])]
     )
-    async def test_a_command_that_came_late(self, clock: Clock, ahead_ms: int, stepped: list[bool | None]) -> None:
+    async def test_a_command_that_came_late(self, clock: BootClock, ahead_ms: int, stepped: list[bool | None]) -> None:
         """It says so where the clock was stepped forward, or where that goes on."""
         redis_clock = RedisClock()
         redis_clock.note(clock.now, clock.now, clock.ms)
@@ -179,7 +166,7 @@ class TestRpc:
             await rpc.call({}, lambda: 0)
         assert [message.get("stepped") for message in server.messages] == stepped
 
-    async def test_one_slow_answer_does_not_make_redis_too_far(self, clock: Clock) -> None:
+    async def test_one_slow_answer_does_not_make_redis_too_far(self, clock: BootClock) -> None:
         async with self.rpc(OK) as (rpc, server):
             answer = await rpc.call({}, lambda: 0)
             slow = Answer(clock.now, clock.now, clock.now + 3, answer.reply)
@@ -199,7 +186,7 @@ class TestRpc:
 class Fleet:
     """Answers as a fleet of one process in epoch "e1" gets; ``replies`` are fields of the next answers."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: BootClock) -> None:
         self.clock = clock
         self.replies: list[dict[str, Any]] = []
         self.answered = 0
@@ -213,7 +200,7 @@ class Fleet:
 
 
 @pytest.fixture
-def fleet(clock: Clock) -> Fleet:
+def fleet(clock: BootClock) -> Fleet:
     return Fleet(clock)
 
 
@@ -283,7 +270,7 @@ async def test_a_process_joins_asks_and_leaves(talk: Conversation) -> None:
     assert waiter.future.cancelled()
 
 
-async def test_an_idle_process_is_heard_of_within_its_lease(talk: Conversation, clock: Clock) -> None:
+async def test_an_idle_process_is_heard_of_within_its_lease(talk: Conversation, clock: BootClock) -> None:
     await talk.settled()
     clock.now += 6.001
     beat = await talk.sent(2)
@@ -292,7 +279,7 @@ async def test_an_idle_process_is_heard_of_within_its_lease(talk: Conversation, 
 
 @pytest.mark.parametrize("holds", [False, True])
 async def test_a_process_that_waits_or_holds_speaks_more_often(
-    talk: Conversation, fleet: Fleet, clock: Clock, *, holds: bool
+    talk: Conversation, fleet: Fleet, clock: BootClock, *, holds: bool
 ) -> None:
     waiter = talk.ask()
     await talk.sent(2)
@@ -306,7 +293,7 @@ async def test_a_process_that_waits_or_holds_speaks_more_often(
     assert beat.get("renew") == ([waiter.id] if holds else None)
 
 
-async def test_a_waiting_process_that_receives_no_pushes_polls(talk: Conversation, clock: Clock) -> None:
+async def test_a_waiting_process_that_receives_no_pushes_polls(talk: Conversation, clock: BootClock) -> None:
     talk.server.refuse_subscribing = True
     talk.server.cut_subscriber()
     await talk.sent(2)  # something may have been missed
@@ -318,7 +305,7 @@ async def test_a_waiting_process_that_receives_no_pushes_polls(talk: Conversatio
         await talk.sent(number)
 
 
-async def test_a_process_that_waits_for_nothing_does_not_poll(talk: Conversation, clock: Clock) -> None:
+async def test_a_process_that_waits_for_nothing_does_not_poll(talk: Conversation, clock: BootClock) -> None:
     talk.server.refuse_subscribing = True
     talk.server.cut_subscriber()
     await talk.sent(2)
@@ -350,7 +337,7 @@ async def test_limits_that_differ_are_stated_until_they_do_not(fleet: Fleet, cap
     assert "other processes' limits stay in force" in record.getMessage()
 
 
-async def test_how_far_away_redis_is(talk: Conversation, fleet: Fleet, clock: Clock) -> None:
+async def test_how_far_away_redis_is(talk: Conversation, fleet: Fleet, clock: BootClock) -> None:
     def slow(message: dict[str, Any]) -> Reply:
         reply = fleet(message)
         clock.now += 0.05
@@ -367,7 +354,7 @@ async def test_how_far_away_redis_is(talk: Conversation, fleet: Fleet, clock: Cl
     assert (described["rtt_ms"], described["lag_ms"]) == (25, 119)  # the median of 0 and 50 ms; 300 less 200 ms
 
 
-async def test_grants_of_this_epoch_are_taken_from_pushes(talk: Conversation, clock: Clock) -> None:
+async def test_grants_of_this_epoch_are_taken_from_pushes(talk: Conversation, clock: BootClock) -> None:
     first, second = talk.ask(), talk.ask()
     await talk.sent(2)
     await talk.settled()
@@ -384,7 +371,7 @@ async def test_grants_of_this_epoch_are_taken_from_pushes(talk: Conversation, cl
 
 @pytest.mark.parametrize(("late_ms", "subscriptions"), [(500, 1), (501, 2)])
 async def test_a_grant_whose_push_was_lost(
-    talk: Conversation, fleet: Fleet, clock: Clock, late_ms: int, subscriptions: int
+    talk: Conversation, fleet: Fleet, clock: BootClock, late_ms: int, subscriptions: int
 ) -> None:
     """The subscriber's connection is given up."""
     waiter = talk.ask()
@@ -399,7 +386,7 @@ async def test_a_grant_whose_push_was_lost(
     assert len(talk.server.subscriptions) == subscriptions
 
 
-async def test_it_speaks_when_redis_says(talk: Conversation, fleet: Fleet, clock: Clock) -> None:
+async def test_it_speaks_when_redis_says(talk: Conversation, fleet: Fleet, clock: BootClock) -> None:
     fleet.replies = [{"at": clock.ms + 1000}]
     talk.ask()
     await talk.sent(2)
@@ -413,7 +400,9 @@ async def test_it_speaks_when_redis_says(talk: Conversation, fleet: Fleet, clock
     await talk.sent(4)
 
 
-async def test_a_pause_outlasts_a_server_that_lost_its_memory(talk: Conversation, fleet: Fleet, clock: Clock) -> None:
+async def test_a_pause_outlasts_a_server_that_lost_its_memory(
+    talk: Conversation, fleet: Fleet, clock: BootClock
+) -> None:
     fleet.replies = [{"pause": [5000, "a refusal"]}, {"status": "join", "epoch": "e2"}, {"epoch": "e2"}]
     waiter = talk.ask()
     await talk.sent(2)
@@ -427,7 +416,7 @@ async def test_a_pause_outlasts_a_server_that_lost_its_memory(talk: Conversation
 
 
 @pytest.mark.parametrize("lease_s", [2.0, 8.0])
-async def test_a_server_too_far_away_for_the_lease(fleet: Fleet, clock: Clock, lease_s: float) -> None:
+async def test_a_server_too_far_away_for_the_lease(fleet: Fleet, clock: BootClock, lease_s: float) -> None:
     def slow(message: dict[str, Any] | None = None) -> None:
         clock.now += 0.75
 

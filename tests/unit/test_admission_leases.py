@@ -17,21 +17,12 @@ from brimful_worker.admission.policy import PACE_BURST, PACE_S, Limits, Pace, Ru
 from brimful_worker.admission.turns import NO_FLOW
 from brimful_worker.admission.waiters import Queue, Waiter, Waiters
 from brimful_worker.liveness.watchdog import Watchdog
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+from support.boot_clock import BootClock
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    for module in (lease_module, waiters_module):
-        monkeypatch.setattr(module, "boot_time", clock)
-    return clock
+def clock(monkeypatch: pytest.MonkeyPatch) -> BootClock:
+    return BootClock().used_by(monkeypatch, lease_module, waiters_module)
 
 
 @pytest.fixture
@@ -42,7 +33,7 @@ def watchdog() -> Iterator[Watchdog]:
 
 
 @pytest.fixture
-def lease(clock: Clock, watchdog: Watchdog) -> Lease:
+def lease(clock: BootClock, watchdog: Watchdog) -> Lease:
     """To be on the wire by 1000.4."""
     return Lease("aa.b.1.0", 0.25, 1000.4, 999.9, watchdog)
 
@@ -59,12 +50,12 @@ def test_refusals_are_numbered_as_the_script_reads_them() -> None:
 
 
 class TestSent:
-    def test_the_last_moment_is_not_too_late(self, lease: Lease, clock: Clock) -> None:
+    def test_the_last_moment_is_not_too_late(self, lease: Lease, clock: BootClock) -> None:
         clock.now = 1000.4
         lease.sent()
         assert (lease.sent_at, lease.given_back) == (1000.4, False)
 
-    def test_after_it_the_grant_is_given_back(self, lease: Lease, clock: Clock) -> None:
+    def test_after_it_the_grant_is_given_back(self, lease: Lease, clock: BootClock) -> None:
         clock.now = 1000.41
         with pytest.raises(StaleGrant, match="too late"):
             lease.sent()
@@ -76,14 +67,16 @@ class TestSent:
             lease.sent()
         assert not lease.given_back
 
-    def test_leases_of_several_windows_are_sent_together(self, lease: Lease, watchdog: Watchdog, clock: Clock) -> None:
+    def test_leases_of_several_windows_are_sent_together(
+        self, lease: Lease, watchdog: Watchdog, clock: BootClock
+    ) -> None:
         other = Lease("bb.b.1.0", 0, 1000.2, 999.9, watchdog)
         lease.companions = (other,)
         clock.now = 1000.2
         lease.sent()
         assert (lease.sent_at, other.sent_at) == (1000.2, 1000.2)
 
-    def test_or_none_of_them_is(self, lease: Lease, watchdog: Watchdog, clock: Clock) -> None:
+    def test_or_none_of_them_is(self, lease: Lease, watchdog: Watchdog, clock: BootClock) -> None:
         other = Lease("bb.b.1.0", 0, 1000.2, 999.9, watchdog)
         lease.companions = (other,)
         clock.now = 1000.3
@@ -296,7 +289,7 @@ class TestWaiters:
         assert waiters_module.is_start_only(add(waiters, 4.0, Queue.START_ONLY).id)
         assert not waiters_module.is_start_only(plain.id)
 
-    async def test_ages_are_in_milliseconds(self, waiters: Waiters, clock: Clock) -> None:
+    async def test_ages_are_in_milliseconds(self, waiters: Waiters, clock: BootClock) -> None:
         waiter = add(waiters, 998.5)
         assert waiter.age_ms == 1500
         clock.now = 998.0

@@ -25,19 +25,11 @@ from brimful_worker.admission.waiters import Queue
 from brimful_worker.admission.wire import outgoing as outgoing_module
 from brimful_worker.admission.wire.redis_clock import RedisClock
 from brimful_worker.liveness.boot_time import boot_time
+from support.boot_clock import BootClock
 from support.waiting import wait_until_async
 
 LOCAL_LEASE_S = 8 - 1.25
 """Of the default limits."""
-
-
-class Clock:
-    """``boot_time()``, moved by hand."""
-
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture
@@ -57,15 +49,12 @@ async def state(wakes: list[None]) -> AsyncIterator[LocalState]:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    for module in (local_state_module, lease_module, lease_table_module, outgoing_module):
-        monkeypatch.setattr(module, "boot_time", clock)
-    return clock
+def clock(monkeypatch: pytest.MonkeyPatch) -> BootClock:
+    return BootClock().used_by(monkeypatch, local_state_module, lease_module, lease_table_module, outgoing_module)
 
 
 @pytest.fixture
-async def timed(clock: Clock) -> AsyncIterator[LocalState]:
+async def timed(clock: BootClock) -> AsyncIterator[LocalState]:
     """On a clock moved by hand, which Redis's clock equals."""
     redis_clock = RedisClock()
     redis_clock.note(clock.now, clock.now, clock.now * 1000)
@@ -149,7 +138,7 @@ async def test_leases_that_become_longer_keep_their_end_until_they_are_renewed(
 
 
 async def test_a_grant_of_the_moment_in_which_leases_became_longer_is_a_short_one(
-    timed: LocalState, clock: Clock
+    timed: LocalState, clock: BootClock
 ) -> None:
     set_lease(timed, 3)
     clock.now += 10
@@ -158,7 +147,7 @@ async def test_a_grant_of_the_moment_in_which_leases_became_longer_is_a_short_on
     assert timed.leases.lease_at(clock.now + 2**-20) == 28.75
 
 
-async def test_a_lease_that_ends_now_is_not_registered_by_a_join(timed: LocalState, clock: Clock) -> None:
+async def test_a_lease_that_ends_now_is_not_registered_by_a_join(timed: LocalState, clock: BootClock) -> None:
     lease = await grant(timed, clock.now, 0)
     assert timed.leases.to_join(lease.deadline - 2**-20) == [lease.id]
     assert timed.leases.to_join(lease.deadline) == []
@@ -190,7 +179,7 @@ async def test_a_grant_is_good_for_one_request(state: LocalState) -> None:
     assert not lease.given_back
 
 
-async def test_leases_granted_during_a_renewal_are_not_renewed_by_it(timed: LocalState, clock: Clock) -> None:
+async def test_leases_granted_during_a_renewal_are_not_renewed_by_it(timed: LocalState, clock: BootClock) -> None:
     early = await grant(timed, clock.now, 0)
     clock.now += 3
     assert timed.leases.to_renew() == [early.id]
@@ -204,7 +193,7 @@ async def test_leases_granted_during_a_renewal_are_not_renewed_by_it(timed: Loca
     assert timed.leases.next_renewal() == pytest.approx(clock.now - 1 + 8 / 3)
 
 
-async def test_a_lease_is_renewed_from_three_quarters_of_a_heartbeat_on(timed: LocalState, clock: Clock) -> None:
+async def test_a_lease_is_renewed_from_three_quarters_of_a_heartbeat_on(timed: LocalState, clock: BootClock) -> None:
     lease = await grant(timed, clock.now, 0)
     clock.now += 2 - 2**-20
     assert timed.leases.to_renew() == []
@@ -213,7 +202,7 @@ async def test_a_lease_is_renewed_from_three_quarters_of_a_heartbeat_on(timed: L
 
 
 async def test_what_was_to_be_renewed_by_a_command_that_failed_is_not_by_a_later_one(
-    timed: LocalState, clock: Clock
+    timed: LocalState, clock: BootClock
 ) -> None:
     old = await grant(timed, clock.now, 0)
     clock.now += 3
@@ -225,7 +214,9 @@ async def test_what_was_to_be_renewed_by_a_command_that_failed_is_not_by_a_later
     assert young.renewed == clock.now
 
 
-async def test_most_leases_of_a_busy_process_end_before_they_need_a_renewal(timed: LocalState, clock: Clock) -> None:
+async def test_most_leases_of_a_busy_process_end_before_they_need_a_renewal(
+    timed: LocalState, clock: BootClock
+) -> None:
     old = await grant(timed, clock.now, 0)
     clock.now += 1.9
     young = await grant(timed, clock.now, 0)
@@ -237,7 +228,9 @@ async def test_most_leases_of_a_busy_process_end_before_they_need_a_renewal(time
     assert timed.leases.next_renewal() == pytest.approx(young.renewed + 8 / 3)
 
 
-async def test_many_leases_are_renewed_when_the_oldest_is_due_and_no_sooner(timed: LocalState, clock: Clock) -> None:
+async def test_many_leases_are_renewed_when_the_oldest_is_due_and_no_sooner(
+    timed: LocalState, clock: BootClock
+) -> None:
     """A command renews all that are held, so that each one too many costs as much as another command."""
     leases = [await grant(timed, clock.now, 0) for _ in range(100)]
     clock.now += 2.5
@@ -248,7 +241,7 @@ async def test_many_leases_are_renewed_when_the_oldest_is_due_and_no_sooner(time
     assert timed.leases.to_renew() == [lease.id for lease in leases]
 
 
-async def test_how_long_requests_last_is_known_from_those_that_ended(timed: LocalState, clock: Clock) -> None:
+async def test_how_long_requests_last_is_known_from_those_that_ended(timed: LocalState, clock: BootClock) -> None:
     for _ in range(200):
         lease = await grant(timed, clock.now, 0)
         lease.sent()
@@ -258,7 +251,7 @@ async def test_how_long_requests_last_is_known_from_those_that_ended(timed: Loca
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_no_lease_ends_or_falls_due_unnoticed(timed: LocalState, clock: Clock, seed: int) -> None:
+async def test_no_lease_ends_or_falls_due_unnoticed(timed: LocalState, clock: BootClock, seed: int) -> None:
     """Against a plain look at every lease, under random grants, ends, renewals and changes of the lease."""
     randomly, leases = random.Random(seed), dict[str, Lease]()
     for _ in range(200):
@@ -291,7 +284,7 @@ async def test_no_lease_ends_or_falls_due_unnoticed(timed: LocalState, clock: Cl
             assert timed.leases.stall_limit_s() <= end - clock.now + 1e-6
 
 
-async def test_a_release_carries_what_was_reported(timed: LocalState, clock: Clock) -> None:
+async def test_a_release_carries_what_was_reported(timed: LocalState, clock: BootClock) -> None:
     finished, aborted, raised, returned = [await grant(timed, clock.now, 0) for _ in range(4)]
     finished.sent()
     finished.report(ok=True, tokens_used=7, cooldown_s=0.0051)
@@ -311,7 +304,7 @@ async def test_a_release_carries_what_was_reported(timed: LocalState, clock: Clo
     assert not timed.leases.held
 
 
-async def test_a_lease_that_redis_reports_as_lost_ends_at_once(timed: LocalState, clock: Clock) -> None:
+async def test_a_lease_that_redis_reports_as_lost_ends_at_once(timed: LocalState, clock: BootClock) -> None:
     """The command that reports it has just renewed it, with all others."""
     lost, kept = await grant(timed, clock.now, 0), await grant(timed, clock.now, 0)
     clock.now += 3
@@ -322,7 +315,7 @@ async def test_a_lease_that_redis_reports_as_lost_ends_at_once(timed: LocalState
     assert list(timed.ending) == [lost.id]
 
 
-async def test_how_long_a_process_may_stand_still(timed: LocalState, clock: Clock) -> None:
+async def test_how_long_a_process_may_stand_still(timed: LocalState, clock: BootClock) -> None:
     whole = LOCAL_LEASE_S - 8 / 3
     assert timed.leases.stall_limit_s() == pytest.approx(whole)
     await grant(timed, clock.now, 0)
@@ -334,7 +327,9 @@ async def test_how_long_a_process_may_stand_still(timed: LocalState, clock: Cloc
     assert timed.leases.stall_limit_s() == pytest.approx(whole), "the watchdog has ended it"
 
 
-async def test_how_long_a_process_that_holds_nothing_any_more_may_stand_still(timed: LocalState, clock: Clock) -> None:
+async def test_how_long_a_process_that_holds_nothing_any_more_may_stand_still(
+    timed: LocalState, clock: BootClock
+) -> None:
     lease = await grant(timed, clock.now, 0)
     clock.now += 6
     timed.end(lease, failed=False)
@@ -368,14 +363,14 @@ async def test_a_body_whose_lease_is_lost_raises_lease_lost(state: LocalState) -
         await task
 
 
-async def end_one(state: LocalState, clock: Clock, *, ok: bool | None = True, cooldown_s: float = 0.005) -> None:
+async def end_one(state: LocalState, clock: BootClock, *, ok: bool | None = True, cooldown_s: float = 0.005) -> None:
     lease = await grant(state, clock.now, 0)
     state.outgoing.take()
     lease.report(ok=ok, cooldown_s=cooldown_s)
     state.end(lease, failed=False)
 
 
-async def test_a_release_waits_for_the_end_of_a_short_cooldown(timed: LocalState, clock: Clock) -> None:
+async def test_a_release_waits_for_the_end_of_a_short_cooldown(timed: LocalState, clock: BootClock) -> None:
     """The slot could not be given to anybody before: one command does what two did."""
     await end_one(timed, clock)
     assert not timed.outgoing
@@ -385,7 +380,7 @@ async def test_a_release_waits_for_the_end_of_a_short_cooldown(timed: LocalState
     assert timed.outgoing.due == math.inf
 
 
-async def test_taken_before_it_carries_the_rest_of_its_cooldown(timed: LocalState, clock: Clock) -> None:
+async def test_taken_before_it_carries_the_rest_of_its_cooldown(timed: LocalState, clock: BootClock) -> None:
     await end_one(timed, clock)
     clock.now += 0.0025
     assert [release[1] for release in timed.outgoing.take().releases] == [3]
@@ -393,7 +388,7 @@ async def test_taken_before_it_carries_the_rest_of_its_cooldown(timed: LocalStat
 
 @pytest.mark.parametrize(("idle", "full_s", "due_s"), [(True, 0, 0.02), (False, 0.01, 0.01), (False, 9, 0.1)])
 async def test_a_release_waits_where_its_slot_serves_nobody(
-    timed: LocalState, clock: Clock, idle: bool, full_s: float, due_s: float
+    timed: LocalState, clock: BootClock, idle: bool, full_s: float, due_s: float
 ) -> None:
     timed.outgoing.idle, timed.outgoing.full_until = idle, clock.now + full_s
     await end_one(timed, clock, cooldown_s=0.0)
@@ -414,7 +409,7 @@ async def test_a_release_waits_where_its_slot_serves_nobody(
     ],
     ids=lambda fields: next(iter(fields)),
 )
-async def test_other_releases_are_sent_at_once(timed: LocalState, clock: Clock, fields: dict[str, Any]) -> None:
+async def test_other_releases_are_sent_at_once(timed: LocalState, clock: BootClock, fields: dict[str, Any]) -> None:
     """Those that say more than that a slot is free, and those whose slot somebody may wait for."""
     timed.outgoing.idle, timed.learning = fields.pop("idle", True), fields.pop("learning", False)
     limits = {name: fields.pop(name) for name in ("tokens", "budget") if name in fields}
@@ -423,13 +418,13 @@ async def test_other_releases_are_sent_at_once(timed: LocalState, clock: Clock, 
     assert timed.outgoing
 
 
-async def test_a_release_that_was_put_back_is_sent_at_once(timed: LocalState, clock: Clock) -> None:
+async def test_a_release_that_was_put_back_is_sent_at_once(timed: LocalState, clock: BootClock) -> None:
     await end_one(timed, clock)
     timed.outgoing.put_back(timed.outgoing.take())
     assert timed.outgoing
 
 
-async def test_a_grant_of_a_request_that_was_given_up_is_given_back(timed: LocalState, clock: Clock) -> None:
+async def test_a_grant_of_a_request_that_was_given_up_is_given_back(timed: LocalState, clock: BootClock) -> None:
     waiter = timed.ask(Queue.BATCH, NO_FLOW, 0, clock.now)
     timed.waiting.register(32)
     waiter.future.cancel()
@@ -466,7 +461,7 @@ async def test_a_grant_that_goes_to_another_request_is_used_once_redis_knows(
     assert not second.future.done()
 
 
-async def test_what_the_provider_states_goes_with_the_release(timed: LocalState, clock: Clock) -> None:
+async def test_what_the_provider_states_goes_with_the_release(timed: LocalState, clock: BootClock) -> None:
     lease = await grant(timed, clock.now, 0)
     lease.report(ok=True, stated_starts=500)
     timed.end(lease, failed=False)
@@ -474,7 +469,7 @@ async def test_what_the_provider_states_goes_with_the_release(timed: LocalState,
 
 
 async def test_twenty_grants_in_a_row_that_came_too_late_are_logged_once(
-    timed: LocalState, clock: Clock, caplog: pytest.LogCaptureFixture
+    timed: LocalState, clock: BootClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def grants(times: int, *, stale: bool) -> None:
         for _ in range(times):
@@ -493,7 +488,7 @@ async def test_twenty_grants_in_a_row_that_came_too_late_are_logged_once(
     assert record.getMessage().startswith("admission: 20 grants in a row arrived too late to be used")
 
 
-async def test_redis_forgets_a_registered_waiter_that_gives_up(timed: LocalState, clock: Clock) -> None:
+async def test_redis_forgets_a_registered_waiter_that_gives_up(timed: LocalState, clock: BootClock) -> None:
     waiter, unknown = [timed.ask(Queue.BATCH, NO_FLOW, 0, clock.now) for _ in range(2)]
     timed.waiting.register(1)
     timed.outgoing.take()
@@ -504,7 +499,7 @@ async def test_redis_forgets_a_registered_waiter_that_gives_up(timed: LocalState
     assert timed.outgoing.urgent
 
 
-async def test_a_waiter_for_which_the_budget_has_no_room(timed: LocalState, clock: Clock) -> None:
+async def test_a_waiter_for_which_the_budget_has_no_room(timed: LocalState, clock: BootClock) -> None:
     waiter, gone = [timed.ask(Queue.BATCH, NO_FLOW, 0, clock.now) for _ in range(2)]
     timed.waiting.register(32)
     timed.outgoing.take()

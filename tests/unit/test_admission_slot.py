@@ -25,31 +25,21 @@ from brimful_worker.admission.turns import NO_FLOW, Flow
 from brimful_worker.admission.waiters import Queue
 from brimful_worker.admission.wire import outgoing as outgoing_module
 from brimful_worker.admission.wire.redis_clock import RedisClock
+from support.boot_clock import BootClock
 
 LOCAL_LEASE_S = 6.75
 """Of the default limits."""
 
 
-class Clock:
-    """``boot_time()``, moved by hand, which Redis's clock equals."""
-
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> BootClock:
+    return BootClock().used_by(
+        monkeypatch, local_state_module, lease_module, lease_table_module, outgoing_module, slot_module, waiters_module
+    )
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    modules = (local_state_module, lease_module, lease_table_module, outgoing_module, slot_module, waiters_module)
-    for module in modules:
-        monkeypatch.setattr(module, "boot_time", clock)
-    return clock
-
-
-@pytest.fixture
-async def state(clock: Clock) -> AsyncIterator[LocalState]:
+async def state(clock: BootClock) -> AsyncIterator[LocalState]:
     redis_clock = RedisClock()
     redis_clock.note(clock.now, clock.now, clock.now * 1000)
     state = LocalState("abc", Limits(starts=None), redis_clock, lambda: None)
@@ -73,7 +63,7 @@ async def grant(state: LocalState, at: float) -> str:
     return ticket
 
 
-async def entered(state: LocalState, clock: Clock, slot: Slot | None = None) -> Slot:
+async def entered(state: LocalState, clock: BootClock, slot: Slot | None = None) -> Slot:
     """A slot that the running task has entered."""
     slot = slot or Slot(state, Queue.BATCH, NO_FLOW, 0)
     granting = asyncio.create_task(grant(state, clock.now))
@@ -108,7 +98,7 @@ class Body:
             self.after = current_lease.get()
 
 
-async def inside(state: LocalState, clock: Clock, error: Exception | None = None) -> tuple[Body, Lease]:
+async def inside(state: LocalState, clock: BootClock, error: Exception | None = None) -> tuple[Body, Lease]:
     body = Body(Slot(state, Queue.BATCH, NO_FLOW, 0), error)
     await grant(state, clock.now)
     assert body.lease is not None
@@ -119,7 +109,7 @@ def released(state: LocalState) -> list[list[Any]]:
     return state.outgoing.take().releases
 
 
-async def test_it_holds_the_slot_until_the_block_ends(state: LocalState, clock: Clock) -> None:
+async def test_it_holds_the_slot_until_the_block_ends(state: LocalState, clock: BootClock) -> None:
     body, lease = await inside(state, clock)
     assert list(state.leases.held) == [lease.id]
     assert not lease.given_back
@@ -135,7 +125,9 @@ async def test_it_holds_the_slot_until_the_block_ends(state: LocalState, clock: 
 
 
 @pytest.mark.parametrize(("since", "waited_s"), [(None, 2.0), (990.0, 12.0)])
-async def test_how_long_it_has_waited(state: LocalState, clock: Clock, since: float | None, waited_s: float) -> None:
+async def test_how_long_it_has_waited(
+    state: LocalState, clock: BootClock, since: float | None, waited_s: float
+) -> None:
     body = Body(Slot(state, Queue.BATCH, NO_FLOW, 5, "request", since))
     await turn()
     clock.now += 2
@@ -149,7 +141,7 @@ async def test_how_long_it_has_waited(state: LocalState, clock: Clock, since: fl
 
 @pytest.mark.parametrize("late", [LOCAL_LEASE_S, LOCAL_LEASE_S + 1], ids=["at its end", "after its end"])
 async def test_a_grant_that_cannot_be_used_any_more_is_given_back_and_asked_for_again(
-    state: LocalState, clock: Clock, late: float
+    state: LocalState, clock: BootClock, late: float
 ) -> None:
     body = Body(Slot(state, Queue.BATCH, NO_FLOW, 0))
     stale = await grant(state, clock.now - late)
@@ -162,7 +154,7 @@ async def test_a_grant_that_cannot_be_used_any_more_is_given_back_and_asked_for_
     await body.task
 
 
-async def test_a_lease_that_is_lost_before_its_task_runs_is_given_back(state: LocalState, clock: Clock) -> None:
+async def test_a_lease_that_is_lost_before_its_task_runs_is_given_back(state: LocalState, clock: BootClock) -> None:
     body = Body(Slot(state, Queue.BATCH, NO_FLOW, 0))
     await turn()
     state.waiting.register(32)
@@ -177,7 +169,7 @@ async def test_a_lease_that_is_lost_before_its_task_runs_is_given_back(state: Lo
     assert len(state.waiting) == 0
 
 
-async def test_a_task_that_gives_up_as_it_is_granted_gives_the_grant_back(state: LocalState, clock: Clock) -> None:
+async def test_a_task_that_gives_up_as_it_is_granted_gives_the_grant_back(state: LocalState, clock: BootClock) -> None:
     body = Body(Slot(state, Queue.BATCH, NO_FLOW, 0))
     await turn()
     state.waiting.register(32)
@@ -189,7 +181,7 @@ async def test_a_task_that_gives_up_as_it_is_granted_gives_the_grant_back(state:
     assert released(state) == [[ticket, 0, -1, -1, 1]]
 
 
-async def test_a_lost_lease_ends_its_body_and_leaves_no_cancellation(state: LocalState, clock: Clock) -> None:
+async def test_a_lost_lease_ends_its_body_and_leaves_no_cancellation(state: LocalState, clock: BootClock) -> None:
     body, lease = await inside(state, clock)
     state.lost(lease.id)
     await turn()
@@ -199,7 +191,7 @@ async def test_a_lost_lease_ends_its_body_and_leaves_no_cancellation(state: Loca
     assert not state.ending
 
 
-async def test_a_body_that_is_cancelled_besides_stays_cancelled(state: LocalState, clock: Clock) -> None:
+async def test_a_body_that_is_cancelled_besides_stays_cancelled(state: LocalState, clock: BootClock) -> None:
     body, lease = await inside(state, clock)
     body.task.cancel()
     state.lost(lease.id)
@@ -208,7 +200,7 @@ async def test_a_body_that_is_cancelled_besides_stays_cancelled(state: LocalStat
     assert body.cancelling == 1
 
 
-async def test_a_cancelled_body_whose_lease_was_not_lost(state: LocalState, clock: Clock) -> None:
+async def test_a_cancelled_body_whose_lease_was_not_lost(state: LocalState, clock: BootClock) -> None:
     body, lease = await inside(state, clock)
     body.task.cancel()
     await turn()
@@ -217,7 +209,7 @@ async def test_a_cancelled_body_whose_lease_was_not_lost(state: LocalState, cloc
     assert released(state) == [[lease.id, 1000, -1, -1, 0]], "it stays taken for the cooldown"
 
 
-async def test_a_body_that_raises_raises_its_own_error(state: LocalState, clock: Clock) -> None:
+async def test_a_body_that_raises_raises_its_own_error(state: LocalState, clock: BootClock) -> None:
     body, lease = await inside(state, clock, ValueError("of the body"))
     body.end.set()
     with pytest.raises(ValueError, match="of the body"):
@@ -225,7 +217,7 @@ async def test_a_body_that_raises_raises_its_own_error(state: LocalState, clock:
     assert released(state) == [[lease.id, 1000, -1, -1, 0]]
 
 
-async def test_an_error_after_the_grant_was_given_back_is_the_body_s_own(state: LocalState, clock: Clock) -> None:
+async def test_an_error_after_the_grant_was_given_back_is_the_body_s_own(state: LocalState, clock: BootClock) -> None:
     body, lease = await inside(state, clock, ValueError("of the body"))
     lease.give_back()
     lease.lost = True
@@ -234,7 +226,7 @@ async def test_an_error_after_the_grant_was_given_back_is_the_body_s_own(state: 
         await body.task
 
 
-async def test_an_error_of_a_body_whose_lease_was_lost_is_its_cause(state: LocalState, clock: Clock) -> None:
+async def test_an_error_of_a_body_whose_lease_was_lost_is_its_cause(state: LocalState, clock: BootClock) -> None:
     error = ValueError("its connection was shut")
     body, lease = await inside(state, clock, error)
     lease.lost = True  # as by the watchdog, which has shut the connection
@@ -244,7 +236,7 @@ async def test_an_error_of_a_body_whose_lease_was_lost_is_its_cause(state: Local
     assert caught.value.__cause__ is error
 
 
-async def test_a_body_that_ended_well_though_its_lease_was_lost(state: LocalState, clock: Clock) -> None:
+async def test_a_body_that_ended_well_though_its_lease_was_lost(state: LocalState, clock: BootClock) -> None:
     body, lease = await inside(state, clock)
     lease.lost = True
     body.end.set()
@@ -252,7 +244,9 @@ async def test_a_body_that_ended_well_though_its_lease_was_lost(state: LocalStat
     assert lease.ended
 
 
-async def test_the_task_that_has_moved_in_is_cancelled_in_place_of_the_first(state: LocalState, clock: Clock) -> None:
+async def test_the_task_that_has_moved_in_is_cancelled_in_place_of_the_first(
+    state: LocalState, clock: BootClock
+) -> None:
     slot = Slot(state, Queue.BATCH, NO_FLOW, 0)
     first = asyncio.create_task(slot.__aenter__())
     ticket = await grant(state, clock.now)
@@ -284,7 +278,7 @@ async def test_the_task_that_has_moved_in_is_cancelled_in_place_of_the_first(sta
 
 
 async def test_a_task_that_was_cancelled_before_it_entered_is_not_taken_for_cancelled(
-    state: LocalState, clock: Clock
+    state: LocalState, clock: BootClock
 ) -> None:
     leases: list[Lease] = []
 
@@ -306,7 +300,7 @@ async def test_a_task_that_was_cancelled_before_it_entered_is_not_taken_for_canc
         await task
 
 
-async def test_slots_within_each_other(state: LocalState, clock: Clock) -> None:
+async def test_slots_within_each_other(state: LocalState, clock: BootClock) -> None:
     slot = await entered(state, clock)
     outer = current_lease.get()
     assert outer is not None
@@ -321,7 +315,7 @@ async def test_slots_within_each_other(state: LocalState, clock: Clock) -> None:
     assert current_lease.get() is None
 
 
-async def test_each_of_two_tasks_leaves_its_own(state: LocalState, clock: Clock) -> None:
+async def test_each_of_two_tasks_leaves_its_own(state: LocalState, clock: BootClock) -> None:
     slot = Slot(state, Queue.BATCH, NO_FLOW, 0)
     one, other = Body(slot), Body(slot)
     first, second = await grant(state, clock.now), await grant(state, clock.now)
@@ -334,7 +328,7 @@ async def test_each_of_two_tasks_leaves_its_own(state: LocalState, clock: Clock)
     assert [release[0] for release in released(state)] == [first, second]
 
 
-async def test_another_task_leaves_it_while_one_is_inside_only(state: LocalState, clock: Clock) -> None:
+async def test_another_task_leaves_it_while_one_is_inside_only(state: LocalState, clock: BootClock) -> None:
     slot = Slot(state, Queue.BATCH, NO_FLOW, 0)
     bodies = [Body(slot), Body(slot)]
     await grant(state, clock.now)
@@ -357,7 +351,7 @@ async def ask(state: LocalState, flow: str, times: int, weight: float = 1.0) -> 
     state.waiting.register(32)
 
 
-async def test_a_shared_queue_reports_what_waits_and_was_granted(state: LocalState, clock: Clock) -> None:
+async def test_a_shared_queue_reports_what_waits_and_was_granted(state: LocalState, clock: BootClock) -> None:
     queue = SharedQueue(state, Queue.BATCH)
     assert queue.registered == 32
     await ask(state, "run", 3, weight=2.0)
@@ -373,7 +367,7 @@ async def test_a_shared_queue_reports_what_waits_and_was_granted(state: LocalSta
     assert queue.demands()["run"].number == 1
 
 
-async def test_what_the_others_got_orders_a_shared_queue(state: LocalState, clock: Clock) -> None:
+async def test_what_the_others_got_orders_a_shared_queue(state: LocalState, clock: BootClock) -> None:
     queue = SharedQueue(state, Queue.BATCH)
     await ask(state, "first", 2)
     await ask(state, "second", 2)
@@ -383,7 +377,7 @@ async def test_what_the_others_got_orders_a_shared_queue(state: LocalState, cloc
     assert queue.take_granted() == {Flow("second"): 1}
 
 
-async def test_places_in_a_shared_queue(state: LocalState, clock: Clock) -> None:
+async def test_places_in_a_shared_queue(state: LocalState, clock: BootClock) -> None:
     queue = SharedQueue(state, Queue.BATCH)
     await ask(state, "run", 3)
     before = [waiter.id for waiter in state.waiting.registered()]

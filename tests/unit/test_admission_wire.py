@@ -28,23 +28,12 @@ from brimful_worker.admission.wire.recent_starts import RecentStarts
 from brimful_worker.admission.wire.redis_clock import RedisClock
 from brimful_worker.admission.wire.round_trips import RoundTrips, lag_step, oldest
 from brimful_worker.liveness.watchdog import Watchdog
-
-
-class Clock:
-    """``boot_time()``, moved by hand."""
-
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from support.boot_clock import BootClock
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    for module in (eviction_module, outgoing_module, redis_clock_module):
-        monkeypatch.setattr(module, "boot_time", clock)
-    return clock
+def clock(monkeypatch: pytest.MonkeyPatch) -> BootClock:
+    return BootClock(100.0).used_by(monkeypatch, eviction_module, outgoing_module, redis_clock_module)
 
 
 def same_clock() -> RedisClock:
@@ -58,7 +47,7 @@ class TestEviction:
     info = b"# Memory\r\nmaxmemory:1000\r\nmaxmemory_policy:%s\r\n"
 
     @pytest.fixture
-    def watch(self, clock: Clock) -> EvictionWatch:
+    def watch(self, clock: BootClock) -> EvictionWatch:
         return EvictionWatch()
 
     async def look(self, watch: EvictionWatch, answer: bytes | Exception) -> None:
@@ -70,7 +59,7 @@ class TestEviction:
 
         await watch.look(call)
 
-    async def test_it_looks_at_once_and_then_every_minute(self, watch: EvictionWatch, clock: Clock) -> None:
+    async def test_it_looks_at_once_and_then_every_minute(self, watch: EvictionWatch, clock: BootClock) -> None:
         clock.now = 0.0
         assert watch.due
         await self.look(watch, self.info % b"noeviction")
@@ -79,7 +68,7 @@ class TestEviction:
         clock.now = 60.0
         assert watch.due
 
-    async def test_more_often_while_the_server_evicts(self, watch: EvictionWatch, clock: Clock) -> None:
+    async def test_more_often_while_the_server_evicts(self, watch: EvictionWatch, clock: BootClock) -> None:
         await self.look(watch, self.info % b"allkeys-lru")
         clock.now += 4.9
         assert not watch.due
@@ -258,7 +247,7 @@ class TestOutgoing:
     def test_what_goes_along_with_the_next_command(self) -> None:
         assert not Outgoing(releases=[["t", 0]], answers={"t": [1]}, stated_starts=3, idle=True)
 
-    def test_all_that_was_taken_comes_back(self, clock: Clock) -> None:
+    def test_all_that_was_taken_comes_back(self, clock: BootClock) -> None:
         outgoing = Outgoing(answers={"a": [1], "b": [1]}, stated_starts=3, renames=[["a", "n"]], cancels=["a"])
         taken = outgoing.take()
         assert taken.fields()["stated_starts"] == 3
@@ -283,7 +272,7 @@ class TestOutgoing:
             outgoing.add_busy(pause)
         assert outgoing.pause == outgoing.busy == (6, "d")
 
-    def test_a_release_asks_for_a_command_that_comes_sooner(self, clock: Clock) -> None:
+    def test_a_release_asks_for_a_command_that_comes_sooner(self, clock: BootClock) -> None:
         outgoing = Outgoing(lasting_s=0.2)
         assert outgoing.release("a", 0.01, 1, -1, 0, may_wait=True)
         assert outgoing.due == pytest.approx(clock.now + 0.011)
@@ -294,7 +283,7 @@ class TestOutgoing:
         clock.now += 0.0055
         assert [release[:2] for release in outgoing.take().releases] == [["a", 5], ["b", 15], ["c", 0]]
 
-    def test_requests_that_last_long_hold_no_release_back(self, clock: Clock) -> None:
+    def test_requests_that_last_long_hold_no_release_back(self, clock: BootClock) -> None:
         outgoing = Outgoing(lasting_s=600.0)
         outgoing.release("a", 0.01, 1, -1, 0, may_wait=True)
         assert outgoing.due == pytest.approx(clock.now + 0.015)
@@ -304,7 +293,7 @@ class TestOutgoing:
         [(False, 2, False, True), (True, None, True, True), (True, None, False, False), (False, None, True, False)],
     )
     def test_answers_that_the_learners_need(
-        self, clock: Clock, *, ok: bool, refused: int | None, learning: bool, noted: bool
+        self, clock: BootClock, *, ok: bool, refused: int | None, learning: bool, noted: bool
     ) -> None:
         lease = Lease("t", 0.0, 1.0, 1.0, Watchdog())
         lease.ok, lease.refused, lease.granted_ms, lease.size, lease.sent_at = ok, refused, 77, 5, 96.8  # type: ignore[assignment]
@@ -313,7 +302,7 @@ class TestOutgoing:
         assert outgoing.answers == ({"t": [77, refused or 0, 3200, 5]} if noted else {})
         assert outgoing.lasting_s == pytest.approx(0.1)
 
-    def test_a_stated_limit_is_sent_when_it_changes_and_once_a_minute(self, clock: Clock) -> None:
+    def test_a_stated_limit_is_sent_when_it_changes_and_once_a_minute(self, clock: BootClock) -> None:
         outgoing = Outgoing()
 
         def sends(starts: int) -> int:
@@ -383,7 +372,7 @@ def test_starts_that_are_not_kept_any_more_stay_away() -> None:
     assert starts.ages(100.0) == []
 
 
-def test_a_command_for_a_time_of_redis_is_sent_a_tick_later(clock: Clock) -> None:
+def test_a_command_for_a_time_of_redis_is_sent_a_tick_later(clock: BootClock) -> None:
     redis_clock = same_clock()
     assert redis_clock.sent_at(100_000, 101_000) == pytest.approx(101.001, abs=1e-6)
     redis_clock.note(101.0, 103.0, 101_500)  # at the latest at 102.5, by this reading's lower bound
