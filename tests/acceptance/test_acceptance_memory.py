@@ -21,6 +21,7 @@ def million(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
+@pytest.mark.compat
 @pytest.mark.timeout(400)
 def test_many_lines_take_no_more_memory_than_some(tmp_path: Path, million: ModuleType) -> None:
     found = million.measure(tmp_path, LINES, look_s=0.4)

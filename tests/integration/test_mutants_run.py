@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import pytest
 import redis
 
 from brimful_worker.admission.wire.rpc import exchange, with_parts
@@ -54,6 +55,7 @@ def test_a_run_tells_the_faults_that_tests_notice_from_those_that_they_do_not(tm
     assert (tree / "tasks/most.py").read_text() == (tmp_path / "work/copy0/tasks/most.py").read_text() == SOURCE
 
 
+@pytest.mark.compat
 def test_each_fault_of_a_script_compiles(valkey: Valkey) -> None:
     text = exchange().text
     with redis.Redis.from_url(valkey.url) as client:

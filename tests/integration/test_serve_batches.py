@@ -496,7 +496,14 @@ def _ask_held(redis_url: str, batch: str, asked: Asked, state: RunState) -> None
         wait_until(lambda: runs(state), f"the batch to be {state}", 60)
 
 
-@pytest.mark.parametrize("end", ["kill all", "terminate", "kill beside another"])
+@pytest.mark.parametrize(
+    "end",
+    [
+        "kill all",
+        pytest.param("terminate", marks=pytest.mark.compat),
+        pytest.param("kill beside another", marks=pytest.mark.compat),
+    ],
+)
 def test_a_batch_outlives_its_front_door(workers: Fleet, end: str, tmp_path: Path) -> None:
     gateway, redis_url = workers.gateway, workers.local.redis_url
     gateway.set_options(latency_s=0.5)
