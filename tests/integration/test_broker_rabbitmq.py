@@ -115,7 +115,7 @@ def test_a_revoked_task_ends(place: Place, fleet: Fleet) -> None:
 
 
 def test_more_wait_than_a_worker_takes_and_the_urgent_do_not_wait_behind_them(place: Place, fleet: Fleet) -> None:
-    with app_for(FleetAddress(place.address)) as app:
+    with app_for(place.address) as app:
         batch = [
             app.send_task("brimful.sample", (f"b{number}",), {"max_tokens": 4}, queue="batch") for number in range(200)
         ]
@@ -130,7 +130,7 @@ def test_more_wait_than_a_worker_takes_and_the_urgent_do_not_wait_behind_them(pl
 def test_a_malformed_message_is_set_aside_and_acknowledged(place: Place, fleet: Fleet) -> None:
     id = uuid.uuid4().hex
     message = item(id, task="brimful.sample", headers={"retries": "many"})
-    with app_for(FleetAddress(place.address)) as app, app.connection_for_write() as connection:
+    with app_for(place.address) as app, app.connection_for_write() as connection:
         connection.Producer().publish(
             "[[], {}, {}]",
             content_type="application/json",
@@ -163,7 +163,7 @@ def test_status_metrics_and_doctor_know_the_broker(place: Place) -> None:
 
 
 def test_doctor_warns_of_another_program_that_reads_the_queues(place: Place) -> None:
-    with app_for(FleetAddress(place.address)) as app, app.connection_for_read() as connection:
+    with app_for(place.address) as app, app.connection_for_read() as connection:
         channel = connection.channel()
         channel.basic_qos(0, 1, False)
         channel.basic_consume("celery", no_ack=False, callback=lambda message: None)
@@ -253,6 +253,6 @@ def test_no_log_has_the_key_or_a_password(place: Place) -> None:
 
 def _memory(place: Place) -> list[str]:
     """What remote control says of the worker."""
-    with app_for(FleetAddress(place.address)) as app:
+    with app_for(place.address) as app:
         inspect: Any = app.control.inspect(timeout=2.0)
         return [json.dumps(inspect.stats(), default=str), json.dumps(inspect.conf(), default=str)]
