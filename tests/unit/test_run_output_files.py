@@ -175,6 +175,25 @@ def test_only_a_regular_file_is_synced(tmp_path: Path, monkeypatch: pytest.Monke
     assert synced == []
 
 
+def test_a_file_that_could_not_be_synced_is_never_reported_as_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(fd: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    file = RecordFile(tmp_path / "out.jsonl")
+    file.write([{"line": 1}])
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", failing)
+        with pytest.raises(FleetError, match="Input/output error"):
+            file.sync()
+    for _ in range(2):
+        with pytest.raises(FleetError, match="Input/output error"):
+            file.sync()
+        file.write([{"line": 2}])
+    file.close()
+
+
 def _synced_files(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     synced: list[str] = []
 

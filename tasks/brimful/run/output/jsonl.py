@@ -40,6 +40,7 @@ class RecordFile:
         self._end = 0
         """The size when it was opened, and after each write."""
         self._synced = False
+        self._sync_fault: FleetError | None = None
         self._mutex = threading.Lock()
 
     def lock(self) -> None:
@@ -98,10 +99,13 @@ class RecordFile:
     def sync(self) -> None:
         """Make the file's records survive a power loss, those of an earlier process too.
 
-        Blocks: call it in a thread, at any time. Does nothing for a pipe or a device. Raises FleetError.
+        Blocks: call it in a thread, at any time. Does nothing for a pipe or a device. Raises FleetError; so does every
+        later call then, since the kernel reports a lost write only once.
         """
         try:
             with self._mutex:
+                if self._sync_fault is not None:
+                    raise self._sync_fault
                 self._check()
                 path = self.kept if self.lost else self.path
                 if self._synced or not path.is_file():
@@ -113,7 +117,8 @@ class RecordFile:
             finally:
                 os.close(fd)
         except OSError as error:
-            raise self._error(error) from None
+            self._sync_fault = self._error(error)
+            raise self._sync_fault from None
         sync_directory(path.parent)
 
     def close(self) -> None:
