@@ -69,7 +69,7 @@ class TestClients:
             await close_client(own, url)
             await wait_until_async(lambda: others() == 0 and not connected(client, "by-url"), "both are closed")
 
-            manager = Sentinel([("127.0.0.1", port)])  # type: ignore[no-untyped-call]
+            manager = Sentinel([("127.0.0.1", port)])
             lent = manager.master_for("mymaster")
             own = open_client(lent, client_name="like-lent")
             await own.ping()

@@ -87,12 +87,12 @@ def _main(name: str) -> int:
 
     complete = Provider.complete
 
-    async def poisoned(self: Provider, part: Any, body: bytes, *arguments: Any) -> Any:
+    async def poisoned(self: Provider, part: Any, body: bytes, grant: Any, on_sent: Any) -> Any:
         if POISON.encode() in body:
             asyncio.get_running_loop().call_later(_AFTER_S, os.kill, os.getpid(), signal.SIGKILL)
-        return await complete(self, part, body, *arguments)
+        return await complete(self, part, body, grant, on_sent)
 
-    Provider.complete = poisoned  # type: ignore[method-assign, assignment]
+    Provider.complete = poisoned  # type: ignore[method-assign]
     return run_worker(name=name)
 
 

@@ -14,6 +14,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from brimful_worker.admission import Lease
+from brimful_worker.admission.lease import Refused
 from brimful_worker.admission.local_state import LocalState
 from brimful_worker.admission.policy import Limits, Rules, WindowUse
 from brimful_worker.admission.wire import eviction as eviction_module
@@ -290,13 +291,18 @@ class TestOutgoing:
 
     @pytest.mark.parametrize(
         ("ok", "refused", "learning", "noted"),
-        [(False, 2, False, True), (True, None, True, True), (True, None, False, False), (False, None, True, False)],
+        [
+            (False, Refused.STARTS, False, True),
+            (True, None, True, True),
+            (True, None, False, False),
+            (False, None, True, False),
+        ],
     )
     def test_answers_that_the_learners_need(
-        self, clock: BootClock, *, ok: bool, refused: int | None, learning: bool, noted: bool
+        self, clock: BootClock, *, ok: bool, refused: Refused | None, learning: bool, noted: bool
     ) -> None:
         lease = Lease("t", 0.0, 1.0, 1.0, Watchdog())
-        lease.ok, lease.refused, lease.granted_ms, lease.size, lease.sent_at = ok, refused, 77, 5, 96.8  # type: ignore[assignment]
+        lease.ok, lease.refused, lease.granted_ms, lease.size, lease.sent_at = ok, refused, 77, 5, 96.8
         outgoing = Outgoing()
         outgoing.note_answer(lease, learning)
         assert outgoing.answers == ({"t": [77, refused or 0, 3200, 5]} if noted else {})

@@ -325,7 +325,7 @@ def test_an_ended_body_leaves_its_thread_fit_for_the_next(loop: LoopThread) -> N
     ended, nexts = list[str](), list[Report]()
     with Celery("tasks", set_as_current=False) as app:
 
-        @app.task  # type: ignore[untyped-decorator]
+        @app.task
         def body() -> None:
             ended.append(threading.current_thread().name)
             begun.set()

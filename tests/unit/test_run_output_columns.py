@@ -8,7 +8,7 @@ import os
 import random
 import threading
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -22,6 +22,9 @@ from brimful.run.session import Session
 from support.fake_driver import FakeDriver
 from support.runs import PROFILE, options, records, run, write_lines
 from support.waiting import wait_until_async
+
+if TYPE_CHECKING:
+    from brimful.dispatch.driver import Driver
 
 LINES = [
     {"id": place, "prompt": f"say {place}", "answer": str(place), "meta": {"place": [place, None]}}
@@ -212,7 +215,7 @@ def test_a_stream_s_columns_are_told_once(tmp_path: Path, capsys: pytest.Capture
         prepared = prepare(options(pipe, out=tmp_path / "out.jsonl"), PROFILE)
         session = Session(prepared, Display(table=False))
         driver = FakeDriver()
-        running = asyncio.create_task(session.run(driver))  # type: ignore[arg-type]
+        running = asyncio.create_task(session.run(cast("Driver", driver)))
         await wait_until_async(lambda: len(driver.asked) == 50, "the lines to be read")
         os.close(writer)
         await running
