@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 from importlib.util import find_spec
 from typing import Any
 
@@ -128,6 +129,43 @@ async def test_a_body_that_cannot_be_decoded_is_a_bad_answer() -> None:
     found = await failed(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nContent-Encoding: br\r\n\r\njunk")
     assert (found.cause, found.permanent, found.abandoned) == (Cause.BAD_ANSWER, False, False)
     assert "compression" in found.message
+
+
+_PACKED = gzip.compress(b'{"choices": []}' * 9)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body"),
+    [
+        (b"gzip", b"no gzip at all"),
+        (b"gzip", _PACKED[:20] + b"\xff\xff" + _PACKED[22:]),
+        (b"gzip", _PACKED[:-8] + bytes(8)),
+        (b"deflate", b"\xff\xff\xff\xff"),
+    ],
+    ids=["no gzip", "damaged", "wrong checksum", "no deflate"],
+)
+async def test_a_body_whose_compression_is_damaged_is_a_bad_answer(encoding: bytes, body: bytes) -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nContent-Encoding: %b\r\n\r\n" % (len(body), encoding)
+    found = await failed(head + body)
+    assert (found.cause, found.permanent, found.abandoned) == (Cause.BAD_ANSWER, False, False)
+    assert "compression" in found.message
+
+
+async def test_a_damaged_framing_is_a_bad_answer_whenever_it_comes() -> None:
+    begun = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
+        await whole(reader)
+        writer.write(CHUNKED + b"3\r\nabc\r\n")
+        await begun.wait()
+        writer.write(b"no size\r\n")
+        await reader.read()
+
+    async with Bench(serve) as bench:
+        found = await bench.ask(listen=lambda *_: begun.set())
+    assert isinstance(found, TransportError)
+    assert (found.cause, found.permanent) == (Cause.BAD_ANSWER, False)
+    assert (await failed(CHUNKED + b"3\r\nabc\r\nno size\r\n")).message == found.message
 
 
 async def test_a_body_is_passed_on_as_it_comes() -> None:

@@ -22,6 +22,7 @@ from support.fake_admission import FakeLease
 Said = Answer | TransportError | Exception
 SUBMIT, POLL, RESULT, CANCEL, DELETE = "POST", "GET j", "GET j/result", "POST j/cancel", "DELETE j"
 RESET = TransportError(Cause.CONNECTION, "reset")
+DAMAGED = TransportError(Cause.BAD_ANSWER, "the answer's compression cannot be decoded")
 CUT = b'{"choices": ['
 
 
@@ -173,7 +174,9 @@ async def test_a_job_whose_result_is_gone_is_replaced(status: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "generation"), [(refused(500), 0), (RESET, 0), (said(CUT), 1)], ids=["500", "reset", "cut"]
+    ("answer", "generation"),
+    [(refused(500), 0), (RESET, 0), (said(CUT), 1), (DAMAGED, 1)],
+    ids=["500", "reset", "cut", "damaged"],
 )
 async def test_a_result_is_fetched_five_times(answer: Answer | TransportError, generation: int) -> None:
     """One that is damaged each time is replaced."""

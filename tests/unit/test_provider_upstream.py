@@ -27,6 +27,7 @@ PARTS = {
     "aiohttp.client_proto:ResponseHandler.data_received": "7671fc74ce6a",
     "aiohttp.client_proto:ResponseHandler.set_response_params": "12a1a5114d39",
     "aiohttp.client_proto:ResponseHandler.should_close": "d05f9153e06e",
+    "aiohttp.streams:DataQueue.exception": "d9e5eeaba353",
     "aiohttp.streams:DataQueue.read": "e9e75dff543d",
     "aiohttp.streams:StreamReader.exception": "d9e5eeaba353",
     "aiohttp.streams:StreamReader.is_eof": "bd243c1ac1f8",
@@ -36,6 +37,7 @@ PARTS = {
     "aiohttp.client_reqrep:ClientRequest.is_ssl": "224915acfa5d",
     "aiohttp.client_reqrep:ClientRequest.update_auto_headers": "927c0a3917a0",
     "aiohttp.client_reqrep:ClientRequest.update_body_from_data": "cb87160e8e48",
+    "aiohttp.http_exceptions:ContentEncodingError": "063539991cce",
     "aiohttp.http_exceptions:HttpProcessingError": "c67974252eff",
 }
 

@@ -6,10 +6,11 @@ This is the only module that uses parts of aiohttp that its documentation does n
 - ``connector.TCPConnector``: ``connect(req, traces, timeout)``, ``_create_connection``, ``_factory``, ``_loop``
 - ``connector.Connection``: ``protocol``, ``close()``, ``release()``
 - ``client_proto.ResponseHandler``: ``set_response_params``, ``read``, ``should_close``, ``data_received``,
-  ``connection_lost``, ``close``, ``abort``, ``_payload``
+  ``connection_lost``, ``close``, ``abort``, ``exception``, ``_payload``
 - ``streams.StreamReader``: ``is_eof``, ``exception``, ``set_exception``
 - ``client_reqrep.ClientRequest``: made without a session; ``headers``, ``is_ssl()``, ``proxy``
-- ``http_exceptions.HttpProcessingError``: raised by ``ResponseHandler.read``, and ``LineTooLong``, its cause
+- ``http_exceptions.HttpProcessingError``: raised by ``ResponseHandler.read``, and ``LineTooLong``, its cause;
+  ``ContentEncodingError``, the cause of the body's ``ClientPayloadError``
 """
 
 from __future__ import annotations
@@ -24,11 +25,19 @@ import aiohttp
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.client_reqrep import ClientRequest
 from aiohttp.connector import Connection
-from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
+from aiohttp.http_exceptions import ContentEncodingError, HttpProcessingError, LineTooLong
 from aiohttp.streams import StreamReader
 from yarl import URL
 
-__all__ = ["Connection", "Connector", "HttpProcessingError", "LineTooLong", "ResponseProtocol", "Route"]
+__all__ = [
+    "Connection",
+    "Connector",
+    "ContentEncodingError",
+    "HttpProcessingError",
+    "LineTooLong",
+    "ResponseProtocol",
+    "Route",
+]
 
 _KEEPALIVE_S = 50.0
 """How long an idle connection is kept: shorter than the 60 s and more of the load balancers in front of providers, so
@@ -97,8 +106,11 @@ class ResponseProtocol(ResponseHandler):
         if self.most and self.received > self.most:
             self.overflowed = True
             self.abort()
-        else:
-            super().data_received(data)
+            return
+        body = self._payload
+        super().data_received(data)
+        if isinstance(fault := self.exception(), HttpProcessingError):  # a body that came in two reads
+            _fail(body, fault)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         body = self._payload
@@ -116,9 +128,10 @@ class ResponseProtocol(ResponseHandler):
         _fail(body)
 
 
-def _fail(body: StreamReader | None) -> None:
+def _fail(body: StreamReader | None, fault: BaseException | None = None) -> None:
+    """The body's reader gets ``fault``; without one, that the connection ended."""
     if body is not None and not body.is_eof() and body.exception() is None:
-        body.set_exception(aiohttp.ClientPayloadError("the connection ended within the body"))
+        body.set_exception(fault or aiohttp.ClientPayloadError("the connection ended within the body"))
 
 
 class Connector(aiohttp.TCPConnector):

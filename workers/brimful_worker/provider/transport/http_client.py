@@ -25,6 +25,7 @@ from brimful_worker.provider.transport.bodies import Bodies, BodyRefused
 from brimful_worker.provider.transport.connections import (
     Connection,
     Connector,
+    ContentEncodingError,
     HttpProcessingError,
     LineTooLong,
     ResponseProtocol,
@@ -259,6 +260,9 @@ def _transport_error(error: BaseException, exchange: HttpExchange) -> TransportE
         case aiohttp.InvalidURL():
             cause, permanent = Cause.BAD_REQUEST, True
             message = "invalid provider URL"
+        case aiohttp.ClientPayloadError() if isinstance(error.__cause__, ContentEncodingError):
+            cause = Cause.BAD_ANSWER
+            message = "the answer's compression cannot be decoded"
         case aiohttp.ClientPayloadError():
             message = "the connection ended within the answer's body"
         case HttpProcessingError() if isinstance(error.__cause__, LineTooLong):
