@@ -403,9 +403,9 @@ def test_no_step_is_known_before_the_first_reply() -> None:
 
 class TestRoundTrips:
     @pytest.mark.parametrize(
-        ("age_s", "lag_ms"), [(0.0, 0), (0.001, 20), (0.07, 76), (0.25, 291), (1.99, 2168), (9, 2168)]
+        ("age_s", "lag_ms"), [(0.0, 0), (0.001, 20), (0.07, 76), (0.25, 291), (1.7, 1735), (1.99, 2000), (9, 2000)]
     )
-    def test_the_lag_goes_in_steps_of_a_quarter(self, age_s: float, lag_ms: int) -> None:
+    def test_the_lag_goes_in_steps_of_a_quarter_up_to_a_quarter_of_the_lease(self, age_s: float, lag_ms: int) -> None:
         assert lag_step(age_s, Rules(guard_s=0, lease_s=8)) == lag_ms
 
     def test_beyond_the_last_step_the_lag_is_as_it_is_needed(self) -> None:
@@ -458,6 +458,22 @@ class TestRoundTrips:
             trips.update(Rules(guard_s=0, lease_s=120))
         assert ["counts 10000 ms" in text for text in caplog.messages] == [True, False]
         assert "counts 15500 ms" in caplog.messages[1]
+
+    def test_the_log_says_what_a_distance_costs_once_there_is_a_limit(self, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.INFO)
+        trips = RoundTrips()
+        trips.note(0.3, 0.3)
+        for rules in (
+            Rules(starts=None, window_s=60, guard_s=0.3),
+            Rules(starts=600, window_s=60, guard_s=0.3),
+            Rules(starts=10, window_s=1, guard_s=0.3),
+            Rules(starts=None, window_s=1, guard_s=0.3),
+            Rules(starts=600, window_s=60, guard_s=0.3),
+        ):
+            trips.update(rules)
+        assert [record.levelno for record in caplog.records] == [logging.INFO, logging.WARNING]
+        assert "each start counts 291 ms longer: at most 99% " in caplog.messages[0]
+        assert "each start counts 291 ms longer: at most 63% " in caplog.messages[1]
 
     def test_a_distance_costs_nothing_without_a_window(self, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.INFO)

@@ -34,7 +34,7 @@ class RoundTrips:
         self.lag_ms = 0
         self._trips: deque[float] = deque(maxlen=_KEPT)
         self._ages: deque[float] = deque(maxlen=_KEPT)
-        self._logged_ms = 0
+        self._logged_ms, self._logged_costly = 0, False
 
     def note(self, trip: float, age: float) -> None:
         """A command was answered after ``trip``; a grant in its reply would be as old as ``age``."""
@@ -55,13 +55,15 @@ class RoundTrips:
         lag_ms = lag_step(oldest(self._ages), rules)
         if lag_ms > self.lag_ms or lag_ms < 0.7 * self.lag_ms:
             self.lag_ms = lag_ms
+        if self.lag_ms and (rules.starts or rules.tokens):
             self._log(rules)
 
     def _log(self, rules: Rules) -> None:
-        if self.lag_ms <= 1.5 * self._logged_ms or not (rules.starts or rules.tokens):
-            return
-        self._logged_ms = self.lag_ms
+        """Also where the distance is as before, since limits are set and changed while a process runs."""
         costly = starts_share(rules.window_s, rules.guard_s, self.lag_ms / 1000) < _COSTLY
+        if self.lag_ms <= 1.5 * self._logged_ms and costly <= self._logged_costly:
+            return
+        self._logged_ms, self._logged_costly = max(self.lag_ms, self._logged_ms), costly or self._logged_costly
         text = describe_cost(rules.window_s, rules.guard_s, self.rtt_ms / 1000, self.lag_ms / 1000)
         log.log(logging.WARNING if costly else logging.INFO, "admission: Redis is far away: %s", text)
 
@@ -77,5 +79,6 @@ def lag_step(age_s: float, rules: Rules) -> int:
     Half of what the guard leaves to the process is for arrivals, the rest for the request's way to the wire. At most a
     quarter of the lease: a reply that takes longer is not waited for.
     """
-    needed_ms = min(age_s - wire_lag(rules.guard_s) / 2, rules.reply_timeout_s) * 1000
-    return next((step for step in _STEPS_MS if step >= needed_ms), math.floor(needed_ms))
+    most_ms = math.floor(rules.reply_timeout_s * 1000)
+    needed_ms = (age_s - wire_lag(rules.guard_s) / 2) * 1000
+    return min(next((step for step in _STEPS_MS if step >= needed_ms), math.floor(needed_ms)), most_ms)
