@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,10 +15,11 @@ from brimful.outcome import Cause, Failure, Outcome
 from brimful.packing.slot_model import Weights
 from brimful.packing.units import ManifestEntry, manifest_message
 from brimful.state.keys import entry_key, revoked_key, weights_key
-from brimful.state.redis_url import redis_client
+from brimful.state.redis_url import redis_client, sync_redis_client
 from brimful.state.runs.entry import Asked
 from brimful.state.runs.heartbeat import Heartbeat
 from brimful_worker.local.server.valkey import Valkey
+from support.proxy import Proxy
 
 ONE, TWO = (ManifestEntry(1, "a", 0, (0, 1)),), (ManifestEntry(2, "b", 3, (0,)), ManifestEntry(3, "c", 0, (2,)))
 MANY = [f"s{number}" for number in range(501)]
@@ -146,6 +148,19 @@ async def test_what_is_left_of_a_run_that_is_cleared(ledger: RunLedger, client: 
         left = {ledger.keys.results} if keep and uncollected else set()
         assert set(await client.keys("*")) == (left if keep else {ledger.keys.closed})
         assert keep or 0 < await client.ttl(ledger.keys.closed) <= CLOSED_TTL_S
+
+
+async def test_an_outcome_that_is_stored_while_its_run_is_cleared_stays(server: Valkey, client: Redis) -> None:
+    """It is paid for, and the run's next submitter collects it. Its worker may be of any release."""
+    keys = RunLedger(client, "r").keys
+    with sync_redis_client(server.url) as worker:
+        stored = partial(worker.xadd, keys.results, result_fields("q", manifest_message(ONE), Outcome("q")))
+        async with Proxy(server.port) as proxy, redis_client(proxy.url) as slow:
+            await slow.ping()
+            proxy.before = (b"MULTI", stored)  # the results were looked at, and had none
+            await RunLedger(slow, "r").clear(keep=True)
+    assert proxy.before is None
+    assert await client.xlen(keys.results) == 1
 
 
 async def test_a_run_s_entry_is_written_with_its_weight(ledger: RunLedger, client: Redis) -> None:

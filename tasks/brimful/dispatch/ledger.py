@@ -222,14 +222,18 @@ class RunLedger:
         """Delete the run's keys and withdraw its shards. ``keep``: outcomes that were not collected stay for the run's
         next submitter; else they are deleted, and those that workers have still to store are dropped."""
         await self.withdraw_all()
-        gone = [self.keys.shards, self.keys.drain, self.keys.schema]
-        if not keep or await self.client.xlen(self.keys.results) == 0:
-            gone.append(self.keys.results)
-        async with self.client.pipeline(transaction=True) as pipe:
+
+        async def delete(pipe: Any) -> None:
+            gone = [self.keys.shards, self.keys.drain, self.keys.schema]
+            if not keep or await pipe.xlen(self.keys.results) == 0:
+                gone.append(self.keys.results)
+            pipe.multi()
             if not keep:
                 pipe.set(self.keys.closed, "1", ex=CLOSED_TTL_S)
             pipe.delete(*gone)
-            await pipe.execute()
+
+        # Begins again if a worker stores an outcome between the look at the results and their deletion.
+        await self.client.transaction(delete, *([self.keys.results] if keep else []))
 
     async def end(self) -> None:
         """Remove this run's weight: its submitter has ended."""
