@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -259,6 +259,47 @@ async def test_what_is_recorded_while_a_stop_withdraws_is_withdrawn_too(
         await ledger.record(recorded)
         assert [batch async for batch in deliveries] == []
         assert await ledger.outstanding() == {}
+
+
+@pytest.mark.parametrize(
+    ("command", "ask"),
+    [
+        ("withdraw", lambda driver: driver.stop(drain=False)),
+        ("drain", lambda driver: driver.stop(drain=True)),
+        ("cancel", lambda driver: driver.cancel({1})),
+    ],
+)
+async def test_what_others_ask_of_a_driver_ends_with_it(
+    valkey: Valkey, monkeypatch: pytest.MonkeyPatch, command: str, ask: Callable[[Driver], Awaitable[None]]
+) -> None:
+    """Its client, used after it was closed, would open a connection that nobody closes."""
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    method = getattr(RunLedger, command)
+
+    async def held(ledger: RunLedger, *arguments: Any) -> None:
+        if not begun.is_set():
+            begun.set()
+            await go_on.wait()
+        await method(ledger, *arguments)
+
+    async def alone() -> bool:
+        return len(await client.client_list()) == 1
+
+    async with redis_client(valkey.url) as client:
+        driver = Driver(FleetAddress(valkey.url), "r", FREE, pack="off")
+        first = asyncio.ensure_future(anext(driver.deliveries(iter([unit(1), unit(2)]))))
+        await wait_until_async(lambda: client.llen("batch"), "its requests to be sent")
+        monkeypatch.setattr(RunLedger, command, held)
+        asking = asyncio.ensure_future(ask(driver))
+        await begun.wait()
+        await driver.aclose()
+        go_on.set()
+        await asking
+        await wait_until_async(alone, "its connections to be closed")
+        await ask(driver)
+        assert await alone(), "a driver that is closed asks Redis for nothing"
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
 
 
 async def test_an_unacknowledged_batch_stays_in_redis(valkey: Valkey) -> None:

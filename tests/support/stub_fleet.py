@@ -98,7 +98,8 @@ class StubFleet:
 
     async def aclose(self) -> None:
         assert self._pop is not None
-        await cancel_and_wait([self._pop, *self.running])
+        await cancel_and_wait([self._pop])
+        await cancel_and_wait(self.running)  # only now: until it ends, it may begin another shard
         await self._stack.aclose()
         await self._client.aclose()
 

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Set
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Set
 from dataclasses import replace
+from typing import Any
 
 from brimful.addresses import FleetAddress
 from brimful.dispatch.acknowledge import Acknowledger, Sync
@@ -119,7 +120,7 @@ class Driver:
         self._weight, self._weigh_s = weight, weigh_s
         self._heartbeat = heartbeat
         self._starting_places = starting_places
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
         self._fault: BaseException | None = None
         self._closed = False
 
@@ -159,7 +160,7 @@ class Driver:
             self._follow_limits(),
             self._follow_weights(),
         )
-        self._tasks += [asyncio.create_task(self._guarded(part)) for part in parts]
+        self._tasks |= {asyncio.create_task(self._guarded(part)) for part in parts}
         try:
             while (batch := await self._deliveries.next()) is not None:
                 if batch.records:
@@ -176,8 +177,7 @@ class Driver:
 
         May be called again, to end at once while draining.
         """
-        if not self._closed:
-            await (self._stop.drain() if drain else self._stop.now())
+        await self._unless_closed(self._stop.drain() if drain else self._stop.now())
 
     def hold(self, held: bool) -> None:
         """Send nothing new, or go on. What is on the wire ends and is delivered; what waits is taken back from the
@@ -192,6 +192,9 @@ class Driver:
     async def cancel(self, lines: Set[int]) -> None:
         """Ask no more for these lines: what waits is never sent, what is on the wire ends within about a second, and
         nothing more is delivered for them. A request that carries other lines too goes on. Raises FleetError."""
+        await self._unless_closed(self._cancel(lines))
+
+    async def _cancel(self, lines: Set[int]) -> None:
         self._batcher.drop(lines)
         if requests := self._in_flight.cancel(lines):
             await retry_until_available(lambda: self._ledger.cancel(requests))
@@ -263,6 +266,22 @@ class Driver:
             )
             self._in_flight.slot_model.weights = weights
         return changed
+
+    async def _unless_closed(self, call: Coroutine[Any, Any, None]) -> None:
+        """Await what another task asks of the driver. :meth:`aclose` ends it: a client that is used after it was closed
+        opens a connection that nobody closes."""
+        if self._closed:
+            call.close()
+            return
+        calling = asyncio.create_task(call)
+        self._tasks.add(calling)
+        try:
+            await asyncio.wait([calling])
+        finally:
+            await cancel_and_wait([calling])
+            self._tasks.discard(calling)
+        if not calling.cancelled():
+            calling.result()
 
     async def _guarded(self, part: Awaitable[None]) -> None:
         """A fault in any part ends the deliveries and is raised there."""
