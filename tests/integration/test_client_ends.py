@@ -19,7 +19,7 @@ from brimful_worker.local.server.valkey import Valkey
 from support.fleets import Fleet as RealFleet
 from support.fleets import fleet, shared_fleet
 from support.gateways import GatewayProcess, gateway_process
-from support.waiting import wait_until
+from support.waiting import wait_until, wait_until_async
 
 LONG = 20_000
 """Tokens of a request that the mock gateway takes minutes for."""
@@ -35,6 +35,19 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealFleet]:
 
 def _attempts(gateway: GatewayProcess, *prompts: str) -> list[int]:
     return [found["attempts"] for found in gateway.sampled(list(prompts))]
+
+
+async def test_a_closed_fleet_waits_for_no_result(valkey: Valkey) -> None:
+    """It would open a connection again, and nobody would close that."""
+    with sync_redis_client(valkey.url) as redis:
+        async with AsyncFleet(valkey.url) as client:
+            awaiting = asyncio.create_task(client.result("a"))
+            await wait_until_async(lambda: redis.info("commandstats").get("cmdstat_mget"), "the result to be asked for")
+        with pytest.raises(asyncio.CancelledError):
+            await awaiting
+        with pytest.raises(RuntimeError, match="the fleet is closed"):
+            await client.result("b")
+        await wait_until_async(lambda: len(redis.client_list()) == 1, "its connections to be closed")
 
 
 async def test_what_was_cancelled_without_a_worker_is_not_sampled_when_one_comes(

@@ -14,6 +14,7 @@ from contextlib import AsyncExitStack
 from redis import RedisError
 
 from brimful.config import Settings
+from brimful.runtime.aio import cancel_and_wait
 from brimful.state.provider import PUBLISH_S, publish
 from brimful.state.redis_retry import retry_until_available
 from brimful.state.redis_url import close_redis_client, redis_client, required
@@ -25,7 +26,8 @@ from brimful_worker.sampling.sampler import Sampler
 
 log = logging.getLogger(__name__)
 
-_STATUS_S = 5.0
+STATUS_S = 5.0
+"""From one reading of the fleet's status for the metrics to the next."""
 
 
 class FleetProcess:
@@ -56,15 +58,16 @@ class FleetProcess:
                 pulse = Pulse(lambda: self.key.stall_limit_s)
                 pulse.start()
                 stack.push_async_callback(asyncio.to_thread, pulse.stop)
-            if metrics.serving():  # before Redis is waited for: its absence is no reason to restart a worker
-                for updating in (metrics.heartbeat(), self._update_metrics()):
-                    stack.callback(asyncio.create_task(updating).cancel)
             stack.push_async_callback(self.key.leave)
+            tasks: list[asyncio.Task[None]] = []
+            stack.push_async_callback(cancel_and_wait, tasks)  # before their clients are closed
+            if metrics.serving():  # before Redis is waited for: its absence is no reason to restart a worker
+                tasks += map(asyncio.create_task, (metrics.heartbeat(), self._update_metrics()))
             await self.key.admission.start(timeout_s=None)
             await self._membership.join()
             followed = self.key.follow(self._key_replaced)
-            for working in (self._publish(), self._publish_health(), self._membership.watch(), followed):
-                stack.callback(asyncio.create_task(working).cancel)
+            working = (self._publish(), self._publish_health(), self._membership.watch(), followed)
+            tasks += map(asyncio.create_task, working)
             self._stack = stack.pop_all()
 
     async def aclose(self) -> None:
@@ -109,7 +112,7 @@ class FleetProcess:
             except (RedisError, OSError) as error:
                 metrics.redis_away()
                 log.debug("no status for the metrics: %s", type(error).__name__)
-            await asyncio.sleep(_STATUS_S)
+            await asyncio.sleep(STATUS_S)
 
 
 def open_metrics(settings: Settings) -> None:

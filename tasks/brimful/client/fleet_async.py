@@ -71,6 +71,7 @@ class AsyncFleet(Client[AsyncGenerator[Sampled, None]]):
     def _open(self) -> None:
         self._threads = ThreadPoolExecutor(4, thread_name_prefix="brimful-fleet")
         self._redis = redis_client(self._url, decode_responses=False)
+        self._closed = False
         self._awaited: dict[str, _Awaited] = {}
         self._poller: asyncio.Task[None] | None = None
         self._new = asyncio.Event()
@@ -121,11 +122,14 @@ class AsyncFleet(Client[AsyncGenerator[Sampled, None]]):
     async def result(self, handle: Handle | AsyncResult[Any] | str) -> dict[str, Any]:
         """Wait for the completion of a submitted request (its handle or task id). Any number may be awaited at once.
 
-        Raises brimful.errors.BadRequest and SampleError, as :meth:`Fleet.sample`.
+        Raises brimful.errors.BadRequest and SampleError, as :meth:`Fleet.sample`, and RuntimeError once the fleet is
+        closed.
         """
         id = handle if isinstance(handle, str) else handle.id
         if (backend := in_process()) is not None:
             return await _completion(asyncio.wrap_future(backend.future(id)))
+        if self._closed:
+            raise RuntimeError("the fleet is closed: open another to wait for results")
         awaiting = self._awaited.setdefault(id, _Awaited(asyncio.get_running_loop().create_future()))
         awaiting.by += 1
         self._new.set()
@@ -189,6 +193,7 @@ class AsyncFleet(Client[AsyncGenerator[Sampled, None]]):
 
     async def aclose(self) -> None:
         """Cancel maps and groups that were not read to their end, and disconnect."""
+        self._closed = True
         for groups in list(self._groups):
             await groups.aclose()
         for batches in [one for one in self._maps if not one.running]:

@@ -136,7 +136,8 @@ class ShardRunner:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await cancel_and_wait([*self._background, *self._looking.values()])
+        await cancel_and_wait(self._background)
+        await cancel_and_wait(self._looking.values())  # only now: a renewal may have begun another one
         await self._store.aclose(_CLOSE_S)
         await close_redis_client(self._redis)
 
