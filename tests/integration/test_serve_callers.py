@@ -5,20 +5,41 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from contextlib import suppress
 from typing import Any
 
 import aiohttp
 import openai
 import pytest
+import redis
 
 from brimful.cli.commands import run_command
 from brimful.errors import UsageError
-from brimful.state.callers.tokens import TOKENS, add_caller, change_caller, read_usage, revoke_caller, usage_field
-from brimful.state.keys import caller_slots_keys, caller_starts_key, caller_tokens_keys, callers_key, callers_usage_key
+from brimful.state.callers.tokens import (
+    KINDS,
+    TOKENS,
+    CallerRecord,
+    add_caller,
+    change_caller,
+    read_usage,
+    revoke_caller,
+    usage_field,
+)
+from brimful.state.keys import (
+    caller_batches_key,
+    caller_slots_keys,
+    caller_starts_key,
+    caller_tokens_keys,
+    callers_key,
+    callers_usage_key,
+)
 from brimful.state.redis_url import sync_redis_client
 from brimful_worker.local.server.valkey import Valkey
 from brimful_worker.metrics import catalogue as metrics
 from brimful_worker.serve.callers.registry import Registry
+from brimful_worker.serve.callers.usage import Account, Usage
+from brimful_worker.serve.refusals import Refusal
+from brimful_worker.singles.pipeline import SharedPipeline
 from support.commands import brimful
 from support.doors import KEY, Door, door, door_process, until_active
 from support.gateways import running_gateway
@@ -310,6 +331,40 @@ async def test_the_last_counts_are_written_at_the_end(monkeypatch: pytest.Monkey
         assert (await ask(here, token))[0] == 200
     with sync_redis_client(valkey.url) as client:
         assert read_usage(client, "")["ann"]["requests"] == 1
+
+
+async def test_a_count_that_redis_refuses_holds_up_no_other(valkey: Valkey, caplog: pytest.LogCaptureFixture) -> None:
+    """It counts on in this process: a budget that cannot be counted is not overspent."""
+    usage, pipeline = Usage(""), SharedPipeline(valkey.url, "usage")
+    ann, bob = (CallerRecord(name, name, 0.0, budget_tokens=1000) for name in ("ann", "bob"))
+    key, damaged = callers_usage_key(""), usage_field("ann", TOKENS)
+    pipeline.start()
+    try:
+        with sync_redis_client(valkey.url) as client:
+            client.hset(key, damaged, "no number")
+            client.hset(caller_batches_key(""), mapping={"bob batch_1": "100 99", "bob batch_2": "no hold"})
+            for _ in range(2):
+                for caller in (ann, bob):
+                    with suppress(Refusal), usage.request(caller, 100, account := Account()):
+                        account.sent = True
+                await usage.exchange(pipeline, ["ann", "bob"], 50.0)
+            assert read_usage_of(client, "bob") == {"requests": 2, "tokens": 200, "waited_ms": 0}
+            usage.check(bob, 700)
+            for caller, hold in ((bob, 701), (ann, 0)):
+                with pytest.raises(Refusal, match="budget of caller"):
+                    usage.check(caller, hold)
+            assert len([text for text in caplog.messages if "the tokens of caller ann" in text]) == 1
+            client.hdel(key, damaged)
+            await usage.exchange(pipeline, ["ann", "bob"], 50.0)
+            assert read_usage(client, "")["ann"]["tokens"] == 100, "what it had used meanwhile"
+            usage.check(ann, 900)
+    finally:
+        await pipeline.aclose()
+
+
+def read_usage_of(client: redis.Redis, name: str) -> dict[str, int]:
+    found = ((kind, client.hget(callers_usage_key(""), usage_field(name, kind))) for kind in KINDS)
+    return {kind: int(str(value or 0)) for kind, value in found}
 
 
 async def test_each_caller_has_series_in_the_metrics(

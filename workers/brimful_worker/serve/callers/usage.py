@@ -5,19 +5,27 @@ A request thereby costs no command. A front door that is killed loses the counts
 
 from __future__ import annotations
 
+import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+
+from redis import RedisError, ResponseError
 
 from brimful.outcome import Outcome
 from brimful.state.callers.tokens import KINDS, REQUESTS, TOKENS, WAITED_MS, CallerRecord, usage_field
 from brimful.state.keys import caller_batches_key, callers_usage_key
+from brimful.state.redis_retry import refused_for_now
 from brimful_worker.metrics import catalogue as metrics
 from brimful_worker.metrics.kinds import OTHERS, BoundedLabel
 from brimful_worker.serve.refusals import NO_RETRY, Refusal
 from brimful_worker.singles.pipeline import SharedPipeline
 
+log = logging.getLogger(__name__)
+
+_UNREADABLE = 2**63 - 1
+"""Tokens that count as spent where Redis holds no number: nothing may be spent that cannot be counted."""
 _MOST_LABELS = 100
 """Callers with series of their own in the metrics; the others share one."""
 
@@ -50,6 +58,8 @@ class Usage:
         """Tokens in Redis, of all front doors, by caller with a budget."""
         self._batches: Counter[str] = Counter()
         """Tokens that batches hold back, of all front doors, by caller."""
+        self._refused: set[tuple[str, str]] = set()
+        """Counts that Redis refuses to change, and that were logged."""
         self._label = BoundedLabel(_MOST_LABELS)
 
     @contextmanager
@@ -76,10 +86,13 @@ class Usage:
     async def exchange(self, pipeline: SharedPipeline, budgeted: list[str], now_s: float) -> None:
         """Add what is new to Redis, and read the tokens of the callers that have a budget.
 
+        A count that Redis refuses to change, such as one that is no number, is logged and kept in this process: it
+        still counts for the caller's budget. The others go on.
+
         ``now_s``: on the clock of the callers' limits. Raises redis.RedisError.
         """
         news, self._unwritten = self._unwritten, Counter()
-        self._writing = Counter(news)
+        self._writing.update(news)
         adding = [
             (entry, pipeline.ask("HINCRBY", self._key, usage_field(*entry), amount))
             for entry, amount in news.items()
@@ -90,25 +103,35 @@ class Usage:
         reading = (
             pipeline.ask("HMGET", self._key, *(usage_field(name, TOKENS) for name in budgeted)) if budgeted else None
         )
+        fault: RedisError | None = None
         try:
             for entry, added in adding:
-                await added
-                del news[entry]
+                try:
+                    await added
+                except RedisError as error:
+                    if isinstance(error, ResponseError) and not refused_for_now(error):
+                        self._note_refused(entry, error)
+                    else:
+                        fault = fault or error
+                else:
+                    del news[entry]
+                    self._refused.discard(entry)
         finally:
             self._unwritten.update(news)  # what may not have arrived is written again: rather counted twice than never
+            self._writing.subtract(news)
         if reading is not None:
             await reading
-            self._written = {name: int(value or 0) for name, value in zip(budgeted, reading.result(), strict=True)}
+            self._written = {name: _number(value) for name, value in zip(budgeted, reading.result(), strict=True)}
         if holding is not None:
             self._batches = _held_by_batches(await holding, now_s)
         self._writing = Counter()
+        if fault is not None:
+            raise fault
 
     async def of(self, pipeline: SharedPipeline, caller: str) -> dict[str, int]:
         """Kind → amount, of all front doors. Raises redis.RedisError."""
         values = await pipeline.ask("HMGET", self._key, *(usage_field(caller, kind) for kind in KINDS))
-        return {
-            kind: int(value or 0) + self._unwritten[caller, kind] for kind, value in zip(KINDS, values, strict=True)
-        }
+        return {kind: _number(value) + self._unwritten[caller, kind] for kind, value in zip(KINDS, values, strict=True)}
 
     def charged(self, caller: str, requests: int, tokens: int) -> None:
         """A batch has used so many, which are in Redis already. For the metrics."""
@@ -141,6 +164,20 @@ class Usage:
         metrics.CALLER_BUDGET.set_all(budgets)
         metrics.CALLER_BUDGET_LEFT.set_all(lefts)
 
+    def _note_refused(self, entry: tuple[str, str], error: RedisError) -> None:
+        if entry in self._refused:
+            return
+        self._refused.add(entry)
+        log.error(
+            "Redis refuses to count the %s of caller %s: %s. They are counted in this process only, until the field "
+            "%r of %s is removed",
+            entry[1],
+            entry[0],
+            error,
+            usage_field(*entry),
+            self._key,
+        )
+
     def _spent(self, caller: str) -> int:
         entry = (caller, TOKENS)
         return self._written.get(caller, 0) + self._writing[entry] + self._unwritten[entry]
@@ -168,9 +205,17 @@ def _held_by_batches(stored: list[bytes], now_s: float) -> Counter[str]:
     found: Counter[str] = Counter()
     for name, value in zip(stored[::2], stored[1::2], strict=True):
         tokens, _, until = value.partition(b" ")
-        if int(until or 0) >= int(now_s):
-            found[name.decode().partition(" ")[0]] += int(tokens)
+        with suppress(ValueError):  # the next batch_hold.lua deletes what is no hold
+            if int(until or 0) >= int(now_s):
+                found[name.decode().partition(" ")[0]] += int(tokens)
     return found
+
+
+def _number(value: bytes | None) -> int:
+    try:
+        return int(value or 0)
+    except ValueError:
+        return _UNREADABLE
 
 
 def _tokens(outcome: Outcome) -> int:
