@@ -1,7 +1,7 @@
 """What a hook of ``brimful run --hook`` gets, and how it asks for another sample.
 
 A hook is a function ``hook(line, completion)``, plain or ``async``. It returns a mapping of columns for the output, or
-None, or it raises :class:`Again`. A module of its own, without imports of brimful, so that a hook imports nothing else.
+None, or it raises :class:`Again`. Imports nothing of brimful, so that a hook imports nothing else.
 """
 
 from __future__ import annotations

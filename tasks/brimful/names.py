@@ -1,6 +1,6 @@
 """Names of tasks, queues, workloads and modes. Other programs may rely on the values.
 
-A file of its own because it imports nothing, so that every other module may import it.
+Imports nothing, so that every other module may import it.
 """
 
 from __future__ import annotations

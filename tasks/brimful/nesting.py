@@ -1,6 +1,6 @@
 """Measures JSON values: the depth of their lists and objects, and the length of their strings.
 
-A module of its own, since requests are checked on a lower level than that of ``runtime/json_bytes``.
+Requests are checked with it on a lower level than that of ``runtime/json_bytes``.
 """
 
 from __future__ import annotations

@@ -178,7 +178,7 @@ class Request:
             raise BadRequest(f"model: {profile.name} has no default model; name one (--model)")
         for name, value in self.fields.items():
             if name != "prompt" and too_deep(value):  # a prompt has two levels at most
-                raise BadRequest(f"{name}: lists and objects within each other, more than {MOST_LEVELS} levels")
+                raise BadRequest(f"{name}: nests lists and objects more than {MOST_LEVELS} levels deep")
         self._check_size(profile)
 
     def _check_size(self, profile: Profile) -> None:

@@ -1,4 +1,4 @@
-"""The settings of the front door: a part of :class:`brimful.config.Settings`, and apart from it for its size alone."""
+"""The settings of the front door, as a base class of :class:`brimful.config.Settings`."""
 
 from __future__ import annotations
 

@@ -334,7 +334,7 @@ async def test_limits_that_differ_are_stated_until_they_do_not(fleet: Fleet, cap
             await talk.settled()
     assert [message.get("defaults") for message in talk.messages[1:]] == [fleet.limits, fleet.limits, None]
     (record,) = caplog.records
-    assert "other processes' limits stay in force" in record.getMessage()
+    assert "the fleet's limits stay in force" in record.getMessage()
 
 
 async def test_how_far_away_redis_is(talk: Conversation, fleet: Fleet, clock: BootClock) -> None:

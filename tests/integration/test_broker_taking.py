@@ -308,7 +308,7 @@ def test_nothing_is_taken_from_a_server_that_takes_no_writes(
         with pytest.raises(redis.ResponseError, match="NOREPLICAS"):
             taking.redis.eval(script, 3, "unacked", "unacked_index", "interactive", 2, 0, "tag", ',"",""]', 0)
         taking.end(2)
-        wait_until(lambda: next(loop) is None and "gives out no task" in caplog.text, "Redis to refuse")
+        wait_until(lambda: next(loop) is None and "cannot take tasks" in caplog.text, "Redis to refuse")
         assert taking.redis.llen("interactive") == 2
         taking.redis.config_set("min-replicas-to-write", "0")
         taking.run(loop, 4)

@@ -62,7 +62,7 @@ def test_a_stopped_worker_is_killed_with_a_message() -> None:
         process.send_signal(signal.SIGSTOP)
         assert process.wait(60) == -signal.SIGKILL
         assert process.stderr is not None
-        assert b"stood still" in process.stderr.read()
+        assert b"no heartbeat" in process.stderr.read()
         nothing_left([guardian])
 
 

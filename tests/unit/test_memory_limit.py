@@ -58,8 +58,10 @@ async def test_a_peak_that_has_passed_at_the_next_look_does_not_stop_it() -> Non
 
 
 def test_a_limit_below_what_a_worker_takes_at_its_start_is_refused() -> None:
-    with pytest.raises(SettingError, match="BRIMFUL_WORKER_MAX_MEMORY: a worker without a task takes 80 MB already"):
-        Worker(80).limit(80)
+    with pytest.raises(
+        SettingError, match=r"MAX_MEMORY: 75 MB is too little, as a worker takes 80 MB .*; set more than that"
+    ):
+        Worker(80).limit(75)
 
 
 def test_unused_memory_can_be_returned() -> None:

@@ -76,14 +76,14 @@ def test_what_is_nested_too_deeply_to_be_written_is_refused(field: str) -> None:
         return {"messages": [{"role": "user", "content": content}], "metadata": nested(levels)}
 
     Request.parse(fields(390), ACS)
-    with pytest.raises(BadRequest, match=f"^{field}: lists and objects within each other, more than 400 levels"):
+    with pytest.raises(BadRequest, match=f"^{field}: nests lists and objects more than 400 levels deep"):
         Request.parse(fields(600) | ({"metadata": None} if field == "messages" else {}), ACS)
 
 
 def test_a_value_that_holds_itself_is_refused() -> None:
     value: list[Any] = []
     value += [value, value]
-    with pytest.raises(BadRequest, match="metadata: lists and objects"):
+    with pytest.raises(BadRequest, match="metadata: nests lists and objects"):
         Request.parse({"prompt": "a", "metadata": value}, ACS)
 
 

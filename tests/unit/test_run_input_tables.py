@@ -287,7 +287,7 @@ def test_an_arrow_stream_that_was_not_finished_is_told(tmp_path: Path) -> None:
     whole = path.read_bytes()
     assert survey(options(path), PROFILE).notes == []
     path.write_bytes(whole[:-8])
-    assert "has no mark of its end" in survey(options(path), PROFILE).notes[0]
+    assert "has no end-of-stream mark" in survey(options(path), PROFILE).notes[0]
     path.write_bytes(whole[:-20])
     with pytest.raises(InputError, match=r"in.arrow: cannot be read as Arrow: .*; create the file again"):
         survey(options(path), PROFILE)

@@ -44,8 +44,8 @@ class MemoryLimit:
         self._stop = stop
         if (least := resident()) >= limit:
             raise SettingError(
-                f"BRIMFUL_WORKER_MAX_MEMORY: a worker without a task takes {_megabytes(least)} already; set more than "
-                f"{_megabytes(limit)}"
+                f"BRIMFUL_WORKER_MAX_MEMORY: {_megabytes(limit)} is too little, as a worker takes {_megabytes(least)} "
+                "before its first task; set more than that"
             )
 
     async def watch(self) -> None:

@@ -1,7 +1,4 @@
-"""Where a fleet is reached: one value for its Redis, its broker and its name.
-
-A short file of its own, apart from the parsing of URLs, since all rooms take the value.
-"""
+"""Where a fleet is reached: one value for its Redis, its broker and its name."""
 
 from __future__ import annotations
 

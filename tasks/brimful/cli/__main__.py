@@ -1,4 +1,4 @@
-"""``python -m brimful.cli``. Alone, since Python runs a package by this file."""
+"""``python -m brimful.cli``."""
 
 from brimful.cli import main
 

@@ -1,4 +1,4 @@
-"""``brimful report``: a page of a run. Alone, as every command has a file."""
+"""``brimful report``: a page of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How commands print: colour on terminals, unless NO_COLOR is set; messages on stderr. Alone, since all use it."""
+"""How commands print: colour on terminals, unless NO_COLOR is set; messages on stderr."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A driver of maps that a test's backend answers: the interface of :class:`Driver`, without Redis and packing.
 
-It stands alone so that nothing of :class:`Driver` asks whether this is a test.
+A class of its own, so that :class:`Driver` has no branch for tests.
 """
 
 from __future__ import annotations

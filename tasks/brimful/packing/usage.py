@@ -1,7 +1,6 @@
 """Divides a request's token usage among the lines or rollouts that shared it, and adds usages up.
 
-The shares add up to the whole exactly. A file of its own because ``packing``, ``client``, the output formats of ``run``
-and the worker use it.
+The shares add up to the whole exactly.
 """
 
 from __future__ import annotations

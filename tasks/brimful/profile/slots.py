@@ -1,4 +1,4 @@
-"""The type of the setting ``slots``, a number or ``auto``. A file of its own, as pydantic needs so much for it."""
+"""The type of the setting ``slots``, a number or ``auto``."""
 
 from __future__ import annotations
 

@@ -136,7 +136,8 @@ class RunFiles:
         if paths.converted:
             if paths.output.exists() and not paths.rollouts.exists():
                 raise UsageError(
-                    f"{paths.output} exists and is not of a run that could be resumed; name another output, or --fresh"
+                    f"{paths.output} exists, but the rollouts file to resume from, {paths.rollouts}, does not: name "
+                    "another output with -o, or start over with --fresh (the old output is kept under another name)"
                 )
         elif paths.output.exists() and paths.output.stat().st_size:
             self.notes.append(

@@ -1,4 +1,4 @@
-"""The user and the host of this process. A file of its own, since ``run`` and ``cli`` both show them."""
+"""The user and the host of this process."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """JSON as UTF-8 bytes, for every string that Python can hold: the one encoder and decoder that both packages use.
 
-It stands alone so that requests, outcomes and output lines agree on the values that orjson refuses.
+Requests, outcomes and output lines all use it, so that they agree on the values that orjson refuses.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Exports the spans of brimful's own processes, as the standard ``OTEL_*`` variables say.
 
-Apart from :mod:`brimful.runtime.tracing`, since services configure OpenTelemetry themselves.
+Services configure OpenTelemetry themselves, so :mod:`brimful.runtime.tracing` does not import it.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ from brimful.state.provider_health import ProviderHealth, parse_health
 UNREGISTERED = "?"
 """The fleet of a worker of a version before fleets: it serves the unnamed one, and registers no key for it."""
 IN_USE_S = 60.0
-"""A running worker speaks several times a lease."""
+"""Seconds without a command after which a worker counts as gone. A running one sends several in a lease."""
 
 
 @dataclass(frozen=True, slots=True)

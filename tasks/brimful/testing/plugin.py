@@ -1,4 +1,4 @@
-"""The pytest fixture. Stands alone so that ``brimful.testing`` does not need pytest."""
+"""The pytest fixture. ``brimful.testing`` does not import it, and so does not need pytest."""
 
 from __future__ import annotations
 

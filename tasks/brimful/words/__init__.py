@@ -1,4 +1,4 @@
-"""Wording that several rooms' messages share: counted nouns, and what is wrong with a setting.
+"""Words of messages to users, which several rooms share: counted nouns, enumerations, cut texts, faults of settings.
 
 Level 1. Imports nothing of brimful; every room may import it.
 """

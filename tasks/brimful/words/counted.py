@@ -1,4 +1,4 @@
-"""Counted nouns. A module of its own, since nearly every message with a number uses it."""
+"""Counted nouns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts of messages: texts cut or made printable, enumerations. A module of its own, since many rooms use them."""
+"""Parts of messages: texts cut or made printable, enumerations."""
 
 from __future__ import annotations
 

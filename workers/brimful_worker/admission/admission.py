@@ -1,4 +1,4 @@
-"""The admission as programs use it."""
+"""Defines :class:`Admission`: an asyncio semaphore and sliding window, shared through Redis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An aiohttp connector that sends requests under the lease of their block; apart, as only it needs aiohttp."""
+"""An aiohttp connector that sends requests under the lease of their block. Nothing else here needs aiohttp."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the starter of a Redis server declares before any process connects; apart, as it is synchronous."""
+"""Sets up the admission's keys on a Redis server that was just started, before any process connects. Synchronous."""
 
 from __future__ import annotations
 

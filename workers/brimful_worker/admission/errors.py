@@ -1,4 +1,4 @@
-"""Errors of the admission, in a file of their own since every module here may raise them.
+"""Errors of the admission.
 
 BrimfulError
 ├── StaleGrant           the grant reached the wire too late; it was given back, ask again

@@ -1,6 +1,6 @@
-"""Times with which a process registers its waiters in the fleet's queue, in place of those of their arrival.
+"""Places of a process's waiters in the fleet's queue: times to register them with, instead of their arrival.
 
-The queue is ordered by these times, so they are the waiters' places in it.
+The queue is ordered by these times.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Packs commands of redis-py's asyncio clients with hiredis. Stands alone since it leans on private parts of redis-py.
+"""Packs commands of redis-py's asyncio clients with hiredis.
 
 redis-py parses replies with hiredis wherever that is installed, but its asyncio clients pack commands in Python: with
 a hundred outcomes in a command that was a tenth of a worker loop's time per request.

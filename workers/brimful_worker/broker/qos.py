@@ -1,4 +1,6 @@
-"""Messages that a channel delivered and nobody has acknowledged: kombu's bookkeeping, fit for outages of Redis.
+"""kombu's record of unacknowledged messages, changed for outages of Redis; requeues the messages of dead workers.
+
+:meth:`QoS.restore_visible`, which every worker calls every few seconds, brings a dead worker's tasks back.
 
 What is changed, each found by experiment:
 

@@ -1,8 +1,9 @@
-"""Renews this worker's unacknowledged messages in Redis, so that other workers requeue them soon after it dies.
+"""Renews this worker's unacknowledged messages in Redis while it lives, so that other workers do not requeue them.
 
 A message's score in kombu's ``unacked_index`` is set at delivery, and a task longer than the visibility timeout would
 be delivered twice. This thread renews the score while the task lives, with a client of its own, so that neither a busy
 main thread nor a busy event loop delays it. It also sends acknowledgements deferred while Redis was away.
+The messages of a dead worker, which are renewed no longer, are requeued by ``QoS.restore_visible`` (``qos.py``).
 """
 
 from __future__ import annotations

@@ -204,7 +204,7 @@ class TakingChannel(transport.Channel):
                 raise
             now = time.monotonic()
             if now > self._refused_until + _LOG_AGAIN_S:
-                log.warning("Redis gives out no task: %s; retrying", reply_text(error))
+                log.warning("cannot take tasks from Redis: %s; retrying", reply_text(error))
             self._refused_until = now + _REFUSED_S
             wake_after(_REFUSED_S)
             raise Empty from None

@@ -1,4 +1,4 @@
-"""kombu's Redis channel, changed so that every unacknowledged task runs exactly once through outages of Redis.
+"""kombu's Redis channel, changed so that an outage of Redis neither loses nor repeats a task that a live worker holds.
 
 What is changed, each found by experiment:
 

@@ -1,4 +1,4 @@
-"""aiohttp within a limiter's slots; a file of its own, as only it needs aiohttp.
+"""aiohttp within a limiter's slots. The other modules of the room do not need aiohttp.
 
 ``aiohttp.ClientSession(connector=LeaseConnector())``: requests inside ``async with limiter`` mark when they are sent,
 and their connections are shut when the slot is lost.

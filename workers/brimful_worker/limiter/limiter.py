@@ -1,4 +1,4 @@
-"""The limiter as asyncio programs use it."""
+"""Defines :class:`Limiter`, the limiter for asyncio programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The clock of every deadline, in a file of its own since each room from ``liveness`` up reads it."""
+"""The clock of every deadline: seconds since boot."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def _kill(worker: int, handle: int | None, silent_s: float) -> None:
             signal.pidfd_send_signal(handle, signal.SIGKILL)
         elif os.getppid() == worker:
             os.kill(worker, signal.SIGKILL)
-    message = f"brimful: killed worker {worker}: it stood still for {silent_s:.1f} s, and its slots go to others\n"
+    message = f"brimful: killed worker {worker}: no heartbeat for {silent_s:.1f} s, so other processes get its slots\n"
     with contextlib.suppress(OSError):
         os.write(2, message.encode())
 

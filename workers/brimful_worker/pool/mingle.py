@@ -1,7 +1,6 @@
 """Shortens Celery's mingle step, in which a starting worker asks the others which tasks were revoked.
 
-Celery waits a whole second for replies, at every start and every reconnection. Stands alone since it leans on
-private parts of Celery.
+Celery waits a whole second for replies, at every start and every reconnection.
 
 Private parts of celery 5.7.0:
     celery.worker.consumer.mingle.Mingle: send_hello

@@ -1,4 +1,4 @@
-"""How one request is sent and its answer read; apart, as callers of the sampler implement it."""
+"""The interface by which the sampler sends a request and reads its answer. Callers of the sampler implement it."""
 
 from __future__ import annotations
 

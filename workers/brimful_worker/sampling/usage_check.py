@@ -57,7 +57,8 @@ class UsageCheck:
             reported = f"usage that cannot be right ({told[0]} prompt and {told[1]} completion tokens"
             reported += f" for {counted(request.prompt_count, 'prompt')} and {counted(len(choices), 'choice')})"
             log.warning(
-                "the provider reports %s: tokens are estimated from the texts; budgets are charged what was asked for",
+                "the provider reports %s: tokens are estimated from the texts, and budgets are charged the most that "
+                "requests may have used",
                 "no usage" if told == [None, None] else reported,
             )
         asked = max(told[0] or 0, self._prompt.likely(prompts))

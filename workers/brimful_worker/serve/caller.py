@@ -1,4 +1,4 @@
-"""Who asks: resolved once for each request, by a middleware; apart, since every handler and no other room needs it."""
+"""Authenticates each request: a middleware finds the caller by its token."""
 
 from __future__ import annotations
 

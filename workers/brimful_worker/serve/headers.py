@@ -1,4 +1,4 @@
-"""The headers of an answer; apart, as whole answers and streams bear the same."""
+"""The headers of an answer, the same for whole answers and streams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records of files and batches on disk; apart, as both stores write the texts of callers, whatever those hold."""
+"""Records of files and batches on disk, as JSON that can hold any text of a caller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deletes files and batches whose time is over; apart, as it is a task of the process and no request's."""
+"""Deletes expired files and batches, in the background."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lua scripts that are called by their SHA-1; apart, as the rooms that load scripts need no pipeline."""
+"""Lua scripts that are called by their SHA-1."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asks runs to hold, resume or end, and waits until their entries show that they did."""
+"""Asks runs to hold, resume or stop, and waits until their entries show that they have."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ _STATES = {
     Asked.CANCEL: RunState.STOPPING,
     Asked.CANCEL_NOW: RunState.STOPPING,
 }
+_VERBS = {Asked.NOTHING: "resume", Asked.HOLD: "hold", Asked.CANCEL: "stop", Asked.CANCEL_NOW: "stop at once"}
 
 
 def ask_all(client: redis.Redis, runs: Sequence[str], asked: Asked) -> ExitCode:
@@ -33,9 +34,12 @@ def ask_all(client: redis.Redis, runs: Sequence[str], asked: Asked) -> ExitCode:
         if found is not None:
             print(f"{run}  {_obeying(found)}")
         elif not entry.live:
-            print(f"{run}  asked; it takes effect when a front door goes on with {entry.batch}")
+            print(f"{run}  asked to {_VERBS[asked]}; takes effect when a front door continues {entry.batch}")
         else:
-            say(f"run {run} was asked, but did not respond within {_PATIENCE_S:.0f} s: see `brimful runs show {run}`")
+            say(
+                f"run {run} was asked to {_VERBS[asked]}, but has not done so within {_PATIENCE_S:.0f} s: "
+                f"see `brimful runs show {run}`"
+            )
             code = ExitCode.INTERNAL
     return code
 

@@ -1,4 +1,4 @@
-"""What a checked run asks for: rejected rollouts once more, before the input's further lines."""
+"""Orders what a run with checks samples next: rejected rollouts again first, then further lines of the input."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Ids of input lines: finds every id that two lines share. Rollout identity is (line, prompt, choice).
+"""Finds duplicates among the ids of input lines. ``reader.py`` assigns the ids.
 
-An id belongs to the first line that states it. Lines come in rising order.
+An id belongs to the first line that states it. Lines come in rising order. (A rollout's identity needs no id: it is its
+line, prompt and choice.)
 
 A line without an id gets its line number as a string. Memory per line is one bit for a default id, and about 32 bytes
 for a stated one: eight bytes of its hash and its line number, in flat arrays that are at most 70 % full.

@@ -1,4 +1,4 @@
-"""Holds a run's lines back until another process allows them; apart from the feed, as only batches use it."""
+"""Holds a run's lines back until another process allows them. Only batches of the front door use it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inputs as the user names them: files, and standard input."""
+"""Opens the inputs of a run: files, and standard input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes OUT from the rollouts file at the end of a try. A module of its own: the only one that knows every format."""
+"""Makes OUT from the rollouts file at the end of a try. Every format has a branch here."""
 
 from __future__ import annotations
 

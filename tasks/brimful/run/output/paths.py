@@ -70,7 +70,7 @@ class RunPaths:
 
     @property
     def errors(self) -> Path:
-        """Failures, in the format of OUT."""
+        """Failures: in OpenAI's format with ``openai-batch``, otherwise in brimful's own, also where OUT is a table."""
         return _beside(self.output, ".errors.jsonl")
 
     @property

@@ -86,7 +86,9 @@ def _check(entry: RunEntry, asked: Asked, *, there: bool) -> None:
         )
     over = entry.state in (RunState.FINISHED, RunState.CANCELLED) if entry.batch else entry.ended is not None
     if over:
-        raise UsageError(f"run {run} has ended ({entry.state}): only a run that is under way can be asked")
+        raise UsageError(
+            f"run {run} has ended ({entry.state}): only a run that is under way can be held, resumed or cancelled"
+        )
     if entry.lost and not entry.batch:
         raise UsageError(
             f"run {run} is lost: it has not reported for {entry.silent_s:.0f} s. The same command, typed again at "

@@ -240,7 +240,7 @@ class Coordinator:
         if "join" in message or "defaults" in message:
             differed, self._differs = self._differs, bool(reply.get("differs"))
             if self._differs and not differed:
-                log.warning("admission: other processes' limits stay in force, this one's differ: %s", state.rules)
+                log.warning("the fleet's limits stay in force (%s); this process's own are ignored", state.rules)
         self.fleet_view.learn(reply, self._clock)
         self._learn_members(reply)
         if pause := reply.get("pause"):

@@ -1,4 +1,4 @@
-"""What the next command carries; apart, since local_state fills it and the coordinator sends it."""
+"""What the next command to Redis carries: local_state fills it, the coordinator sends it."""
 
 from __future__ import annotations
 

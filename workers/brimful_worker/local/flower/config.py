@@ -1,4 +1,4 @@
-"""Flower's settings for ``celery -A brimful flower --conf=…``. Alone, since Flower executes the file by its path."""
+"""Flower's settings for ``celery -A brimful flower --conf=…``. Flower executes the file by its path."""
 
 import os
 import secrets

@@ -1,5 +1,4 @@
-"""Removes log directories, ``logs/<owner's pid>-…``, of local fleets that were killed. Alone, since every start of a
-fleet runs it before any log exists."""
+"""Removes log directories, ``logs/<owner's pid>-…``, of local fleets that were killed."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ async def create_batch(http: web.Request) -> web.Response:
         raise Refusal(400, f"endpoint: the provider {name} has no such endpoint", "invalid_endpoint", param="endpoint")
     if (key := idempotency_key(http)) is not None:
         if too_deep(document):
-            text = f"the body has lists and objects within each other, more than {MOST_LEVELS} levels"
+            text = f"the body nests lists and objects more than {MOST_LEVELS} levels deep"
             raise Refusal(400, text, "invalid_json")
         batch.request_digest = hashlib.sha256(json_bytes.encode(document, sort=True)).hexdigest()
         for named in ([owner.name, key], [*owner, key]):  # the first as earlier versions did

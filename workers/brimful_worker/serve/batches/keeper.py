@@ -109,10 +109,13 @@ class Keeper:
                 owner=owner,
             ).run()
         except (OSError, FleetError) as error:
-            log.error("%s: %s; it is tried again", id, error)
+            log.error("batch %s stopped: %s; it is started again in %.0f s", id, error, self.again_s)
             self._not_before[id] = time.monotonic() + self.again_s
         except Exception as error:  # its text may hold a prompt
-            log.error("%s: brimful's own fault (%s); it is tried again", id, type(error).__name__, exc_info=False)
+            name = type(error).__name__
+            log.error(
+                "batch %s stopped by a fault of brimful (%s); it is started again in %.0f s", id, name, self.again_s
+            )
             self._not_before[id] = time.monotonic() + self.again_s
         finally:
             os.close(lock)

@@ -1,1 +1,1 @@
-"""Who may ask, as one front door knows it."""
+"""Callers of the front door: their tokens, limits, shares of the key and usage, across all front doors of a fleet."""

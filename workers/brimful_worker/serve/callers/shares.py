@@ -100,7 +100,11 @@ class Shares:
         elif name not in self._logged:
             self._logged.add(name)
             trace = "".join(traceback.format_tb(error.__traceback__))
-            log.error("callers have their shares at each front door alone, as the report fails: %s\n%s", name, trace)
+            log.error(
+                "callers share by weight within each front door only, as the report to Redis fails (%s)\n%s",
+                name,
+                trace,
+            )
 
     async def _report(self, pipeline: SharedPipeline, workload: Workload, queue: SharedQueue) -> dict[str, Any] | None:
         """The answer; None if there is nothing to report, as of requests without a caller, which have no weights."""

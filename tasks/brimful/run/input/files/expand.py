@@ -1,4 +1,4 @@
-"""Inputs as the user names them, directories and patterns among them, as a list of files."""
+"""Expands the inputs that the user named, such as directories and patterns, to a list of files."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def _columnar(
 
     if form is InputFormat.ARROW and not opened.stream.peek(6).startswith(b"ARROW1"):
         if not (opened.packed or path == STDIN) and not _has_end_mark(Path(path)):
-            note(f"{name}: has no mark of its end, so it may have been cut off where one batch of rows ends")
+            note(f"{name}: has no end-of-stream mark, so it may have been cut off between two batches of rows")
         return arrow_stream_rows(opened.stream, name, columns)
     if opened.packed or not Path(path).is_file():
         way = "unpack it first (such files are compressed inside)" if opened.packed else "name a file, not a pipe"

@@ -1,7 +1,7 @@
 -- answers: what ended requests show of the limits, for the learners (learnt.lua).
 local REFUSED_BY_SLOTS, REFUSED_BY_STARTS = 1, 2
 local SAY_MS = 250 -- between two messages to all processes about what was learnt
-local SOON_MS = 1000 -- a process that waits speaks every third of a lease anyway
+local SOON_MS = 1000 -- a process that waits sends a command every third of a lease anyway
 local STARTS_NEAR_SHARE = 0.8
 local STATED_PER_MS = 60000 -- a limit that the provider states is of a minute
 local STATED_MOST_MS = 15 * 60 * 1000 -- for how long it holds without being stated again

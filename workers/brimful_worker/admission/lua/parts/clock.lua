@@ -4,8 +4,8 @@
 -- reason to hold the clock back, or the clock was stepped: the process says which (exchange.lua, `late` and `stepped`).
 --
 -- A process that has not read this clock yet, as one that joins, has no bound. Unless the fleet has no other process, it
--- moves the clock by LEAP_MS at most; if more has passed, one of the others must speak first (`frozen`). From then on TIME
--- is right until the process sees a step of it, however long its command was on its way. If nobody speaks for
+-- moves the clock by LEAP_MS at most; if more has passed, one of the others must send a command first (`frozen`). From then
+-- on TIME is right until the process sees a step of it, however long its command was on its way. If none does for
 -- FROZEN_MOST_MS, all may be cut off or dead: the clock moves by the time that the process has waited itself, and loses
 -- the rest. The difference to TIME is kept as skew.
 local LEAP_MS, FROZEN_MOST_MS = 250, 2000
@@ -30,7 +30,7 @@ local function alone()
   return not forgetful and redis.call('ZCARD', last_seen_key) == (redis.call('ZSCORE', last_seen_key, me) and 1 or 0)
 end
 
--- Asks the process that spoke last for a command at once; all of them if it has not helped.
+-- Asks the process that sent the last command for another at once; all of them if it has not helped.
 local function prompt_others()
   if not state.epoch or forgetful then redis.call('PUBLISH', everyone, '{"epoch":null}') end
   if not state.epoch then return end

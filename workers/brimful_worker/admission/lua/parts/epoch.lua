@@ -67,7 +67,7 @@ local function other_schema()
 end
 
 -- A process that was here before the loss names the members it knew: all of those must join before everything is known. It
--- knew everybody that was granted anything only if it spoke with that server not more than a lease ago. A process without
+-- knew everybody that was granted anything only if that server answered it not more than a lease ago. A process without
 -- such knowledge does not count as one of them.
 local function vouch(reported)
   if reported.used_age_ms <= message.lease_ms then put('certain', 1) end
