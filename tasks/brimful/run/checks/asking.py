@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 
 from brimful.packing.units import Unit
-from brimful.run.checks.open_lines import OpenLines, Pair, unit_of_try
+from brimful.run.checks.open_lines import OpenLines, Pair, unit_to_resample
 from brimful.run.checks.rejections import Place, Rejections
 from brimful.run.input.feed import Feed
 from brimful.run.output.done_index import all_pairs
@@ -16,7 +16,7 @@ from brimful.run.output.done_index import all_pairs
 class Asking:
     """Gives out units and keeps :class:`OpenLines`."""
 
-    def __init__(self, feed: Feed, rejections: Rejections, tries: int) -> None:
+    def __init__(self, feed: Feed, rejections: Rejections, most_tries: int) -> None:
         self.lines = OpenLines()
         self.began = False
         """The driver takes units."""
@@ -32,7 +32,7 @@ class Asking:
         """Called with each line of which nothing more is open."""
         self._feed = feed
         self._rejections = rejections
-        self._tries = tries
+        self._most_tries = most_tries
         self._before: dict[Place, int] = {}
         self._again: deque[tuple[int, list[Pair]]] = deque()
         self._changed = asyncio.Event()
@@ -82,9 +82,9 @@ class Asking:
             self._feed.ended(line)
             self.changed()
 
-    def tries(self, place: Place) -> int:
-        """Rejections that count against the tries: those since the choice was given up."""
-        return self._rejections.tries(place) - self._before.get(place, 0)
+    def rejected(self, place: Place) -> int:
+        """Rejections that count against ``--tries``: those since the choice was given up."""
+        return self._rejections.rejected(place) - self._before.get(place, 0)
 
     def _read(self, line: int) -> None:
         """The source has nothing more of a line that an earlier try has asked for."""
@@ -100,25 +100,25 @@ class Asking:
             changed.cancel()
 
     def _parts(self, unit: Unit) -> list[Unit]:
-        """The unit of the source, divided by how often its rollouts were tried before."""
+        """The unit of the source, divided by how often its rollouts were rejected before."""
         line = unit.line
         self.lines.read(line)
-        by_tries: dict[int, list[Pair]] = {}
+        by_rejected: dict[int, list[Pair]] = {}
         wanted = all_pairs(unit.request) if unit.wanted is None else unit.wanted
         for pair in wanted:
             place = (line, *pair)
-            tries = self._rejections.tries(place)
-            if tries and self._feed.asks_again(line):
-                self._before[place] = tries
-            elif self._rejections.given_up(place, self._tries):
+            rejected = self._rejections.rejected(place)
+            if rejected and self._feed.asks_again(line):
+                self._before[place] = rejected
+            elif self._rejections.given_up(place, self._most_tries):
                 if not self._feed.failed_before(line):
                     self.on_exhausted(unit, pair)
                 continue
-            by_tries.setdefault(tries, []).append(pair)
+            by_rejected.setdefault(rejected, []).append(pair)
         parts = []
-        for tries, pairs in by_tries.items():
+        for rejected, pairs in by_rejected.items():
             self.lines.ask(line, pairs, unit)
-            parts.append(unit_of_try(unit, pairs, tries) if tries or len(pairs) < len(wanted) else unit)
+            parts.append(unit_to_resample(unit, pairs, rejected) if rejected or len(pairs) < len(wanted) else unit)
         if not parts:
             self.end_line(line)
         return parts
@@ -129,7 +129,7 @@ class Asking:
             line, pairs = self._again[0]
             unit = self.lines.unit(line)
             assert unit is not None
-            part = unit_of_try(unit, pairs, self._rejections.tries((line, *pairs[0])))
+            part = unit_to_resample(unit, pairs, self._rejections.rejected((line, *pairs[0])))
             fits = self._feed.fits_again(part, self.lines.held(line))
             if not fits and self._feed.budget.holding:
                 self.on_wait()

@@ -209,7 +209,7 @@ class Judge:
         if self.error is not None:
             return None
         try:
-            tries = self._rejections.tries(place) + 1
+            tries = self._rejections.rejected(place) + 1
             verdict = await self._checker.check(unit, rollout, tries=tries, model=item.model)
         except Abandoned:
             return None
@@ -229,7 +229,7 @@ class Judge:
             pair = (place[1], place[2])
             repeat = isinstance(verdict, Rejected) and place not in given_up
             if repeat:
-                again.setdefault((line, self._rejections.tries(place)), []).append(pair)
+                again.setdefault((line, self._rejections.rejected(place)), []).append(pair)
             self._lines.end(line, pair, again=repeat)
         for item in items:
             if isinstance(item, Failed):

@@ -1,4 +1,4 @@
-"""The rollouts that are asked for, and neither accepted nor given up, by line; units of further tries. No I/O."""
+"""Rollouts asked for, and neither accepted nor given up, by line; units that sample rejected ones again. No I/O."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from brimful.packing.units import Unit
 Pair = tuple[int, int]
 """``(prompt_index, choice_index)``"""
 SEED_STEP = 1_000_000
-"""What each further try adds to a line's seed: far from the seeds of other choices and of other lines."""
+"""What each further sample adds to a line's seed: far from the seeds of other choices and of other lines."""
 _SEEDS = (1 << 31, 1 << 32, 1 << 63)
 """Providers take seeds below one of these."""
 
 
-def moved_seed(seed: int, tries: int) -> int:
-    """The seed for a choice of which ``tries`` samples were not accepted. It stays in the range that ``seed`` is in."""
+def moved_seed(seed: int, rejected: int) -> int:
+    """The seed for a choice of which ``rejected`` samples were not accepted. It stays in the range of ``seed``."""
     limit = next((limit for limit in _SEEDS if 0 <= seed < limit), None)
-    moved = seed + tries * SEED_STEP
+    moved = seed + rejected * SEED_STEP
     return moved if limit is None else moved % limit
 
 
-def unit_of_try(unit: Unit, pairs: Iterable[Pair], tries: int) -> Unit:
-    """Asks for these rollouts of the line, of which ``tries`` samples each were not accepted."""
+def unit_to_resample(unit: Unit, pairs: Iterable[Pair], rejected: int) -> Unit:
+    """Asks for these rollouts of the line, of which ``rejected`` samples each were not accepted."""
     request, seed = unit.request, unit.request.fields.get("seed")
-    if tries and isinstance(seed, int):
-        request = replace(request, fields={**request.fields, "seed": moved_seed(seed, tries)})
+    if rejected and isinstance(seed, int):
+        request = replace(request, fields={**request.fields, "seed": moved_seed(seed, rejected)})
     return replace(unit, request=request, wanted=tuple(sorted(pairs)))
 
 

@@ -84,15 +84,15 @@ class Rejections:
         written = []
         for record, by, reason in records:
             kept = {name: record[name] for name in _KEPT if name in record}
-            tries = self.tries(self._place(record)) + 1
-            kept |= {"try": tries, "by": by, "reason": reason, "at": round(time.time(), 3)}
+            sample = self.rejected(self._place(record)) + 1
+            kept |= {"try": sample, "by": by, "reason": reason, "at": round(time.time(), 3)}
             written.append(kept | ({"text": record["text"]} if self._texts or by == ERROR else {}))
         if self._written:
             self.file.write(written)
         for kept in written:
             self._count(kept, self._place(kept))
 
-    def tries(self, place: Place) -> int:
+    def rejected(self, place: Place) -> int:
         """How many samples of this choice were not accepted so far."""
         return len(self._places.get(place, ()))
 

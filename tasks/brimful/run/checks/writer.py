@@ -19,12 +19,14 @@ from brimful.run.output.records import rollout_records
 
 
 class VerdictWriter:
-    def __init__(self, collector: Collector, feed: Feed, rejections: Rejections, asking: Asking, tries: int) -> None:
+    def __init__(
+        self, collector: Collector, feed: Feed, rejections: Rejections, asking: Asking, most_tries: int
+    ) -> None:
         self._collector = collector
         self._feed = feed
         self._rejections = rejections
         self._asking = asking
-        self._tries = tries
+        self._most_tries = most_tries
         self._failures: dict[int, dict[tuple[Pair, ...], Failed]] = {}
         """By line and rollouts: not recorded while others of the line are open."""
 
@@ -47,7 +49,7 @@ class VerdictWriter:
                 place = (item.line, rollout.prompt_index, rollout.choice_index)
                 verdict = verdicts.get(place)
                 if isinstance(verdict, Accepted):
-                    tries = self._rejections.tries(place) + 1
+                    tries = self._rejections.rejected(place) + 1
                     accepted[place] = ({"tries": tries} if tries > 1 else {}) | (
                         {"hook": dict(verdict.columns)} if verdict.columns else {}
                     )
@@ -67,7 +69,7 @@ class VerdictWriter:
         given_up = {}
         for item, rollout, against in failed:
             place = (item.line, rollout.prompt_index, rollout.choice_index)
-            if isinstance(against, Broken) or self._asking.tries(place) >= self._tries:
+            if isinstance(against, Broken) or self._asking.rejected(place) >= self._most_tries:
                 given_up[place] = self._failure(place, item.id, against, item.outcome, rollout.text)
         for failure in given_up.values():
             self._fail(failure)
@@ -105,12 +107,12 @@ class VerdictWriter:
     ) -> Failed:
         line, *pair = place
         unit = unit or self._asking.lines.unit(line)
-        details: dict[str, Any] = {"tries": self._rejections.tries(place)}
+        details: dict[str, Any] = {"tries": self._rejections.rejected(place)}
         if isinstance(verdict, Broken):
             failure = Failure(Cause.HOOK_ERROR, verdict.reason)
             details |= {"text": text} if text is not None else {}
         else:
-            times = f"{self._tries} tries" if self._tries > 1 else "1 try"
+            times = f"{self._most_tries} tries" if self._most_tries > 1 else "1 try"
             why = f"not accepted in {times}, the last by the {verdict.by}: {verdict.reason}"
             failure = Failure(Cause.REJECTED, why)
         request = unit.request if unit is not None else None
