@@ -14,12 +14,12 @@ from typing import Any
 from brimful.errors import FleetError
 from brimful.outcome import Rollout
 from brimful.packing.units import Delivered, Failed, Recovered, Unit
-from brimful.run.checks.asking import Asking
 from brimful.run.checks.bounded import Abandoned
 from brimful.run.checks.checker import Checker
 from brimful.run.checks.open_lines import Pair
 from brimful.run.checks.options import CheckOptions
 from brimful.run.checks.rejections import Place, Rejections
+from brimful.run.checks.resampling import Resampling
 from brimful.run.checks.streak import MOST, Streak
 from brimful.run.checks.verdict import Broken, Rejected, Verdict
 from brimful.run.checks.writer import VerdictWriter
@@ -54,9 +54,9 @@ class Judge:
         self._stop = stop
         self._checker = Checker(options, feed.options.sweep)
         self._streak = Streak(None if keep_going else MOST)
-        self._asking = asking = Asking(feed, rejections, options.tries)
-        self._lines = asking.lines
-        self._writer = VerdictWriter(collector, feed, rejections, asking, options.tries)
+        self._resampling = resampling = Resampling(feed, rejections, options.tries)
+        self._lines = resampling.lines
+        self._writer = VerdictWriter(collector, feed, rejections, resampling, options.tries)
         self._tasks: set[asyncio.Task[None]] = set()
         self._stale: set[tuple[Place, str]] = set()
         """Rejected rollouts that Redis still had, of which the next sample is there or under way as well."""
@@ -68,14 +68,14 @@ class Judge:
         """Why the run stops, once the hook has failed too often."""
         self.recovered = 0
         """Rollouts accepted that an earlier try had sampled."""
-        asking.on_wait = self._release_if_idle
-        asking.on_exhausted = self._writer.give_up
-        asking.on_end = self._writer.end
+        resampling.on_wait = self._release_if_idle
+        resampling.on_exhausted = self._writer.give_up
+        resampling.on_end = self._writer.end
         feed.on_stop = self._stopping
 
     def units(self, source: AsyncIterator[Unit]) -> AsyncIterator[Unit]:
         """What is to be sampled. Ends when all is judged."""
-        return self._asking.units(source)
+        return self._resampling.units(source)
 
     async def recover(self, recovered: Recovered) -> None:
         """Check what an earlier try has sampled. The feed has looked its lines up."""
@@ -119,8 +119,8 @@ class Judge:
             while not earlier and self._checking and self._checking + count > _AT_ONCE and not self._feed.stopped:
                 self._room.clear()
                 await self._room.wait()
-            if self._asking.fault is not None:
-                raise self._asking.fault
+            if self._resampling.fault is not None:
+                raise self._resampling.fault
             self._checking += count
             task = asyncio.create_task(self._judge(items, count, earlier))
             self._tasks.add(task)
@@ -130,11 +130,11 @@ class Judge:
         """Wait until all that was taken so far is judged and written. Raises what writing a verdict has raised.
 
         Returns False if some of it is not: judging has not begun, or ended early, and leaves it to the next try."""
-        if self._asking.began and self._tasks:
+        if self._resampling.began and self._tasks:
             await asyncio.wait(set(self._tasks))
-        if self._asking.fault is not None:
-            raise self._asking.fault
-        return not self._abandoned and (self._asking.began or not self._tasks)
+        if self._resampling.fault is not None:
+            raise self._resampling.fault
+        return not self._abandoned and (self._resampling.began or not self._tasks)
 
     def figures(self) -> dict[str, Any]:
         """For the summary. Over all tries of the run, ``asked_again`` of this one."""
@@ -144,7 +144,7 @@ class Judge:
             "rejected": rejected.counts.rollouts,
             "rejected_by": dict(sorted(rejected.by.items())),
             "rejected_tokens": rejected.counts.tokens,
-            "asked_again": self._asking.asked_again,
+            "asked_again": self._resampling.asked_again,
         }
 
     def close(self) -> None:
@@ -159,7 +159,7 @@ class Judge:
             self._timer = asyncio.get_running_loop().call_later(_STOPPED_S, self._checker.abandon)
         self._streak.release()
         self._room.set()
-        self._asking.changed()
+        self._resampling.changed()
 
     async def _judge(self, items: list[Delivered | Failed], count: int, earlier: bool) -> None:
         try:
@@ -178,11 +178,11 @@ class Judge:
                 verdicts = {place: verdict for place, verdict in verdicts.items() if place not in broken}
             self._write(items, verdicts, earlier)
         except Exception as error:  # of the disk; the run ends with it
-            self._asking.fault = self._asking.fault or error
+            self._resampling.fault = self._resampling.fault or error
         finally:
             self._checking -= count
             self._room.set()
-            self._asking.changed()
+            self._resampling.changed()
             self._feed.freed()
             self._release_if_idle()
 
@@ -236,11 +236,11 @@ class Judge:
                 for pair in item.wanted:
                     self._lines.end(item.line, pair)
         for (line, _), pairs in again.items():
-            self._asking.repeat(line, pairs)
+            self._resampling.repeat(line, pairs)
         for line in {item.line for item in items}:
             if (unit := self._lines.unit(line)) is not None:
                 self._feed.budget.keep(line, unit.request, self._lines.held(line))
-            self._asking.end_line(line)
+            self._resampling.end_line(line)
 
     def _release_if_idle(self) -> None:
         """Where all that is in flight waits for the streak's end, no other call can end it."""

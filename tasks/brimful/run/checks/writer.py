@@ -9,9 +9,9 @@ from typing import Any
 from brimful.dispatch.outcomes import STOPS
 from brimful.outcome import Cause, Failure, Outcome, Rollout
 from brimful.packing.units import Delivered, Failed, Unit
-from brimful.run.checks.asking import Asking
 from brimful.run.checks.open_lines import Pair
 from brimful.run.checks.rejections import ERROR, Place, Rejections
+from brimful.run.checks.resampling import Resampling
 from brimful.run.checks.verdict import Accepted, Broken, Rejected, Verdict
 from brimful.run.input.feed import Feed
 from brimful.run.output.collect import Collector
@@ -20,12 +20,12 @@ from brimful.run.output.records import rollout_records
 
 class VerdictWriter:
     def __init__(
-        self, collector: Collector, feed: Feed, rejections: Rejections, asking: Asking, most_tries: int
+        self, collector: Collector, feed: Feed, rejections: Rejections, resampling: Resampling, most_tries: int
     ) -> None:
         self._collector = collector
         self._feed = feed
         self._rejections = rejections
-        self._asking = asking
+        self._resampling = resampling
         self._most_tries = most_tries
         self._failures: dict[int, dict[tuple[Pair, ...], Failed]] = {}
         """By line and rollouts: not recorded while others of the line are open."""
@@ -69,7 +69,7 @@ class VerdictWriter:
         given_up = {}
         for item, rollout, against in failed:
             place = (item.line, rollout.prompt_index, rollout.choice_index)
-            if isinstance(against, Broken) or self._asking.rejected(place) >= self._most_tries:
+            if isinstance(against, Broken) or self._resampling.rejected(place) >= self._most_tries:
                 given_up[place] = self._failure(place, item.id, against, item.outcome, rollout.text)
         for failure in given_up.values():
             self._fail(failure)
@@ -106,7 +106,7 @@ class VerdictWriter:
         unit: Unit | None = None,
     ) -> Failed:
         line, *pair = place
-        unit = unit or self._asking.lines.unit(line)
+        unit = unit or self._resampling.lines.unit(line)
         details: dict[str, Any] = {"tries": self._rejections.rejected(place)}
         if isinstance(verdict, Broken):
             failure = Failure(Cause.HOOK_ERROR, verdict.reason)

@@ -13,8 +13,8 @@ from brimful.run.input.feed import Feed
 from brimful.run.output.done_index import all_pairs
 
 
-class Asking:
-    """Gives out units and keeps :class:`OpenLines`."""
+class Resampling:
+    """Gives out the run's units, those of rejected rollouts among them, and keeps :class:`OpenLines`."""
 
     def __init__(self, feed: Feed, rejections: Rejections, most_tries: int) -> None:
         self.lines = OpenLines()
