@@ -27,7 +27,7 @@ def reply(part: Part, give: Any) -> dict[str, Any]:
         "id": "c",
         "choices": [
             {"index": index, "text": f"{part.request.prompts[index // n]}"}
-            for index in range(len(part.places))
+            for index in range(len(part.choice_indexes))
             if give(index)
         ],
         "usage": {"prompt_tokens": 2, "total_tokens": 5, "prompt_tokens_details": {"cached_tokens": 1}},
@@ -37,7 +37,7 @@ def reply(part: Part, give: Any) -> dict[str, Any]:
 def test_a_complete_answer_is_returned_unchanged() -> None:
     assembly = Assembly(request(["a", "b"], n=2))
     part = assembly.next_part()
-    assert part.places == (0, 1, 2, 3)
+    assert part.choice_indexes == (0, 1, 2, 3)
     answer = reply(part, lambda _: True)
     assert assembly.take(part, answer)
     assert assembly.complete
@@ -49,11 +49,11 @@ def test_only_the_missing_choices_are_requested() -> None:
     part = assembly.next_part()
     assembly.take(part, reply(part, lambda index: index not in (1, 4, 5, 7)))  # one of a, two of b, one of c
     part = assembly.next_part()
-    assert (part.request.fields["prompt"], part.request.n, part.places) == (["a", "c"], 1, (1, 7))
+    assert (part.request.fields["prompt"], part.request.n, part.choice_indexes) == (["a", "c"], 1, (1, 7))
     assert part.request.fields["temperature"] == 0.7
     assembly.take(part, reply(part, lambda _: True))
     part = assembly.next_part()
-    assert (part.request.fields["prompt"], part.request.n, part.places) == (["b"], 2, (4, 5))
+    assert (part.request.fields["prompt"], part.request.n, part.choice_indexes) == (["b"], 2, (4, 5))
     assembly.take(part, reply(part, lambda _: True))
     done = assembly.completion()
     assert [choice["index"] for choice in done["choices"]] == list(range(9))
@@ -67,7 +67,7 @@ def test_a_single_prompt_keeps_its_form(prompt: Any) -> None:
     part = assembly.next_part()
     assembly.take(part, reply(part, lambda index: index == 1))
     part = assembly.next_part()
-    assert (part.request.fields["prompt"], part.request.n, part.places, part.prompts) == (prompt, 2, (0, 2), 1)
+    assert (part.request.fields["prompt"], part.request.n, part.choice_indexes, part.prompts) == (prompt, 2, (0, 2), 1)
 
 
 def test_with_a_seed_a_server_that_ignores_n_is_asked_for_one_choice_after_the_other() -> None:
@@ -76,7 +76,7 @@ def test_with_a_seed_a_server_that_ignores_n_is_asked_for_one_choice_after_the_o
     assembly.take(assembly.next_part(), reply(Part(request("a", n=3, seed=7), (0, 1, 2)), lambda index: index == 0))
     for choice in (1, 2):
         part = assembly.next_part()
-        assert (part.request.n, part.request.fields["seed"], part.places) == (1, 7 + choice, (choice,))
+        assert (part.request.n, part.request.fields["seed"], part.choice_indexes) == (1, 7 + choice, (choice,))
         assert assembly.take(part, reply(part, lambda _: True))
     assert assembly.complete
 
@@ -86,7 +86,7 @@ def test_with_a_seed_the_prompt_is_requested_with_its_full_n() -> None:
     part = assembly.next_part()
     assembly.take(part, reply(part, lambda index: index != 4))
     part = assembly.next_part()
-    assert (part.request.fields["prompt"], part.request.n, part.places) == (["b"], 3, (None, 4, None))
+    assert (part.request.fields["prompt"], part.request.n, part.choice_indexes) == (["b"], 3, (None, 4, None))
     assembly.take(part, reply(part, lambda _: True))
     assert assembly.complete
     assert [choice["index"] for choice in assembly.completion()["choices"]] == [0, 1, 2, 3, 4, 5]

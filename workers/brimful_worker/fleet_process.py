@@ -33,14 +33,14 @@ STATUS_S = 5.0
 class FleetProcess:
     """Use it on one event loop. :meth:`look_at_key` may be called from any thread."""
 
-    def __init__(self, settings: Settings, name: str, *, places: int, stopping: Callable[[], bool]) -> None:
-        """``name``: for ``brimful status``. ``places``: Celery tasks that it runs at once. ``stopping``: as for
+    def __init__(self, settings: Settings, name: str, *, concurrency: int, stopping: Callable[[], bool]) -> None:
+        """``name``: for ``brimful status``. ``concurrency``: Celery tasks that it runs at once. ``stopping``: as for
         :class:`Sampler`. Raises SettingError for whatever is missing or wrong. Opens nothing."""
         self._settings = settings
         self._name = name
-        self.key = KeyInUse(settings, name, places)
+        self.key = KeyInUse(settings, name, concurrency)
         self.sampler = Sampler(settings, self.key.admission, self.key.provider, stopping=stopping)
-        self._membership = Membership(settings, takes_tasks=places > 0)
+        self._membership = Membership(settings, takes_tasks=concurrency > 0)
         self._republish = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stack = AsyncExitStack()

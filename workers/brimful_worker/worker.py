@@ -38,7 +38,7 @@ class WorkerPort:
         """Raises SettingError for whatever is missing or wrong. Opens nothing."""
         self._settings = settings
         self.stopping = asyncio.Event()
-        self._process = FleetProcess(settings, name, places=settings.concurrency, stopping=self.stopping.is_set)
+        self._process = FleetProcess(settings, name, concurrency=settings.concurrency, stopping=self.stopping.is_set)
         self._sampler = self._process.sampler
         self._shards = ShardRunner(
             self._sampler.sample,

@@ -15,12 +15,12 @@ class Part:
     """One request to send, and where its choices belong in the complete answer."""
 
     request: Request
-    places: tuple[int | None, ...]
+    choice_indexes: tuple[int | None, ...]
     """The index in the complete answer for each index of this part's answer; None if that choice is not needed."""
 
     @property
     def prompts(self) -> int:
-        return len(self.places) // self.request.n
+        return len(self.choice_indexes) // self.request.n
 
 
 class Assembly:
@@ -54,7 +54,7 @@ class Assembly:
         for index in range(request.choices):
             if index not in self._choices:
                 missing[index // n].append(index)
-        places: tuple[int | None, ...]
+        choice_indexes: tuple[int | None, ...]
         seed = request.fields.get("seed")
         if self._n_ignored and isinstance(seed, int):
             prompt, indexes = next(iter(missing.items()))
@@ -66,26 +66,26 @@ class Assembly:
         if seed is not None:
             prompts, choices = list(missing), n
             wanted = (prompt * n + choice for prompt in prompts for choice in range(n))
-            places = tuple(None if index in self._choices else index for index in wanted)
+            choice_indexes = tuple(None if index in self._choices else index for index in wanted)
         else:
             groups: dict[int, list[int]] = defaultdict(list)
             for prompt, indexes in missing.items():
                 groups[len(indexes)].append(prompt)
             choices, prompts = max(groups.items(), key=lambda group: group[0] * len(group[1]))
-            places = tuple(index for prompt in prompts for index in missing[prompt])
+            choice_indexes = tuple(index for prompt in prompts for index in missing[prompt])
         fields = {**request.fields, "n": choices}
         if request.prompt_count > 1:
             texts = request.prompts
             fields["prompt"] = [texts[prompt] for prompt in prompts]
-        return Part(replace(request, fields=fields), places)
+        return Part(replace(request, fields=fields), choice_indexes)
 
     def take(self, part: Part, completion: dict[str, Any]) -> bool:
         """Add the choices of a part's classified completion. False if none of them is new."""
         before = len(self._choices)
         for choice in completion["choices"]:
-            place = part.places[choice["index"]]
-            if place is not None and place not in self._choices:
-                self._choices[place] = choice if choice["index"] == place else {**choice, "index": place}
+            index = part.choice_indexes[choice["index"]]
+            if index is not None and index not in self._choices:
+                self._choices[index] = choice if choice["index"] == index else {**choice, "index": index}
         alone = part.prompts == 1 and len(completion["choices"]) == 1
         # One of two choices may be missing by chance, but not twice in a row, nor most of several.
         if alone and (part.request.n > 2 or (part.request.n == 2 and len(self._choices) == before)):

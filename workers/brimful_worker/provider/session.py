@@ -108,7 +108,9 @@ class Provider:
 
     def classify(self, answer: Answer | TransportError, part: Part) -> Classification:
         """What the answer to a part's request means."""
-        classification = classify_answer(answer, expected=len(part.places), prompts=part.prompts, now=time.time())
+        classification = classify_answer(
+            answer, expected=len(part.choice_indexes), prompts=part.prompts, now=time.time()
+        )
         if isinstance(answer, Answer):
             classification.request_id = answer.request_id
         return self.redact(classification, part)
@@ -144,7 +146,7 @@ class Provider:
             submitted = answer.request_id if isinstance(answer, Answer) else ""
             return answer
 
-        poller = JobPoller(send, hooks, key, expected=len(part.places), prompts=part.prompts)
+        poller = JobPoller(send, hooks, key, expected=len(part.choice_indexes), prompts=part.prompts)
         classification = await poller.run(grant)
         return self.redact(replace(classification, request_id=submitted), part)
 

@@ -27,14 +27,14 @@ _DRAIN_S = 0.5
 class KeyInUse:
     """One process's. Used on its event loop."""
 
-    def __init__(self, settings: Settings, name: str, places: int) -> None:
-        """``name``: the process's, for ``brimful status``. ``places``: tasks that it runs at once. Raises SettingError.
-        Opens nothing."""
+    def __init__(self, settings: Settings, name: str, concurrency: int) -> None:
+        """``name``: the process's, for ``brimful status``. ``concurrency``: tasks that it runs at once. Opens nothing.
+        Raises SettingError."""
         self.settings = settings
         """With the key in use."""
-        self._name, self._places = name, places
+        self._name, self._concurrency = name, concurrency
         self._file = settings.api_key_file
-        self.admission = Admission.from_settings(settings, name=name, places=places)
+        self.admission = Admission.from_settings(settings, name=name, places=concurrency)
         self.provider = Provider(settings)
         self.reread = asyncio.Event()
         """Set it to look at the file at once."""
@@ -85,7 +85,7 @@ class KeyInUse:
     async def _replace(self, settings: Settings) -> None:
         """Raises SettingError for a key that no header can carry, and FleetError; the old one then stays in use."""
         provider = Provider(settings)
-        admission = Admission.from_settings(settings, name=self._name, places=self._places)
+        admission = Admission.from_settings(settings, name=self._name, places=self._concurrency)
         async with contextlib.AsyncExitStack() as stack:
             await stack.enter_async_context(provider)
             await admission.start(timeout_s=None)

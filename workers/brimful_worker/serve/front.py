@@ -40,7 +40,7 @@ class Front:
         self.settings = settings
         self.name = name
         self.gate = Gate()
-        self.process = FleetProcess(settings, name, places=0, stopping=lambda: self.gate.draining)
+        self.process = FleetProcess(settings, name, concurrency=0, stopping=lambda: self.gate.draining)
         self.once = Once(settings)
         self.usage, clock = Usage(settings.fleet), CallersClock(settings.fleet)
         self.callers = Registry(settings.fleet, self.usage, clock, required=tokens_required)
