@@ -576,6 +576,6 @@ def test_the_sweep_deletes_batches_that_ended_long_ago(tmp_path: Path) -> None:
     )
     old.end("completed", 1)
     batches.store(old)
-    assert batches.sweep(99) == 0
-    assert batches.sweep(100) == 1
+    assert batches.delete_expired(99) == 0
+    assert batches.delete_expired(100) == 1
     assert batches.ids() == [running.id]

@@ -174,9 +174,9 @@ def test_the_sweep_deletes_what_has_expired_and_what_dead_processes_left(tmp_pat
         files.add(data, StoredFile(id=id, caller="", bytes=1, created=now, expires=expires, filename="", purpose=""))
     lost = files.unfinished()
     lost.write_bytes(b"x")
-    assert files.sweep(now + 50) == 1
+    assert files.delete_expired(now + 50) == 1
     assert files.data(kept).exists()
     assert not files.data(gone).exists()
     assert lost.exists(), "it may still grow"
-    files.sweep(now + 100_000)
+    files.delete_expired(now + 100_000)
     assert not list(files.folder.iterdir())

@@ -26,8 +26,8 @@ from brimful_worker.fleet_process import open_metrics
 from brimful_worker.gc_tuning import tune_gc
 from brimful_worker.logs.json_format import use_log_format
 from brimful_worker.serve.app import make_app
+from brimful_worker.serve.expiry import delete_expired
 from brimful_worker.serve.front import Front
-from brimful_worker.serve.sweep import sweep
 
 log = logging.getLogger(__name__)
 
@@ -169,7 +169,7 @@ async def _join(front: Front) -> None:
     await front.process.start()
     log.info("Redis is reached")
     shares = front.shares.watch(front.once.pipeline)
-    work = (front.keeper.run(), sweep(front.files, front.batches), shares)
+    work = (front.keeper.run(), delete_expired(front.files, front.batches), shares)
     working = [asyncio.create_task(each) for each in work]
     try:
         await front.gate.watch(lambda: front.process.key.admission.failure)

@@ -108,7 +108,7 @@ class Batches:
             if path.name not in (_RECORD, _LOCK):
                 path.unlink(missing_ok=True)
 
-    def sweep(self, now: float) -> int:
+    def delete_expired(self, now: float) -> int:
         """Delete batches whose time is over, and what dead processes left; returns the number of those batches."""
         deleted = 0
         for id in self.ids():

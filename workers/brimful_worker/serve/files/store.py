@@ -95,7 +95,7 @@ class Files:
         self._record(id).unlink(missing_ok=True)
         self.data(id).unlink(missing_ok=True)
 
-    def sweep(self, now: float) -> int:
+    def delete_expired(self, now: float) -> int:
         """Delete what has expired, and what dead processes left; returns the number of expired files."""
         expired = 0
         for path in self.folder.glob("file-*.json"):
