@@ -44,7 +44,7 @@ class Request:
     """Raises LimiterClosed once nothing may be asked for any more."""
 
 
-class Held:
+class LeaseGroup:
     """A slot and its starts: leases, and the entered contexts that end them."""
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ class Held:
 
 async def acquire(
     admissions: Sequence[tuple[Admission, Window | None]], request: Request, gate: Gate = NO_GATE
-) -> Held:
+) -> LeaseGroup:
     """Wait for a lease of every admission. Raises what entering :meth:`Admission.slot` raises."""
     while True:
         try:
@@ -131,8 +131,8 @@ async def acquire(
             log.debug("limiter: asks again: %s", error)
 
 
-async def _acquire(admissions: Sequence[tuple[Admission, Window | None]], request: Request, gate: Gate) -> Held:
-    held = Held()
+async def _acquire(admissions: Sequence[tuple[Admission, Window | None]], request: Request, gate: Gate) -> LeaseGroup:
+    held = LeaseGroup()
     try:
         async with gate:
             while (place := held.missing(len(admissions))) is not None:

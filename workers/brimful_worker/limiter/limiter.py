@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 
 from brimful.names import Workload
 from brimful_worker.admission import Admission, Lease, StaleGrant
-from brimful_worker.limiter.acquire import AT_ONCE, NO_GATE, Gate, Held, Request, acquire
+from brimful_worker.limiter.acquire import AT_ONCE, NO_GATE, Gate, LeaseGroup, Request, acquire
 from brimful_worker.limiter.errors import LimiterClosed, SlotTimeout
 from brimful_worker.limiter.permit import Permit
 from brimful_worker.limiter.windows import (
@@ -226,7 +226,7 @@ class Limiter:
 
     # what LimiterSlot calls
 
-    async def _acquire(self, workload: Workload, tokens: int) -> Held:
+    async def _acquire(self, workload: Workload, tokens: int) -> LeaseGroup:
         request = Request(workload, tokens, boot_time(), self._check_open)
         if not self._started or self._loop is not asyncio.get_running_loop():
             await self.start()
@@ -256,7 +256,7 @@ class LimiterSlot:
     def __init__(self, limiter: Limiter, workload: Workload, tokens: int, timeout_s: float | None) -> None:
         self._limiter = limiter
         self._workload, self._tokens, self._timeout_s = workload, tokens, timeout_s
-        self._entries: dict[asyncio.Task[object] | None, list[Held]] = {}
+        self._entries: dict[asyncio.Task[object] | None, list[LeaseGroup]] = {}
 
     async def acquire(self) -> Permit:
         """Wait, and hold the slot until the permit is released."""
@@ -283,7 +283,7 @@ class LimiterSlot:
             del self._entries[task]
         await held.leave(kind, error, trace)
 
-    async def _enter(self) -> Held:
+    async def _enter(self) -> LeaseGroup:
         try:
             async with asyncio.timeout(self._timeout_s) as scope:
                 return await self._limiter._acquire(self._workload, self._tokens)

@@ -6,7 +6,7 @@ from types import TracebackType
 
 from brimful_worker.admission import Lease, LeaseLost
 from brimful_worker.admission.lease import current_lease
-from brimful_worker.limiter.acquire import Held
+from brimful_worker.limiter.acquire import LeaseGroup
 
 
 class Permit:
@@ -16,8 +16,8 @@ class Permit:
     slot cancels the task that is inside the block, or, while nobody has entered it, the task that acquired the permit.
     """
 
-    def __init__(self, held: Held) -> None:
-        self._held: Held | None = held
+    def __init__(self, held: LeaseGroup) -> None:
+        self._held: LeaseGroup | None = held
         self._outer: Lease | None = None
         self.lease = held.lease
 
