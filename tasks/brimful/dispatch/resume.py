@@ -20,7 +20,9 @@ from brimful.state.broker_queues import find_shards
 from brimful.state.redis_retry import retry_until_available
 
 
-class Left(NamedTuple):
+class TakenOver(NamedTuple):
+    """What an earlier submitter of the run left, as this one continues it."""
+
     recovered: Recovered
     shards: dict[str, dict[str, PackedRequest]]
     """Shard → its requests without an outcome, by id."""
@@ -28,7 +30,7 @@ class Left(NamedTuple):
     """The last entry of the results stream that was read; "0" = none."""
 
 
-async def collect(ledger: RunLedger, profile: Profile) -> Left:
+async def collect(ledger: RunLedger, profile: Profile) -> TakenOver:
     """Withdraws shards that have no message, or one that does not fit the ledger; their lines are then planned again.
     RabbitMQ does not show its messages: where it is the broker, all shards are withdrawn.
 
@@ -70,7 +72,7 @@ async def collect(ledger: RunLedger, profile: Profile) -> Left:
         for entry in packed.manifest
         for choice in entry.choices
     )
-    return Left(Recovered(delivered, outstanding, unmetered), shards, last)
+    return TakenOver(Recovered(delivered, outstanding, unmetered), shards, last)
 
 
 def _rebuild(id: str, manifest: Manifest, fields: Any, profile: Profile) -> PackedRequest | None:
