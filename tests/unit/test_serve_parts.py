@@ -14,7 +14,7 @@ from brimful.errors import SettingError
 from brimful.names import Mode
 from brimful.request import Request
 from brimful_worker.admission.policy import WindowUse
-from brimful_worker.serve.completions.reading import Asked
+from brimful_worker.serve.completions.reading import CallerRequest
 from brimful_worker.serve.completions.stream_answer import EventSplitter, StreamAnswer, data_of
 from brimful_worker.serve.rate_headers import RateHeaders
 from brimful_worker.serve.server import check_address, listen
@@ -50,7 +50,7 @@ def stream(n: int = 1, *, usage: bool = False, chat: bool = False) -> tuple[Stre
     fields: dict[str, Any] = {"messages": [{"role": "user", "content": "a"}]} if chat else {"prompt": "a"}
     request = Request({**fields, "n": n, "max_tokens": 4}, mode=Mode.CHAT if chat else Mode.COMPLETION)
     forwarded: list[bytes] = []
-    asked = Asked(request, b"", stream=True, usage_wanted=usage, deadline_s=None, idempotency_key=None)
+    asked = CallerRequest(request, b"", stream=True, usage_wanted=usage, deadline_s=None, idempotency_key=None)
     answer = StreamAnswer(asked, lambda event, _: forwarded.append(event))
     assert answer.listen(200, {"content-type": "text/event-stream"}) is not None
     return answer, forwarded

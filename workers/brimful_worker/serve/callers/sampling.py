@@ -15,13 +15,13 @@ from brimful_worker.sampling.exchange import Exchange
 from brimful_worker.sampling.stats import cost_of
 from brimful_worker.serve.caller import CALLER, PROVIDER_IDS, TOKENS_USED
 from brimful_worker.serve.callers.usage import Account
-from brimful_worker.serve.completions.reading import REQUEST_ID, Asked
+from brimful_worker.serve.completions.reading import REQUEST_ID, CallerRequest
 from brimful_worker.serve.front import FRONT
 from brimful_worker.serve.gate import Turn
 from brimful_worker.serve.refusals import Refusal, redis_away
 
 
-async def sample_for_caller(http: web.Request, asked: Asked, turn: Turn, exchange: Exchange) -> Outcome:
+async def sample_for_caller(http: web.Request, asked: CallerRequest, turn: Turn, exchange: Exchange) -> Outcome:
     """Raises Refusal if the caller is over a limit of its own."""
     front, caller = http.app[FRONT], http[CALLER]
     turn.asked_by = (caller.name, asked.request.workload.value)
@@ -37,7 +37,7 @@ async def sample_for_caller(http: web.Request, asked: Asked, turn: Turn, exchang
     return account.outcome
 
 
-async def _sample(http: web.Request, asked: Asked, turn: Turn, exchange: Exchange, account: Account) -> None:
+async def _sample(http: web.Request, asked: CallerRequest, turn: Turn, exchange: Exchange, account: Account) -> None:
     front, record = http.app[FRONT], http[CALLER].record
     with front.usage.request(record, asked.request.hold, account):
 

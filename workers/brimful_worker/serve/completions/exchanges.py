@@ -11,7 +11,7 @@ from brimful_worker.provider.answers.answer import Answer, Classification, Kind,
 from brimful_worker.provider.answers.stated import stated_starts
 from brimful_worker.provider.assembly import Part
 from brimful_worker.provider.session import OnSent, Provider
-from brimful_worker.serve.completions.reading import Asked
+from brimful_worker.serve.completions.reading import CallerRequest
 from brimful_worker.serve.completions.stream_answer import StreamAnswer
 
 
@@ -20,7 +20,7 @@ class WholeAnswer:
 
     begun = False
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: CallerRequest) -> None:
         self._asked = asked
         self.last: Answer | None = None
         """The last attempt's, if it had one."""
@@ -46,7 +46,7 @@ class WholeAnswer:
 class Streamed:
     """An exchange whose events are passed on as they come."""
 
-    def __init__(self, asked: Asked, forward: Callable[[bytes], None]) -> None:
+    def __init__(self, asked: CallerRequest, forward: Callable[[bytes], None]) -> None:
         self._asked = asked
         self._forward = forward
         self.last: Answer | None = None

@@ -10,7 +10,7 @@ from aiohttp import web
 from brimful.names import Mode
 from brimful_worker.serve.caller import CALLER
 from brimful_worker.serve.completions.once import Kept
-from brimful_worker.serve.completions.reading import Asked, read
+from brimful_worker.serve.completions.reading import CallerRequest, read
 from brimful_worker.serve.completions.streams import answer_stream
 from brimful_worker.serve.completions.whole import answer_whole
 from brimful_worker.serve.front import FRONT
@@ -32,7 +32,7 @@ async def _answer(http: web.Request, mode: Mode) -> web.StreamResponse:
     return await (answer_stream(http, asked, []) if asked.stream else answer_whole(http, asked))
 
 
-async def _answer_once(http: web.Request, asked: Asked, key: str) -> web.StreamResponse:
+async def _answer_once(http: web.Request, asked: CallerRequest, key: str) -> web.StreamResponse:
     front, began = http.app[FRONT], time.monotonic()
     claim = front.once.claim(http[CALLER].owner, key, asked.request.mode.value.encode() + b"\n" + asked.body)
     try:

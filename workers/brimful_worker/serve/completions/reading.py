@@ -32,8 +32,8 @@ _CALLERS_ID = re.compile(r"[A-Za-z0-9._:/@+=-]{1,128}")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """One request of a caller's."""
+class CallerRequest:
+    """One request of a caller, checked, and what its headers say."""
 
     request: Request
     """Its fields without nulls and ``stream``."""
@@ -46,7 +46,7 @@ class Asked:
     idempotency_key: str | None
 
 
-async def read(http: web.Request, mode: Mode) -> Asked:
+async def read(http: web.Request, mode: Mode) -> CallerRequest:
     """Raises Refusal (400, 404, 413, 415)."""
     profile = http.app[FRONT].settings.profile
     if mode not in profile.modes:
@@ -57,7 +57,7 @@ async def read(http: web.Request, mode: Mode) -> Asked:
     return await asyncio.to_thread(_asked, http, mode, document, raw)
 
 
-def _asked(http: web.Request, mode: Mode, document: dict[str, Any], raw: bytes) -> Asked:
+def _asked(http: web.Request, mode: Mode, document: dict[str, Any], raw: bytes) -> CallerRequest:
     """Raises Refusal."""
     settings = http.app[FRONT].settings
     profile = settings.profile
@@ -81,7 +81,7 @@ def _asked(http: web.Request, mode: Mode, document: dict[str, Any], raw: bytes) 
         raise Refusal(400, message, param=param) from None
     _ = request.hold  # kept; of a large body it takes long, and this is a thread
     options = document.get("stream_options")
-    return Asked(
+    return CallerRequest(
         request,
         _to_send(document, raw, profile),
         stream=bool(stream),

@@ -13,7 +13,7 @@ from brimful.names import Mode
 from brimful.runtime import json_bytes
 from brimful_worker.provider.answers.answer import Classification
 from brimful_worker.provider.answers.refusal import classify_refusal, find_error
-from brimful_worker.serve.completions.reading import Asked
+from brimful_worker.serve.completions.reading import CallerRequest
 
 DONE = b"data: [DONE]\n\n"
 _END = re.compile(rb"\r?\n\r?\n")
@@ -65,7 +65,7 @@ class StreamAnswer:
     the attempt has ended.
     """
 
-    def __init__(self, asked: Asked, forward: Callable[[bytes, Mapping[str, str]], None]) -> None:
+    def __init__(self, asked: CallerRequest, forward: Callable[[bytes, Mapping[str, str]], None]) -> None:
         self._asked = asked
         self._forward = forward
         self.headers: Mapping[str, str] = {}

@@ -19,7 +19,7 @@ from brimful_worker.serve.caller import CALLER
 from brimful_worker.serve.callers.sampling import sample_for_caller
 from brimful_worker.serve.completions.exchanges import Streamed
 from brimful_worker.serve.completions.failures import failed
-from brimful_worker.serve.completions.reading import SHOWN_ID, Asked
+from brimful_worker.serve.completions.reading import SHOWN_ID, CallerRequest
 from brimful_worker.serve.front import FRONT, Front
 from brimful_worker.serve.headers import answer_headers
 from brimful_worker.serve.refusals import Refusal
@@ -92,7 +92,7 @@ _STREAM_HEADERS: Mapping[str, str] = {
 }
 
 
-async def answer_stream(http: web.Request, asked: Asked, kept: list[bytes]) -> web.StreamResponse:
+async def answer_stream(http: web.Request, asked: CallerRequest, kept: list[bytes]) -> web.StreamResponse:
     """Raises Refusal if nothing was sent to the caller yet; later failures are an ``error`` event.
 
     ``kept`` gets the events of a complete answer, if it has an ``Idempotency-Key``.
@@ -128,7 +128,7 @@ async def answer_stream(http: web.Request, asked: Asked, kept: list[bytes]) -> w
 
 
 async def _pass_on(
-    http: web.Request, asked: Asked, exchange: Streamed, channel: Channel, response: _Response
+    http: web.Request, asked: CallerRequest, exchange: Streamed, channel: Channel, response: _Response
 ) -> Outcome:
     """Raises Refusal."""
     front = http.app[FRONT]

@@ -8,12 +8,12 @@ from brimful.runtime import json_bytes
 from brimful_worker.serve.callers.sampling import sample_for_caller
 from brimful_worker.serve.completions.exchanges import WholeAnswer
 from brimful_worker.serve.completions.failures import failed
-from brimful_worker.serve.completions.reading import Asked
+from brimful_worker.serve.completions.reading import CallerRequest
 from brimful_worker.serve.front import FRONT
 from brimful_worker.serve.headers import answer_headers
 
 
-async def answer_whole(http: web.Request, asked: Asked) -> web.Response:
+async def answer_whole(http: web.Request, asked: CallerRequest) -> web.Response:
     """Raises Refusal."""
     front = http.app[FRONT]
     exchange = WholeAnswer(asked)
