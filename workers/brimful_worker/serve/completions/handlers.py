@@ -9,7 +9,7 @@ from aiohttp import web
 
 from brimful.names import Mode
 from brimful_worker.serve.caller import CALLER
-from brimful_worker.serve.completions.once import Kept
+from brimful_worker.serve.completions.once import StoredAnswer
 from brimful_worker.serve.completions.reading import CallerRequest, read
 from brimful_worker.serve.completions.streams import answer_stream
 from brimful_worker.serve.completions.whole import answer_whole
@@ -49,7 +49,7 @@ async def _answer_once(http: web.Request, asked: CallerRequest, key: str) -> web
         response = await (answer_stream(http, asked, events) if asked.stream else answer_whole(http, asked))
         content = b"".join(events) if asked.stream else response.body if isinstance(response, web.Response) else b""
         if isinstance(content, bytes) and content:
-            await claim.keep(Kept(response.headers["Content-Type"], response.headers.get(PROVIDER_ID)), content)
+            await claim.keep(StoredAnswer(response.headers["Content-Type"], response.headers.get(PROVIDER_ID)), content)
         return response
     finally:
         claim.release()

@@ -33,8 +33,8 @@ _ANSWERED = b"answered"
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """An answer as it is kept. The body follows it in the value, since it may be large."""
+class StoredAnswer:
+    """The head of a stored answer. The body follows it in the value, since it may be large."""
 
     content_type: str
     provider_request_id: str | None = None
@@ -50,7 +50,7 @@ class Claim:
         self._value = b" ".join((_CLAIMED, digest, uuid.uuid4().hex.encode()))
         self._asked = False
 
-    async def take(self) -> tuple[Kept, bytes] | None:
+    async def take(self) -> tuple[StoredAnswer, bytes] | None:
         """None: the request is this one's to sample. Otherwise the answer of an earlier one, which is waited for.
 
         Raises Refusal: 422 if the key was used for another request, 503 without Redis.
@@ -69,9 +69,9 @@ class Claim:
                 return found
             await asyncio.sleep(_LOOK_S)
 
-    async def keep(self, kept: Kept, body: bytes) -> None:
+    async def keep(self, answer: StoredAnswer, body: bytes) -> None:
         """The request has its answer. Without Redis it is not kept, but given to this caller."""
-        value = b" ".join((_ANSWERED, self._digest, json_bytes.encode(asdict(kept)))) + b"\n" + body
+        value = b" ".join((_ANSWERED, self._digest, json_bytes.encode(asdict(answer)))) + b"\n" + body
         with contextlib.suppress(*REDIS_ERRORS):
             await self._once.pipeline.ask("SET", self.key, value, "EX", self._once.expires_s)
 
@@ -81,13 +81,13 @@ class Claim:
         if self._asked:
             self._once.pipeline.call(_RELEASE, [self.key], self._value)
 
-    def _read(self, value: bytes) -> tuple[Kept, bytes] | None:
+    def _read(self, value: bytes) -> tuple[StoredAnswer, bytes] | None:
         head, _, body = value.partition(b"\n")
         state, digest, rest = head.split(b" ", 2)
         if digest != self._digest:
             message = "this Idempotency-Key was used for another request; use a key for each"
             raise Refusal(422, message, "idempotency_key_reused", headers=NO_RETRY)
-        return (_kept(rest), body) if state == _ANSWERED else None
+        return (_stored(rest), body) if state == _ANSWERED else None
 
 
 class Once:
@@ -123,7 +123,7 @@ class Once:
                 self.pipeline.ask("PEXPIRE", claim.key, _TTL_MS)
 
 
-def _kept(raw: bytes) -> Kept:
+def _stored(raw: bytes) -> StoredAnswer:
     """From a front door of any version."""
     fields: dict[str, Any] = json_bytes.decode(raw)
-    return Kept(str(fields.get("content_type", "application/json")), fields.get("provider_request_id"))
+    return StoredAnswer(str(fields.get("content_type", "application/json")), fields.get("provider_request_id"))
