@@ -24,7 +24,7 @@ from brimful.run.display.gauges import GaugeReader
 from brimful.run.display.summary import Summary
 from brimful.run.options import RunOptions
 from brimful.run.prepare import Prepared, prepare
-from brimful.run.remote import Remote, has_entry
+from brimful.run.remote_control import RemoteControl, has_entry
 from brimful.run.session import Session
 from brimful.run.signals import Signals
 from brimful.runtime.extras import LocalFleet, local_fleet
@@ -163,7 +163,7 @@ class _Launch:
         if settings is not None:
             self._gauges.connect(settings)
             if has_entry():
-                remote = Remote(self._prepared, settings, session, self._display.say)
+                remote = RemoteControl(self._prepared, settings, session, self._display.say)
             heartbeat = remote.heartbeat if remote is not None else None
             driver = self._make_driver(address_of(settings), self._prepared, heartbeat)
         try:

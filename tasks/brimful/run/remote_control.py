@@ -36,7 +36,7 @@ def has_entry() -> bool:
     return os.environ.get(BATCH_VARIABLE) != ""
 
 
-class Remote:
+class RemoteControl:
     """Keeps the entry of one try of a run, and makes its session obey it. The session's driver runs :attr:`heartbeat`;
     call :meth:`end` when the session has ended."""
 
