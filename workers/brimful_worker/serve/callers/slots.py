@@ -44,7 +44,7 @@ class CallerSlots:
         self._named = named
         self._door = secrets.token_hex(5)
         self._number = 0
-        self._lines: dict[str, _Line] = {}
+        self._queues: dict[str, _CallerQueue] = {}
 
     @asynccontextmanager
     async def hold(self, pipeline: SharedPipeline, caller: CallerRecord | None) -> AsyncIterator[None]:
@@ -52,18 +52,18 @@ class CallerSlots:
         if caller is None or not caller.slots:
             yield
             return
-        line = self._lines.get(caller.name)
-        if line is None or line.working.done():
+        queue = self._queues.get(caller.name)
+        if queue is None or queue.working.done():
             keys = caller_slots_keys(self._fleet, caller.name)
             run = partial(self._clock.call, pipeline, _SCRIPT, keys, self._door)
-            line = self._lines[caller.name] = _Line(run, partial(self._limit, caller))
+            queue = self._queues[caller.name] = _CallerQueue(run, partial(self._limit, caller))
         self._number += 1
         request = f"{self._door}.{self._number:09d}"  # those of one command wait in the order of their texts
         try:
-            await line.enter(request)
+            await queue.enter(request)
             yield
         finally:
-            line.leave(request)
+            queue.leave(request)
 
     def _limit(self, caller: CallerRecord) -> int:
         slots = (self._named(caller.name) or caller).slots
@@ -71,10 +71,10 @@ class CallerSlots:
 
     async def aclose(self) -> None:
         """What is held is free when its leases end."""
-        await cancel_and_wait([line.working for line in self._lines.values()])
+        await cancel_and_wait([queue.working for queue in self._queues.values()])
 
 
-class _Line:
+class _CallerQueue:
     """One caller's requests at this front door."""
 
     def __init__(self, run: Callable[..., Awaitable[list[bytes]]], limit: Callable[[], int]) -> None:
