@@ -19,9 +19,9 @@ from brimful.state.redis_url import sync_redis_client
 from brimful_worker.local.server.valkey import Valkey
 from brimful_worker.serve.batches import drive, store
 from brimful_worker.serve.batches.batch_pace import BatchPace
-from brimful_worker.serve.batches.keeper import Keeper
 from brimful_worker.serve.batches.record import Batch
 from brimful_worker.serve.batches.run_files import RunFiles
+from brimful_worker.serve.batches.scheduler import BatchScheduler
 from brimful_worker.serve.batches.store import Batches
 from brimful_worker.serve.callers.batch_accounts import BatchAccounts
 from brimful_worker.serve.callers.clock import CallersClock
@@ -136,7 +136,7 @@ async def test_a_batch_that_is_finished_again_is_charged_once(
         store(self, batch)
 
     monkeypatch.setattr(Batches, "store", fails_once)
-    monkeypatch.setattr(Keeper, "again_s", 0.0)
+    monkeypatch.setattr(BatchScheduler, "again_s", 0.0)
     with sync_redis_client(valkey.url) as client:
         add_caller(client, "", "ann")
         batch = finished_run(tmp_path)

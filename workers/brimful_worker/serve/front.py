@@ -13,7 +13,7 @@ from brimful.errors import SettingError
 from brimful.state.embedded import state_dir
 from brimful.state.redis_url import address_of
 from brimful_worker.fleet_process import FleetProcess
-from brimful_worker.serve.batches.keeper import Keeper
+from brimful_worker.serve.batches.scheduler import BatchScheduler
 from brimful_worker.serve.batches.store import Batches
 from brimful_worker.serve.callers.batch_accounts import BatchAccounts
 from brimful_worker.serve.callers.clock import CallersClock
@@ -52,7 +52,7 @@ class Front:
         self.batches = Batches(folder / "batches", settings.serve_keep_s)
         counts = self.usage, self.minutes, clock
         accounts = BatchAccounts(settings.fleet, self.callers, *counts, lambda: self.once.pipeline)
-        self.keeper = Keeper(settings, self.batches, self.files, accounts)
+        self.scheduler = BatchScheduler(settings, self.batches, self.files, accounts)
         self.rates = RateHeaders(lambda: self.process.key.admission.window)
         self.recent = Recent()
         self.feed = Feed(

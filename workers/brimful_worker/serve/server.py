@@ -169,7 +169,7 @@ async def _join(front: Front) -> None:
     await front.process.start()
     log.info("Redis is reached")
     shares = front.shares.watch(front.once.pipeline)
-    work = (front.keeper.run(), delete_expired(front.files, front.batches), shares)
+    work = (front.scheduler.run(), delete_expired(front.files, front.batches), shares)
     working = [asyncio.create_task(each) for each in work]
     try:
         await front.gate.watch(lambda: front.process.key.admission.failure)

@@ -63,7 +63,7 @@ async def create_batch(http: web.Request) -> web.Response:
     except (OSError, FleetError) as error:
         log.error("a batch could not be stored: %s", error)
         raise Refusal(507, "this server cannot store batches now", "storage") from None
-    front.keeper.look()
+    front.scheduler.look()
     return _same(made, batch)
 
 

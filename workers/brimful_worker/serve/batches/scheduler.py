@@ -1,4 +1,4 @@
-"""Finds the batches that nobody drives, and drives them: those of this front door, and of one that has died."""
+"""Starts batches: those created at this front door, and those of a front door that has died."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _LOOK_S = 1.0
 _IDLE_S = 5.0
 
 
-class Keeper:
-    """One process's. Use it on one event loop."""
+class BatchScheduler:
+    """Of one process. Use it on one event loop."""
 
     again_s = 10.0
     """Seconds until a batch whose disk has failed is driven again."""
