@@ -16,7 +16,7 @@ import redis
 from brimful_worker.admission import LeaseLost, StaleGrant, mark_clean
 from brimful_worker.admission.lease import current_lease
 from brimful_worker.limiter import InvalidLimit, Limiter, LimiterClosed, SlotTimeout, SyncLimiter, SyncPermit, Window
-from brimful_worker.limiter.loop_thread import LoopThread
+from brimful_worker.limiter.limiter_thread import LimiterThread
 from brimful_worker.local.server.valkey import Valkey
 from support.waiting import wait_until
 
@@ -180,7 +180,7 @@ def test_a_child_of_fork_has_a_thread_of_its_own(valkey: Valkey) -> None:
 
 
 def test_a_slot_that_is_asked_for_while_it_closes_is_refused(valkey: Valkey) -> None:
-    thread = LoopThread(Limiter(valkey.url, NAME, slots=1))
+    thread = LimiterThread(Limiter(valkey.url, NAME, slots=1))
     slot = thread.limiter.slot()  # a thread has come this far when another one closes it
     thread.stop()
     with pytest.raises(LimiterClosed):

@@ -18,7 +18,7 @@ from brimful_worker.admission import Lease, LeaseLost, StaleGrant
 from brimful_worker.admission.lease import current_lease
 from brimful_worker.limiter.errors import LimiterClosed
 from brimful_worker.limiter.limiter import Limiter, LimiterSlot
-from brimful_worker.limiter.loop_thread import LoopThread, hold
+from brimful_worker.limiter.limiter_thread import LimiterThread, hold
 from brimful_worker.limiter.windows import Window, check_timeout, check_tokens
 
 P = ParamSpec("P")
@@ -69,7 +69,7 @@ class SyncLimiter:
         self.name = name
         self._windows = [window for _, window in self._new()._parts]  # the numbers are checked now
         self._lock = threading.Lock()
-        self._thread: LoopThread | None = None
+        self._thread: LimiterThread | None = None
         self._closed = False
         self._default = SyncSlot(self, {})
 
@@ -150,12 +150,12 @@ class SyncLimiter:
     def _new(self) -> Limiter:
         return Limiter(self._redis, self.name, **self._options)
 
-    def _running(self) -> LoopThread:
+    def _running(self) -> LimiterThread:
         with self._lock:
             if self._closed:
                 raise LimiterClosed("the limiter is closed")
             if self._thread is None or self._thread.pid != os.getpid():
-                self._thread = LoopThread(self._new())
+                self._thread = LimiterThread(self._new())
             return self._thread
 
 
@@ -192,7 +192,7 @@ class SyncSlot:
 class SyncPermit:
     """A slot that is held until it is released: ``with permit as lease``, or :meth:`release`, in any thread."""
 
-    def __init__(self, thread: LoopThread, slot: LimiterSlot) -> None:
+    def __init__(self, thread: LimiterThread, slot: LimiterSlot) -> None:
         granted: Future[Lease] = Future()
         self._leave: Future[BaseException | None] = Future()
         self._holding = thread.submit(hold(slot, granted, self._leave))

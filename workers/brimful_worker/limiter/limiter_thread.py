@@ -26,7 +26,7 @@ class _Ending:
         self.begun = False
 
 
-class LoopThread:
+class LimiterThread:
     """A thread with an event loop and the limiter on it."""
 
     def __init__(self, limiter: Limiter) -> None:
