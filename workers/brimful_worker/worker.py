@@ -31,8 +31,8 @@ from brimful_worker.shards.shard import ShardRunner
 from brimful_worker.singles.once import Once, Revoked, announce_revoked
 
 
-class WorkerPort:
-    """Implements brimful.runtime.port.Port. Everything except ``run`` is used on the loop."""
+class Worker:
+    """Implements brimful_worker.pool.process.WorkerPort. Everything except ``run`` is used on the loop."""
 
     def __init__(self, settings: Settings, name: str) -> None:
         """Raises SettingError for whatever is missing or wrong. Opens nothing."""
@@ -128,7 +128,7 @@ class WorkerPort:
         self._process.look_at_key()
 
 
-def assemble(node: str) -> WorkerPort:
+def assemble(node: str) -> Worker:
     """A worker from the environment, for the Celery node of that name. Opens only the metrics port, if one is set.
 
     Raises SettingError.
@@ -136,13 +136,13 @@ def assemble(node: str) -> WorkerPort:
     settings = Settings.load()
     use_log_format(settings, node)
     span_export.set_up("brimful-worker", node)
-    port = WorkerPort(settings, node)
+    port = Worker(settings, node)
     open_metrics(settings)
     _take_hangups(port, settings)
     return port
 
 
-def _take_hangups(port: WorkerPort, settings: Settings) -> None:
+def _take_hangups(port: Worker, settings: Settings) -> None:
     """Replace Celery's SIGHUP handler, which restarts a worker that is not on a terminal, where another is wanted."""
     handler: Any
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
