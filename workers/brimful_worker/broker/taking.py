@@ -16,12 +16,10 @@ Private parts of redis 8.1.0:
 # mypy: disallow-untyped-calls=False
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import time
 from collections.abc import Iterable
-from importlib import resources
 from queue import Empty
 from typing import Any
 
@@ -36,6 +34,7 @@ from brimful.state.redis_retry import refused_for_now, reply_text
 from brimful_worker.broker.fairness import URGENT, fairness
 from brimful_worker.broker.qos import wake_after
 from brimful_worker.broker.unacked import unacked
+from brimful_worker.lua_script import load_script
 
 log = logging.getLogger(__name__)
 
@@ -52,8 +51,7 @@ _TAKEN_AT_ONCE = 32
 """Messages that one command takes at most: what is delivered next waits for the rest."""
 _EMPTY_MOST_S = 4.0
 """How long empty queues are not asked, at most, where Redis reports changes."""
-_TAKE = resources.files("brimful_worker.broker").joinpath("take.lua").read_text("utf-8")
-_TAKE_SHA = hashlib.sha1(_TAKE.encode(), usedforsecurity=False).hexdigest()
+_TAKE = load_script("brimful_worker.broker", "take.lua")
 
 
 class TakingChannel(transport.Channel):
@@ -69,7 +67,7 @@ class TakingChannel(transport.Channel):
         """Queues that were not asked the last time."""
         self._tracked: Any = None
         """The socket on which Redis reports changes."""
-        self._script: tuple[str, str] = ("EVAL", _TAKE)
+        self._script: tuple[str, str] = ("EVAL", _TAKE.text)
         """The command that takes messages, and its first argument; by hash once Redis has the script."""
         self._wait_s: float = self.brpop_timeout
         """How long empty queues are not asked: ever longer, until a message is found."""
@@ -195,7 +193,7 @@ class TakingChannel(transport.Channel):
             self._answered()
             raise
         except NoScriptError:  # SCRIPT FLUSH, a restart or a failover
-            self._script = ("EVAL", _TAKE)
+            self._script = ("EVAL", _TAKE.text)
             self._answered()
             raise Empty from None
         except redis.ResponseError as error:
@@ -213,7 +211,7 @@ class TakingChannel(transport.Channel):
             self._wait_until = time.monotonic() + (pause := _YIELD_S[self._beaten])
             wake_after(pause)
             raise Empty
-        self._script = ("EVALSHA", _TAKE_SHA)
+        self._script = ("EVALSHA", _TAKE.sha)
         more = bool(reply) and reply[-1][0] == 0
         if any(plain_queue(queue) in URGENT for _, queue in self._lists):
             fairness.backlog = more

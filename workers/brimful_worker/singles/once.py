@@ -25,9 +25,9 @@ from brimful.runtime.aio import cancel_and_wait
 from brimful.state.keys import claim_key, revoked_key
 from brimful.state.redis_retry import REDIS_ERRORS
 from brimful.state.revocations import TERMINATE
+from brimful_worker.lua_script import load_script
 from brimful_worker.pool.result_store import SUCCEEDED
 from brimful_worker.singles.pipeline import SharedPipeline
-from brimful_worker.singles.script import load_script
 
 _CLAIM, _RELEASE = (load_script("brimful_worker.singles", f"{name}.lua") for name in ("claim", "release"))
 _TTL_S = 12.0

@@ -15,7 +15,7 @@ from redis.exceptions import NoScriptError
 from brimful.runtime.aio import cancel_and_wait
 from brimful_worker.admission.policy import Pace
 from brimful_worker.admission.wire.connection import Connection, ConnectionDown
-from brimful_worker.singles.script import Script
+from brimful_worker.lua_script import Script
 
 _REPLY_S = 10.0
 

@@ -7,7 +7,6 @@ recognises a number that it has carried out, and only answers again.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import re
 import secrets
@@ -31,6 +30,7 @@ from brimful_worker.admission.wire.redis_clock import RedisClock
 from brimful_worker.admission.wire.round_trips import RoundTrips
 from brimful_worker.admission.wire.subscriber import Subscriber
 from brimful_worker.liveness.boot_time import boot_time
+from brimful_worker.lua_script import Script
 
 log = logging.getLogger(__name__)
 
@@ -46,12 +46,6 @@ _FOLDER = resources.files("brimful_worker.admission").joinpath("lua")
 _INCLUDE = re.compile(r"^--#include (\S+)$", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class Script:
-    text: str
-    sha: str
-
-
 def with_parts(text: str) -> str:
     """``exchange.lua`` with its parts in it."""
     return _INCLUDE.sub(lambda part: _FOLDER.joinpath(part[1]).read_text("utf-8"), text)
@@ -59,8 +53,7 @@ def with_parts(text: str) -> str:
 
 @lru_cache
 def exchange() -> Script:
-    text = with_parts(_FOLDER.joinpath("exchange.lua").read_text("utf-8"))
-    return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+    return Script.of(with_parts(_FOLDER.joinpath("exchange.lua").read_text("utf-8")))
 
 
 def exchange_arguments(tag: str, message: bytes) -> list[Any]:

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 from brimful.state.callers.tokens import REQUESTS, TOKENS, CallerRecord, usage_field
 from brimful.state.keys import caller_batches_key, callers_usage_key, charged_key
+from brimful_worker.lua_script import load_script
 from brimful_worker.serve.callers.clock import CallersClock, timed_script
 from brimful_worker.serve.callers.minute import Minutes
 from brimful_worker.serve.callers.registry import Registry
 from brimful_worker.serve.callers.usage import Usage
 from brimful_worker.serve.records import Owner
 from brimful_worker.singles.pipeline import SharedPipeline
-from brimful_worker.singles.script import load_script
 
 _HOLD = timed_script("batch_hold.lua")
 _CHARGE = load_script("brimful_worker.serve.callers", "batch_charge.lua")

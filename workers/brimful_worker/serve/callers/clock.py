@@ -14,8 +14,8 @@ from redis.exceptions import ResponseError
 from brimful.state.keys import callers_clock_key
 from brimful_worker.admission.wire.redis_clock import RedisClock
 from brimful_worker.liveness.boot_time import boot_time
+from brimful_worker.lua_script import Script, load_script
 from brimful_worker.singles.pipeline import SharedPipeline
-from brimful_worker.singles.script import Script, load_script
 
 _LATE = "LATE "
 _SENDINGS = 3

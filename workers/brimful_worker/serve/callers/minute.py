@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from brimful.state.callers.tokens import CallerRecord
 from brimful.state.keys import caller_starts_key, caller_tokens_keys
 from brimful.state.redis_retry import REDIS_ERRORS
+from brimful_worker.lua_script import load_script
 from brimful_worker.serve.callers.clock import CallersClock, timed_script
 from brimful_worker.serve.refusals import NO_RETRY, Refusal, redis_away
 from brimful_worker.singles.pipeline import SharedPipeline
-from brimful_worker.singles.script import load_script
 
 _REQUEST = timed_script("window.lua", "minute.lua")
 _LINES = timed_script("window.lua", "lines.lua")

@@ -20,10 +20,10 @@ from brimful.runtime.aio import cancel_and_wait
 from brimful.state.keys import answer_key
 from brimful.state.redis_retry import REDIS_ERRORS
 from brimful.state.redis_url import required
+from brimful_worker.lua_script import load_script
 from brimful_worker.serve.records import Owner
 from brimful_worker.serve.refusals import NO_RETRY, Refusal, redis_away
 from brimful_worker.singles.pipeline import SharedPipeline
-from brimful_worker.singles.script import load_script
 
 _RELEASE = load_script("brimful_worker.singles", "release.lua")
 _TTL_MS = 12_000
