@@ -1,5 +1,5 @@
-"""Alias of :mod:`brimful_worker.local.processes.child` under its first name. Alone, since a supervisor that runs while
-the code is replaced starts its children by this name."""
+"""Alias of :mod:`brimful_worker.local.processes.child` under its name in version 0.1.0. A supervisor of that version,
+running while the code is replaced, starts its children by it."""
 
 import sys
 

@@ -1,5 +1,5 @@
-"""Alias of :mod:`brimful_worker.local.server.keeper` under its first name. Alone, since a program that runs while the
-code is replaced starts the keeper by this name."""
+"""Alias of :mod:`brimful_worker.local.server.keeper` under its name in version 0.1.0. A program of that version,
+running while the code is replaced, starts the keeper by it."""
 
 import sys
 
