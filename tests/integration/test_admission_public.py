@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -18,11 +19,11 @@ from brimful_worker.admission.aiohttp_connector import LeaseConnector
 from brimful_worker.local.server.valkey import Valkey
 from support.admissions import KEYS, admissions, marked_clean
 from support.gateways import GatewayProcess, gateway_process, running_gateway
-from support.holder import ROOT, Holder
+from support.holder import Holder
 from support.ledger import Ledger
 from support.waiting import wait_until, wait_until_async
 
-EXAMPLES = ROOT.parent / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 EXAMPLE = """
 import asyncio, sys, time
 sys.path.insert(0, sys.argv[1])

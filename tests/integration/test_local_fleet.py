@@ -33,6 +33,7 @@ _SLOW_S = 3.0
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
     state = tmp_path_factory.mktemp("state")
+    before = set(psutil.Process().children(recursive=True))
     with pytest.MonkeyPatch.context() as patch:
         for name in list(os.environ):
             if name.startswith(("BRIMFUL_", "ACS_", "OPENAI_")):
@@ -42,7 +43,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
         options = {"latency_s": 0.05, "per_token_s": _SLOW_S / 100}
         with LocalFleet(settings, workers=2, flower=True, rehearse=True, gateway_options=options) as fleet:
             wait_until(lambda: fleet.ready_workers() == 2, "both workers to answer")
-            family = set(psutil.Process().children(recursive=True))
+            family = set(psutil.Process().children(recursive=True)) - before
             yield fleet
             fleet.check()
     nothing_left(family)

@@ -1,4 +1,7 @@
-"""The ``brimful`` command as a user runs it: in its own process, with its own environment."""
+"""The ``brimful`` command as a user runs it: in its own process, with its own environment.
+
+Most of these processes are forked (:mod:`support.forked`), since each start would cost half a second of CPU.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,11 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import psutil
 
+from support.forked import Forked, can_fork, forked
 from support.waiting import wait_until
 
 
@@ -35,9 +39,10 @@ def brimful(
     *arguments: str | Path, timeout: float = 120, stdin: str | None = None, **env: str
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
-    return subprocess.run(
-        command(*arguments), env=environment(**env), capture_output=True, text=True, timeout=timeout, input=stdin
-    )
+    shell = environment(**env)
+    if can_fork(shell):
+        return forked("brimful.cli", *map(str, arguments), env=shell, stdin=stdin, timeout=timeout)
+    return subprocess.run(command(*arguments), env=shell, capture_output=True, text=True, timeout=timeout, input=stdin)
 
 
 def brimful_in_process(*arguments: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
@@ -62,22 +67,26 @@ def brimful_in_process(*arguments: str | Path, **env: str) -> subprocess.Complet
 class Running:
     """A ``brimful`` command in the background. All processes that it has started are ended with it."""
 
-    def __init__(self, *arguments: str | Path, stdin: Path | None = None, **env: str) -> None:
-        """``stdin``: a file to read; None: nothing."""
-        with open(stdin or os.devnull, "rb") as file:
-            self._start(arguments, file, env)
-
-    def _start(self, arguments: tuple[str | Path, ...], stdin: IO[bytes], env: dict[str, str]) -> None:
-        self.process = subprocess.Popen(
-            command(*arguments),
-            env=environment(**env),
-            stdin=stdin,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
+    def __init__(self, *arguments: str | Path, stdin: Path | None = None, anew: bool = False, **env: str) -> None:
+        """``stdin``: a file to read; None: nothing. ``anew``: not forked, though a ``run`` or an ``up`` may be."""
         self.family: set[psutil.Process] = set()
+        shell = environment(**env)
+        with open(stdin or os.devnull, "rb") as file:
+            if arguments[0] in ("run", "up") and not anew and can_fork(shell):
+                words = map(str, arguments)
+                self.process: subprocess.Popen[str] | Forked = Forked(
+                    "brimful.cli", *words, env=shell, stdin=file.fileno(), new_session=True
+                )
+                return
+            self.process = subprocess.Popen(
+                command(*arguments),
+                env=shell,
+                stdin=file,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
 
     def __enter__(self) -> Running:
         return self

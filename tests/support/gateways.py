@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
-import sys
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from brimful_worker.gateway import Gateway, GatewayOptions
+from support.forked import Forked
 
 
 @asynccontextmanager
@@ -28,7 +29,7 @@ class GatewayProcess:
 
     url: str
     """Ends in ``/v1``."""
-    process: subprocess.Popen[str]
+    process: Forked
 
     @property
     def root(self) -> str:
@@ -61,8 +62,7 @@ class GatewayProcess:
 @contextmanager
 def gateway_process(*flags: str) -> Iterator[GatewayProcess]:
     """``brimful gateway --port 0 FLAGS``, e.g. ``gateway_process("--latency", "0", "--per-token", "0")``."""
-    command = [sys.executable, "-m", "brimful.cli", "gateway", "--port", "0", *flags]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    process = Forked("brimful.cli", "gateway", "--port", "0", *flags, env=os.environ, stderr=subprocess.DEVNULL)
     assert process.stdout is not None
     try:
         url = process.stdout.readline().strip()

@@ -15,10 +15,9 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import IO, Any
 
-ROOT = Path(__file__).parents[1]
+from support.forked import Forked
 
 
 class Holder:
@@ -30,13 +29,12 @@ class Holder:
         grant), offset_s (of time.time), names (of the coroutines' requests), guardian, start_s (for which it tries to
         join)."""
         spec = {"url": url, "port": ledger_port, **options}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "support.holder", json.dumps(spec)],
+        self.process = Forked(
+            "support.holder",
+            json.dumps(spec),
+            env=os.environ,
             stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stderr=2 if errors is None else errors.fileno(),
         )
 
     def ready(self) -> Holder:

@@ -1,7 +1,7 @@
 """A second, independent mock gateway: small, strict, and without any code of the product.
 
 It counts what reaches it, and refuses what exceeds its limits. A request stays active until its answer is due, even if
-its client has disconnected. Run as a process: ``python strict_gateway.py --slots 16 …``; it prints its URL.
+its client has disconnected. Run as a process: ``python -m support.strict_gateway --slots 16 …``; it prints its URL.
 
 Faults on request (``POST /faults``, name → probability): ``429``, ``500``, ``reset``, and ``hang``, until the client
 disconnects. A prompt that contains POISON hangs too; ``/poison`` lists the ports of the clients that wait for one.
@@ -12,17 +12,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import random
-import subprocess
-import sys
 import time
 import urllib.request
 from collections import Counter, deque
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from aiohttp import web
+
+from support.forked import Forked
 
 POISON = "the poison"
 
@@ -170,9 +170,7 @@ class StrictGatewayProcess:
 
     def __enter__(self) -> StrictGatewayProcess:
         arguments = [f"--{name.replace('_', '-')}={value}" for name, value in self._options.items()]
-        self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__)), *arguments], stdout=subprocess.PIPE, text=True
-        )
+        self._process = Forked("support.strict_gateway", *arguments, env=os.environ, stderr=2)
         assert self._process.stdout is not None
         self.url = self._process.stdout.readline().strip()
         assert self.url, "the strict gateway did not start"
