@@ -1,4 +1,7 @@
-"""SIGHUP that was ignored at the start of a command (nohup) stays ignored by it and by all that it starts."""
+"""SIGHUP that was ignored at the start of a command (nohup) stays ignored by it and by all that it starts.
+
+Without nohup it stops a fleet: test_cli_up.py.
+"""
 
 from __future__ import annotations
 
@@ -39,18 +42,19 @@ def _hang_up(running: Running) -> None:
 
 @pytest.mark.usefixtures("nohup")
 def test_up_and_its_fleet_ignore_it() -> None:
-    with Running("up", "--rehearse", "--workers", "1") as up:
+    with Running("up", "--rehearse", "--workers", "1", anew=True) as up:
+        assert "/v1" in up.line_with("mock gateway")
         up.line_with("1 worker ready")
         _hang_up(up)
         assert up.interrupt() == 0
 
 
 @pytest.mark.usefixtures("nohup")
-@pytest.mark.parametrize("key_file", [False, True])
-def test_a_worker_ignores_it(valkey: Valkey, tmp_path: Path, key_file: bool) -> None:
+def test_a_worker_ignores_it(valkey: Valkey, tmp_path: Path) -> None:
+    """Also where it would read its key's file again."""
     (tmp_path / "key").write_text("k")
-    key = {"ACS_API_KEY_FILE": str(tmp_path / "key")} if key_file else {"ACS_API_KEY": "k"}
-    with Running("worker", BRIMFUL_REDIS_URL=valkey.url, ACS_API_BASE="http://127.0.0.1:9/v1", **key) as worker:
+    key = {"ACS_API_KEY_FILE": str(tmp_path / "key"), "ACS_API_BASE": "http://127.0.0.1:9/v1"}
+    with Running("worker", BRIMFUL_REDIS_URL=valkey.url, **key) as worker:
         worker.line_with("ready.")
         _hang_up(worker)
         assert worker.interrupt() == 130
@@ -82,20 +86,3 @@ def test_a_run_ignores_it(tmp_path: Path) -> None:
         _hang_up(run)
         assert run.process.wait(60) == 0
     assert len(records(out)) == 40
-
-
-@pytest.fixture
-def no_nohup() -> Iterator[None]:
-    """What this process starts does not ignore SIGHUP, even if this process itself runs under nohup."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, before)
-
-
-@pytest.mark.usefixtures("no_nohup")
-def test_without_nohup_a_hangup_stops_the_fleet() -> None:
-    with Running("up", "--rehearse", "--workers", "1") as up:
-        up.line_with("1 worker ready")
-        up.look()
-        up.process.send_signal(signal.SIGHUP)
-        assert up.process.wait(60) == 0
