@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from brimful_worker.local.server.valkey import Valkey
-from support.commands import Running, records, write_prompts
+from support.commands import Running, RunningAnew, records, write_prompts
 from support.waiting import wait_until
 
 
@@ -42,7 +42,7 @@ def _hang_up(running: Running) -> None:
 
 @pytest.mark.usefixtures("nohup")
 def test_up_and_its_fleet_ignore_it() -> None:
-    with Running("up", "--rehearse", "--workers", "1", anew=True) as up:
+    with RunningAnew("up", "--rehearse", "--workers", "1") as up:
         assert "/v1" in up.line_with("mock gateway")
         up.line_with("1 worker ready")
         _hang_up(up)

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from brimful_worker.local.server.valkey import Valkey, free_port
-from support.commands import Running, brimful, brimful_in_process, nothing_left
+from support.commands import Running, RunningAnew, brimful, brimful_in_process, nothing_left
 from support.gateways import gateway_process
 from support.waiting import wait_until
 
@@ -27,7 +27,7 @@ def test_however_it_ends_it_leaves_no_process_and_its_url_stays(tmp_path: Path) 
     port = str(free_port())
     with gateway_process("--latency", "2", "--per-token", "0") as gateway:
         env = {"ACS_API_BASE": gateway.url, "ACS_API_KEY": KEY, "BRIMFUL_FLOWER_PASSWORD": "hush-hush"}
-        with Running("up", "--workers", "1", "--port", port, anew=True, **env) as up:
+        with RunningAnew("up", "--workers", "1", "--port", port, **env) as up:
             exported = up.line_with("export BRIMFUL_REDIS_URL=")
             assert "hush-hush" in up.line_with("Flower")
             assert "/logs/" in up.line_with("logs  ")

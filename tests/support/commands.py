@@ -67,12 +67,15 @@ def brimful_in_process(*arguments: str | Path, **env: str) -> subprocess.Complet
 class Running:
     """A ``brimful`` command in the background. All processes that it has started are ended with it."""
 
-    def __init__(self, *arguments: str | Path, stdin: Path | None = None, anew: bool = False, **env: str) -> None:
-        """``stdin``: a file to read; None: nothing. ``anew``: not forked, though a ``run`` or an ``up`` may be."""
+    forks: tuple[str, ...] = ("run", "up")
+    """Commands that may be forked."""
+
+    def __init__(self, *arguments: str | Path, stdin: Path | None = None, **env: str) -> None:
+        """``stdin``: a file to read; None: nothing."""
         self.family: set[psutil.Process] = set()
         shell = environment(**env)
         with open(stdin or os.devnull, "rb") as file:
-            if arguments[0] in ("run", "up") and not anew and can_fork(shell):
+            if arguments[0] in self.forks and can_fork(shell):
                 words = map(str, arguments)
                 self.process: subprocess.Popen[str] | Forked = Forked(
                     "brimful.cli", *words, env=shell, stdin=file.fileno(), new_session=True
@@ -131,6 +134,12 @@ class Running:
         self.look()
         os.killpg(self.process.pid, signal.SIGINT)
         return self.process.wait(timeout)
+
+
+class RunningAnew(Running):
+    """As :class:`Running`, in a new interpreter."""
+
+    forks = ()
 
 
 def nothing_left(family: Iterable[psutil.Process]) -> None:
