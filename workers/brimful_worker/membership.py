@@ -13,6 +13,7 @@ import redis
 
 from brimful.config import REHEARSAL_KEY, Settings
 from brimful.errors import BrokerUnreachable
+from brimful.runtime.aio import until_tick
 from brimful.state.fleets import Unsettled, check_registered, note_broker, register, register_replaced
 from brimful.state.redis_retry import retry_until_available
 from brimful.state.redis_url import address_of, sync_redis_client
@@ -63,7 +64,7 @@ class Membership:
                 if not await retry_until_available(lambda: asyncio.to_thread(self._check, client)):
                     break
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._changed.wait(), _LOOK_S)
+                    await asyncio.wait_for(self._changed.wait(), until_tick(_LOOK_S))
         log.error("another API key has taken the fleet over (--take-over): this worker stops")
         os.kill(os.getpid(), signal.SIGTERM)
 

@@ -1,8 +1,10 @@
-"""What asyncio lacks: cancelling tasks that lose a cancellation, and async generators closed by their owner alone."""
+"""What asyncio lacks: cancelling tasks that lose a cancellation, async generators closed by their owner alone, and
+timers of a process that fire together."""
 
 from __future__ import annotations
 
 import asyncio
+import random
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable
 from typing import Any, TypeVar, cast
@@ -10,6 +12,22 @@ from typing import Any, TypeVar, cast
 _T = TypeVar("_T")
 
 _AGAIN_S = 0.2
+_TICK_S = 1.0
+_PHASE_S = random.randrange(1000) / 1000
+"""Differs between processes, so that those of one machine do not wake together."""
+_EARLY_S = 0.005
+"""A timer may fire so much before its tick."""
+
+
+def until_tick(every_s: float) -> float:
+    """Seconds to sleep in a loop that does something every ``every_s`` seconds; up to a second less at first.
+
+    The sleep ends at a tick. Ticks are a second apart, or ``every_s`` if that is less, and the same for all work on
+    this event loop: when it wakes for one timer, others are due too. To wake costs more than what most of them do.
+    """
+    now = asyncio.get_running_loop().time()
+    latest = now + every_s + _EARLY_S
+    return latest - (latest - _PHASE_S) % min(every_s, _TICK_S) - now
 
 
 async def cancel_and_wait(tasks: Iterable[asyncio.Task[Any]]) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from copy import copy
 
 from brimful.errors import BudgetExhausted, FleetError
+from brimful.runtime.aio import until_tick
 from brimful_worker.admission.lease import Lease
 from brimful_worker.admission.lease_table import LeaseTable
 from brimful_worker.admission.policy import Limits, Rules, wire_lag
@@ -179,7 +180,7 @@ class LocalState:
             self._abort_timer.cancel()
             self._abort_timer = None
         if self.leases.held:
-            delay = max(0.0, min(self.leases.first_end - boot_time(), NAP_S))
+            delay = max(0.0, min(self.leases.first_end - boot_time(), until_tick(NAP_S)))
             self._abort_timer = asyncio.get_running_loop().call_later(delay, self._abort_overdue)
 
     def stop(self, error: FleetError, *, cancel: bool) -> None:

@@ -21,7 +21,7 @@ from celery.exceptions import Ignore, Reject
 from celery.signals import task_revoked
 
 from brimful.outcome import Outcome
-from brimful.runtime.aio import cancel_and_wait
+from brimful.runtime.aio import cancel_and_wait, until_tick
 from brimful.state.keys import claim_key, revoked_key
 from brimful.state.redis_retry import REDIS_ERRORS
 from brimful.state.revocations import TERMINATE
@@ -142,7 +142,7 @@ class Once:
         """Also ends what was revoked without this worker hearing of it: Celery's broadcasts are not kept for a worker
         that is reconnecting."""
         while True:
-            await asyncio.sleep(self._ttl_ms / 4000)
+            await asyncio.sleep(until_tick(self._ttl_ms / 4000))
             asked = []
             for claim in self._held:
                 self.pipeline.ask("PEXPIRE", claim.key, self._ttl_ms)

@@ -17,6 +17,7 @@ from redis.asyncio import Redis
 
 from brimful.errors import FleetError
 from brimful.limits import limits_from_redis
+from brimful.runtime.aio import until_tick
 from brimful_worker.admission.errors import SchemaMismatch
 from brimful_worker.admission.local_state import LocalState
 from brimful_worker.admission.policy import Limits, Pace, Rules
@@ -115,14 +116,13 @@ class Coordinator:
         self._wake.set()
 
     async def _until_due(self) -> None:
-        loop = asyncio.get_running_loop()
         while not (self.local_state.outgoing or self._epoch == "" or self._grants.gap):
             due = self._due()
             if due <= boot_time():
                 return
             self._wake.clear()
             left_s = math.ceil(1000 * (due - boot_time())) / 1000  # uvloop rounds to milliseconds, also down
-            timer = loop.call_later(min(left_s, NAP_S), self._wake.set)
+            timer = asyncio.get_running_loop().call_later(min(left_s, until_tick(NAP_S)), self._wake.set)
             try:
                 await self._wake.wait()
             finally:
