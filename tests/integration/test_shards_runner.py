@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import redis
 from celery.exceptions import Reject
+from redis.asyncio import Redis
 
-from brimful.dispatch.ledger import Result, RunLedger
+from brimful.dispatch.ledger import Keys, Result, RunLedger
 from brimful.outcome import Cause, Outcome
 from brimful.packing.units import Manifest, ManifestEntry, manifest_message
 from brimful.profile import get_profile
@@ -314,6 +315,30 @@ async def test_outcomes_wait_for_redis(valkey: Valkey, ledger: RunLedger, tmp_pa
                 assert (await running)["requests"] == 2
         async with redis_client(server.url) as client:
             assert sorted(result.id for result in await stored(RunLedger(client, RUN))) == ["a", "b"]
+
+
+async def test_claims_are_renewed_again_when_redis_is_back(tmp_path: Path) -> None:
+    with Valkey(tmp_path / "kept", appendonly=True, options=("appendfsync always",)) as server:
+        sampler = HeldSampler(free=False)
+        async with worker(server, sampler) as runner:
+            async with redis_client(server.url) as client:
+                kept = RunLedger(client, RUN)
+                await record(kept, "a")
+                running = asyncio.create_task(runner.run(RUN, SHARD, message("a")))
+                await wait_until_async(lambda: sampler.begun, "it to be begun")
+                await _renewed(client)
+            server.kill()
+            server.start()  # its scripts are gone
+            async with redis_client(server.url) as client:
+                await _renewed(client)
+            sampler.holds["a"].set()
+            assert (await running)["requests"] == 1
+
+
+async def _renewed(client: Redis) -> None:
+    claim = Keys(RUN).claim(SHARD)
+    await client.delete(claim)
+    await wait_until_async(lambda: client.get(claim), "the claim to be renewed")
 
 
 async def test_connections_to_a_sentinel_are_closed_with_the_runner(valkey: Valkey, tmp_path: Path) -> None:

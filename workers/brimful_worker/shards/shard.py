@@ -34,6 +34,7 @@ from brimful.runtime.aio import cancel_and_wait
 from brimful.schema import MESSAGES, check_schema
 from brimful.state.redis_url import close_redis_client, redis_client
 from brimful_worker.admission import Flow
+from brimful_worker.admission.wire.connection import Connection
 from brimful_worker.broker.hiredis_packing import packed
 from brimful_worker.logs.fields import describe, log_failure
 from brimful_worker.shards.claims import Claim, Claims
@@ -122,7 +123,8 @@ class ShardRunner:
         self._stopping = stopping
         self._parse = parse
         self._check_s = min(check_s, claim_ttl_s / 4)
-        self._claims = Claims(self._redis, stopping, claim_ttl_s)
+        self._renewing = Connection(redis_url, "brimful-claims")
+        self._claims = Claims(self._redis, self._renewing, stopping, claim_ttl_s)
         self._store = Store(self._redis, lambda: sum(shard.left for shard in self._shards), expires_s)
         self._shards: set[_Shard] = set()
         self._looking: dict[_Shard, asyncio.Task[None]] = {}
@@ -139,6 +141,7 @@ class ShardRunner:
         await cancel_and_wait(self._background)
         await cancel_and_wait(self._looking.values())  # only now: a renewal may have begun another one
         await self._store.aclose(_CLOSE_S)
+        await self._renewing.dispose()
         await close_redis_client(self._redis)
 
     @property
