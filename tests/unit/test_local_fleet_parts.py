@@ -1,11 +1,13 @@
-"""Parts of the local fleet without processes: restarts, environments, redaction in Flower, the state directory."""
+"""Parts of the local fleet without workers: restarts, environments, redaction in Flower, the state directory."""
 
 from __future__ import annotations
 
 import inspect
 import os
 import signal
+import socket
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,7 @@ from brimful.state.embedded import HUB_FILE, read_server, running_servers, state
 from brimful_worker.local.flower.redact import HIDDEN, hide, hide_request
 from brimful_worker.local.processes.environment import keyless_environment, worker_environment
 from brimful_worker.local.processes.logs import KEPT, clear_logs
-from brimful_worker.local.supervisor import GIVE_UP, RestartPolicy
+from brimful_worker.local.supervisor import GIVE_UP, RestartPolicy, wait_for_end
 from support import upstream
 
 
@@ -48,6 +50,30 @@ def test_a_worker_that_keeps_failing_is_given_up() -> None:
 
 def test_a_worker_with_a_wrong_setting_is_given_up_at_once() -> None:
     assert RestartPolicy().delay(2, 1.0) is None
+
+
+def test_the_end_of_a_process_and_a_stop_are_noticed_at_once() -> None:
+    waker, woken = socket.socketpair()
+    with waker, woken, subprocess.Popen(["sleep", "3600"]) as lasting, subprocess.Popen(["sleep", "3600"]) as ended:
+        try:
+            for end, pids in ((ended.kill, [lasting.pid, ended.pid]), (waker.close, [lasting.pid])):
+                waiting = threading.Thread(target=wait_for_end, args=(pids, woken, 3600.0), daemon=True)
+                waiting.start()
+                end()
+                waiting.join(60)
+                assert not waiting.is_alive()
+        finally:
+            lasting.kill()
+            ended.kill()
+
+
+def test_where_a_process_is_not_known_to_run_nobody_waits_for_long() -> None:
+    process = subprocess.Popen(["true"])
+    process.wait()
+    waker, woken = socket.socketpair()
+    with waker, woken:
+        for pids in ([None], [process.pid], [os.getpid(), None]):
+            wait_for_end(pids, woken, 3600.0)
 
 
 @pytest.fixture

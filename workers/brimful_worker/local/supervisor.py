@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
+import select
 import signal
+import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from brimful.errors import BrimfulError, ExitCode, FleetError
@@ -16,7 +20,10 @@ from brimful_worker.local.server.shared import SharedValkey
 
 log = logging.getLogger(__name__)
 
-_LOOK_S = 0.2
+_LOOK_S = 1.0
+"""How often logs are looked at; a process that ends is noticed at once."""
+_BLIND_S = 0.2
+"""How often everything is, while one of the processes cannot be watched."""
 _HEALTHY_S = 20.0
 """A worker that ran this long was healthy: the next one may be too."""
 GIVE_UP = 5
@@ -61,22 +68,29 @@ class Supervisor:
         self._due: dict[str, float] = {}
         """When each ended worker is restarted, by time.monotonic()."""
         self._stopping = threading.Event()
+        self._waker, self._woken = socket.socketpair()
         self._thread = threading.Thread(target=self._run, name="brimful-fleet", daemon=True)
 
     def start(self) -> None:
+        """:meth:`stop` must follow."""
         self._thread.start()
 
     def ask_to_stop(self) -> None:
         """Restart nothing more; a restart under way may still finish."""
         self._stopping.set()
+        self._waker.close()
 
     def stop(self) -> None:
         """Nothing is restarted after this returns. Idempotent."""
-        self._stopping.set()
+        self.ask_to_stop()
         self._thread.join()
+        self._woken.close()
 
     def _run(self) -> None:
-        while not self._stopping.wait(_LOOK_S):
+        while True:
+            wait_for_end(self._pids(), self._woken, _LOOK_S)
+            if self._stopping.is_set():
+                return
             try:
                 if self._valkey is not None:
                     self._valkey.revive()
@@ -92,6 +106,12 @@ class Supervisor:
             except OSError as error:  # no more processes or files for now
                 log.warning("the local fleet could not start a process: %s", error)
 
+    def _pids(self) -> Iterable[int | None]:
+        for child in (*self._workers, *([self._flower.child] if self._flower else [])):
+            yield child.pid if child.alive else None
+        if self._valkey is not None:
+            yield self._valkey.keeper
+
     def _restart(self, child: Child) -> None:
         now = time.monotonic()
         if child.name not in self._due:
@@ -104,6 +124,25 @@ class Supervisor:
             del self._due[child.name]
             child.start()
             self.restarts += 1
+
+
+def wait_for_end(pids: Iterable[int | None], woken: socket.socket, most_s: float) -> None:
+    """Returns when one of these processes has ended or ``woken`` can be read, and after ``most_s`` seconds; after
+    :data:`_BLIND_S` if a process has ended before, is not known (None), or cannot be watched on this system."""
+    poll = select.poll()
+    poll.register(woken, select.POLLIN)
+    with contextlib.ExitStack() as stack:
+        for pid in pids:
+            try:
+                if pid is None:
+                    raise ProcessLookupError
+                handle = os.pidfd_open(pid)
+            except (OSError, AttributeError):
+                most_s = min(most_s, _BLIND_S)
+                continue
+            stack.callback(os.close, handle)
+            poll.register(handle, select.POLLIN)
+        poll.poll(1000 * most_s)
 
 
 def _given_up(child: Child) -> BrimfulError:

@@ -43,6 +43,8 @@ class SharedValkey:
         self._ephemeral = ephemeral
         self._users: int | None = None
         self._server: EmbeddedServer | None = None
+        self.keeper: int | None = None
+        """The keeper's pid, if this process has started it."""
         self.memory_complete = False
         """This process started the server, its data is complete, and no process remembers more: admission need not wait
         for other processes to report their leases."""
@@ -162,6 +164,7 @@ class SharedValkey:
         with keeper.stdout as pipe:
             readable, _, _ = select.select([pipe], [], [], _OPEN_S)
             line = pipe.readline() if readable else b""
+        self.keeper = keeper.pid
         # It outlives this process by design; if it ends earlier, the thread reaps it.
         threading.Thread(target=keeper.wait, name="brimful-keeper-reaper", daemon=True).start()
         try:
