@@ -83,6 +83,16 @@ def test_outputs_that_cannot_be_are_refused(tmp_path: Path) -> None:
         run(options(source, out=out, form=OutputFormat.OPENAI_BATCH))
 
 
+def test_somebody_else_s_output_is_refused_with_the_file_that_is_missing(tmp_path: Path) -> None:
+    source, out = write_lines(tmp_path / "in.txt", ["hello"]), tmp_path / "out.csv"
+    out.write_text("mine")
+    with pytest.raises(
+        UsageError, match=r"out\.csv exists, but the rollouts file .*out\.csv\.rollouts\.jsonl, does not"
+    ):
+        run(options(source, out=out))
+    assert out.read_text() == "mine"
+
+
 def test_openai_batch_files_repeat_what_stands_beside_the_request(tmp_path: Path) -> None:
     lines = [
         {"custom_id": 7, "body": {"prompt": "a", "n": 2}, "answer": "4"},

@@ -56,7 +56,7 @@ _FOR_NOW = {
     *("READONLY", "NOREPLICAS", "OOM", "MISCONF", "NOPERM", "NOAUTH", "WRONGPASS"),
     *("LOADING", "BUSY", "CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN", "UNAVAILABLE"),
 }
-"""Codes of error replies that speak of the server's state or its settings, which change."""
+"""Codes of error replies that depend on the server's state or its settings, which change."""
 
 
 def refused_for_now(error: BaseException) -> bool:
