@@ -29,10 +29,10 @@ def _breaker(it: Fleet) -> str:
         return read_status(client, it.local.settings.key_tag).circuit_breaker
 
 
-def test_a_retry_after_to_one_of_four_workers_stops_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_retry_after_to_one_of_two_workers_stops_both(monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         gateway_process("--latency", "0.5", "--per-token", "0", "--starts", "0") as gateway,
-        fleet(monkeypatch, gateway, workers=4, attempts=3, starts=0, backoff_base_s=0.1) as it,
+        fleet(monkeypatch, gateway, workers=2, attempts=3, starts=0, backoff_base_s=0.1) as it,
     ):
         first = it.sample_many(150)
         wait_until(lambda: gateway.ledger()["arrivals"] >= 40, "the fleet to be at work")
@@ -74,7 +74,7 @@ def test_a_retry_after_to_one_of_four_workers_stops_all_of_them(monkeypatch: pyt
 def test_waiting_for_a_slot_does_not_count_against_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         gateway_process("--slots", "1", "--waiters", "0", "--latency", "0.5", "--per-token", "0") as gateway,
-        fleet(monkeypatch, gateway, workers=2, slots=1, timeout_s=1.5) as it,
+        fleet(monkeypatch, gateway, workers=1, slots=1, timeout_s=1.5) as it,
     ):
         details = [result.get(timeout=60)["brimful"] for result in it.sample_many(12)]
         assert gateway.ledger()["statuses"] == {"200": 12}

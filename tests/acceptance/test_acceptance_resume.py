@@ -14,7 +14,7 @@ from support.commands import Running, nothing_left, records
 from support.gateways import gateway_process
 from support.waiting import wait_until
 
-N, MAX_TOKENS, KILLS = 4, 24, 2
+N, MAX_TOKENS = 4, 24
 ODD = [
     'say "this"',
     "back\\slash",
@@ -36,8 +36,8 @@ def _kill(run: Running) -> None:
     nothing_left(run.family)
 
 
-@pytest.mark.parametrize("pack", ["auto", "off"])
-def test_odd_texts_equal_lines_and_torn_ends_survive_kills(tmp_path: Path, pack: str) -> None:
+@pytest.mark.parametrize(("pack", "kills"), [("auto", 2), ("off", 1)])
+def test_odd_texts_equal_lines_and_torn_ends_survive_kills(tmp_path: Path, pack: str, kills: int) -> None:
     dice, prompts = random.Random(pack), _prompts()
     source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts))
@@ -49,7 +49,7 @@ def test_odd_texts_equal_lines_and_torn_ends_survive_kills(tmp_path: Path, pack:
         def size() -> int:
             return out.stat().st_size if out.exists() else 0
 
-        for _ in range(KILLS):
+        for _ in range(kills):
             with Running(*arguments, "--pack", pack, **env) as run:
                 goal = size() + dice.randrange(1, 40_000)
                 wait_until(lambda goal=goal, run=run: size() >= goal or run.process.poll() is not None, "progress", 90)

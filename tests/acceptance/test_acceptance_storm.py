@@ -31,8 +31,8 @@ def test_workers_and_the_server_are_killed_under_a_run(tmp_path: Path, memory: s
     valkey = Valkey(tmp_path / "valkey", appendonly=memory == "kept")
     with valkey, StrictGatewayProcess(starts=STARTS, window=WINDOW_S, latency=0.4, spread=0.2) as gateway:
         where = {"BRIMFUL_REDIS_URL": valkey.url}
-        lines, kills = rounds(150, 3000), rounds(3, 8)
-        deaths = killed_under_a_run(tmp_path, gateway, valkey, where, lines=lines, rounds=kills, workers=rounds(3, 4))
+        lines, kills = rounds(90, 3000), rounds(3, 8)
+        deaths = killed_under_a_run(tmp_path, gateway, valkey, where, lines=lines, rounds=kills, workers=rounds(2, 4))
         ledger = gateway.ledger()
     assert deaths >= 2
     assert ledger["peak_active"] <= 16
