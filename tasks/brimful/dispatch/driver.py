@@ -38,6 +38,7 @@ from brimful.packing.slot_model import Limits, SlotModel
 from brimful.packing.units import Delivered, DriveStatus, Failed, PackOption, Recovered
 from brimful.profile import Profile
 from brimful.runtime.aio import cancel_and_wait
+from brimful.runtime.hiredis_packing import packed
 from brimful.state.fleets import fleet_places
 from brimful.state.redis_retry import REDIS_ERRORS, reraise_cancellation, retry_until_available
 from brimful.state.redis_url import close_redis_client, redis_client
@@ -97,7 +98,7 @@ class Driver:
         auto = pack == "auto" and profile.max_prompts != 1
         self._profile = profile
         self._keep = keep
-        self._client = redis_client(address.redis_url)
+        self._client = packed(redis_client(address.redis_url))
         self._ledger = RunLedger(self._client, run, address.fleet)
         self._sizer = PackSizer(limits, timeout_s)
         slot_model = SlotModel(limits, adapting=auto)

@@ -16,7 +16,7 @@ from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
 
 from brimful_worker.admission.wire.clients import close_client, open_client
-from brimful_worker.broker.hiredis_packing import packed
+from brimful.runtime.hiredis_packing import packed
 
 _CONNECT_S = 2.0
 _REPLY_S = 2.0

@@ -7,7 +7,7 @@ from redis import DataError
 from redis.asyncio.connection import Connection
 
 from brimful.state.redis_url import redis_client
-from brimful_worker.broker.hiredis_packing import packed
+from brimful.runtime.hiredis_packing import packed
 
 
 def test_what_cannot_be_sent_is_refused_as_by_redis_py() -> None:
