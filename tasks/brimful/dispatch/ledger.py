@@ -185,10 +185,11 @@ class RunLedger:
             async with self.client.pipeline(transaction=False) as pipe:
                 for shard in chunk:
                     pipe.exists(self.keys.shard(shard))
-                    pipe.exists(self.keys.claim(shard))
-                    pipe.exists(self.keys.tries(shard))
-                answers = map(bool, await pipe.execute())
-            states |= {shard: ShardState(next(answers), next(answers), next(answers)) for shard in chunk}
+                pipe.mget([*map(self.keys.claim, chunk), *map(self.keys.tries, chunk)])  # redis-py waits for each reply
+                *recorded, values = await pipe.execute()
+            claims, tries = values[: len(chunk)], values[len(chunk) :]
+            for shard, there, claim, begun in zip(chunk, recorded, claims, tries, strict=True):
+                states[shard] = ShardState(bool(there), claim is not None, begun is not None)
         return states
 
     async def revoked(self, shards: Sequence[str]) -> dict[str, str]:
