@@ -36,6 +36,18 @@ def test_the_command_and_the_package_import_little() -> None:
     assert not heavy & set(_run("import brimful, brimful.cli, sys; print(*sys.modules)").split())
 
 
+def test_the_garbage_collector_does_not_walk_what_a_command_imports_again_and_again() -> None:
+    code = (
+        "import gc, sys; from brimful.cli import main; sys.argv[1:] = ['run', '--help']\n"
+        "before = gc.get_stats()[0]['collections']\n"
+        "try: main()\n"
+        "except SystemExit: print(gc.get_stats()[0]['collections'] - before, gc.isenabled())"
+    )
+    walks, enabled = _run(code).splitlines()[-1].split()
+    assert int(walks) < 10
+    assert enabled == "True"
+
+
 def test_the_tasks_import_little_beside_celery() -> None:
     """What is left takes hundredths of a second; pydantic alone takes longer, and comes with the first request."""
     code = "from brimful import sample, app; import sys; print(*sys.modules)"

@@ -41,8 +41,9 @@ if TYPE_CHECKING:
     from brimful.dispatch.driver import Driver
 
 _PINGS = 8
-_GC_THRESHOLDS = 50_000, 20, 50
-"""Of the garbage collector while a run lasts: new objects before it looks, and how rarely it walks more."""
+_GC_THRESHOLDS = 1_000_000, 20, 50
+"""Of the garbage collector while a run lasts: new objects before it looks, more than a run holds at a time, and how
+rarely it walks more."""
 
 MakeDriver = Callable[[FleetAddress, Prepared, Heartbeat | None], "Driver"]
 """Makes the driver for a fleet, a run, and what keeps the run's entry."""
