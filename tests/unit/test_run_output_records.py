@@ -51,6 +51,12 @@ class TestRollouts:
             "rate_limited": 2, "provider_request_ids": ["p1"],
         }  # fmt: skip
 
+    @pytest.mark.parametrize("seconds", [0.0, 4.9e-5, 0.12344, 0.12346, 59.99996, 1764639000.12344, 1764639000.12346])
+    def test_durations_and_times_have_four_places(self, seconds: float) -> None:
+        outcome = Outcome("r", waited_s=seconds, started_at=seconds)
+        (record,) = rollout_records(delivered(Rollout(0, 0, "x", None), outcome=outcome), None)
+        assert record["waited_s"] == record["started_at"] == round(seconds, 4)
+
     def test_what_is_not_known_is_null_or_left_out(self) -> None:
         (record,) = rollout_records(delivered(Rollout(0, 0, "x", None)), None)
         for name in ("of", "usage", "started_at", "ended_at", "finish_reason"):

@@ -124,7 +124,7 @@ def parse_json(data: bytes, names: ColumnNames = ColumnNames()) -> Parsed:
     else:
         parsed = names.apply(line)
     asked = parsed.fields if parsed.body is None else parsed.body
-    if all(asked.get(name) is None for name in _PROMPTS):
+    if asked.get("prompt") is None and asked.get("messages") is None:
         raise InputError(_no_prompt(line))
     return parsed
 
