@@ -6,8 +6,8 @@ import pytest
 from redis import DataError
 from redis.asyncio.connection import Connection
 
-from brimful.state.redis_url import redis_client
 from brimful.runtime.hiredis_packing import packed
+from brimful.state.redis_url import redis_client
 
 
 def test_what_cannot_be_sent_is_refused_as_by_redis_py() -> None:

@@ -11,8 +11,8 @@ import sys
 from brimful.runtime import encoding, interrupt
 
 _GC_THRESHOLD = 50_000
-"""New objects before the garbage collector looks. With Python's 700 it walks what is imported again and again, a tenth of
-a command's start; next to none of it is garbage."""
+"""New objects before the garbage collector looks. With Python's 700 it walks what is imported again and again, which is
+a tenth of a command's start; next to none of it is garbage."""
 
 
 def main() -> None:

@@ -31,11 +31,11 @@ from brimful.outcome import Cause, Failure, Outcome
 from brimful.packing.units import weight_of
 from brimful.request import Request
 from brimful.runtime.aio import cancel_and_wait
+from brimful.runtime.hiredis_packing import packed
 from brimful.schema import MESSAGES, check_schema
 from brimful.state.redis_url import close_redis_client, redis_client
 from brimful_worker.admission import Flow
 from brimful_worker.admission.wire.connection import Connection
-from brimful.runtime.hiredis_packing import packed
 from brimful_worker.logs.fields import describe, log_failure
 from brimful_worker.shards.claims import Claim, Claims
 from brimful_worker.shards.store import Store

@@ -15,8 +15,8 @@ import redis.exceptions
 from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
 
-from brimful_worker.admission.wire.clients import close_client, open_client
 from brimful.runtime.hiredis_packing import packed
+from brimful_worker.admission.wire.clients import close_client, open_client
 
 _CONNECT_S = 2.0
 _REPLY_S = 2.0
