@@ -83,7 +83,13 @@ def test_closing_the_client_ends_what_is_half_read(
 
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize(
-    "stray", [answer("stray"), answer("", 408), b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nhalf"]
+    "stray",
+    [
+        answer("stray"),
+        answer("", 408),
+        b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nhalf",
+        b"HTTP/1.1 200 OK\r\nContent-Le",
+    ],
 )
 def test_unsolicited_data_is_no_requests_answer(loop: str, stray: bytes) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:

@@ -14,6 +14,7 @@ from brimful.outcome import Cause
 from brimful_worker.provider.answers.answer import Answer, TransportError
 from brimful_worker.provider.transport.connections import Connection, Connector, Route
 from support.raw_server import Bench, Serve, answer, whole
+from support.raw_server import asked as asked_length
 from support.waiting import wait_until_async
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -95,6 +96,78 @@ async def test_a_connection_that_ends_within_the_body() -> None:
 async def test_no_complete_answer_within_the_timeout(parts: tuple[bytes, ...]) -> None:
     found = await failed(*parts, timeout_s=0.2)
     assert (found.cause, found.abandoned, found.permanent) == (Cause.TIMEOUT, True, False)
+
+
+async def test_each_exchange_has_the_whole_timeout_for_itself() -> None:
+    """One timer serves them all: it is set again for those that come later, and after none was left."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
+        while True:
+            body = await reader.readexactly(await asked_length(reader))
+            if body == b"answer":
+                writer.write(answer("yes"))
+
+    async def timed(body: bytes) -> tuple[Answer | TransportError, float]:
+        begun = loop.time()
+        return await bench.ask(body), loop.time() - begun
+
+    loop = asyncio.get_running_loop()
+    async with Bench(serve, timeout_s=0.2) as bench:
+        for _ in range(2):
+            answered, first = timed(b"answer"), asyncio.create_task(timed(b"never"))
+            assert isinstance((await answered)[0], Answer)
+            found = [await first, *await asyncio.gather(timed(b"never"), timed(b"never"))]
+            assert all(isinstance(one, TransportError) and one.cause is Cause.TIMEOUT for one, _ in found)
+            assert min(seconds for _, seconds in found) > 0.19, "at least as long as the timeout, less a tick"
+
+
+async def test_a_connection_carries_answers_of_every_form() -> None:
+    """One parser reads them all."""
+    zipped = gzip.compress(b"zipped")
+    answers = [
+        answer("plain"),
+        CHUNKED + b"3\r\nchu\r\n4\r\nnked\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(zipped) + zipped,
+        b"HTTP/1.1 204 No Content\r\n\r\n",
+        answer("no", 404),
+        b"HTTP/1.1 103 Early Hints\r\nLink: <x>\r\n\r\n" + answer("hinted"),
+        answer("", 200),
+        answer("x" * 300_000),
+        answer("last"),
+    ]
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
+        for each in answers:
+            await whole(reader)
+            writer.write(each)
+            await writer.drain()
+
+    async with Bench(serve) as bench:
+        found = [await bench.ask() for _ in answers]
+        assert bench.connections == 1
+    bodies = [b"plain", b"chunked", b"zipped", b"", b"no", b"hinted", b"", b"x" * 300_000, b"last"]
+    assert [bytes(one.body) for one in found if isinstance(one, Answer)] == bodies
+
+
+async def test_data_without_end_between_two_requests_ends_the_connection() -> None:
+    ended = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
+        await whole(reader)
+        writer.write(answer("yes"))
+        await answered.wait()
+        try:
+            while True:
+                writer.write(CHUNKED + b";" + b"x" * 60_000)
+                await writer.drain()
+        except ConnectionError:
+            ended.set()
+
+    answered = asyncio.Event()
+    async with Bench(serve, max_bytes=1000) as bench:
+        assert isinstance(await bench.ask(), Answer)
+        answered.set()
+        await wait_until_async(ended.is_set, "the server to see the connection's end")
 
 
 async def test_framing_without_end_ends_its_connection() -> None:

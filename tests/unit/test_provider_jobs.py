@@ -16,7 +16,7 @@ from brimful_worker.admission import StaleGrant
 from brimful_worker.provider import GIVE_BACK
 from brimful_worker.provider.answers.answer import Answer, Classification, Kind, TransportError
 from brimful_worker.provider.jobs import Hooks, JobKey, JobPoller
-from brimful_worker.provider.transport.http_client import Grant
+from brimful_worker.provider.transport.exchange import Grant
 from support.fake_admission import FakeLease
 
 Said = Answer | TransportError | Exception

@@ -23,7 +23,7 @@ from brimful_worker.admission import StaleGrant
 from brimful_worker.provider.answers.answer import Answer, Classification, Kind, TransportError
 from brimful_worker.provider.answers.classify import classify_answer, parse_json
 from brimful_worker.provider.answers.refusal import classify_refusal, find_error
-from brimful_worker.provider.transport.http_client import Grant
+from brimful_worker.provider.transport.exchange import Grant
 
 GIVE_BACK = "give back"
 """``task.cancel(GIVE_BACK)``: the work returns to the queue, so its Job is left running for the next worker to find."""

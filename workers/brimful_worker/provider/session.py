@@ -23,7 +23,8 @@ from brimful_worker.provider.endpoints import Endpoints
 from brimful_worker.provider.environment import proxy_for, raise_open_file_limit, tls_context
 from brimful_worker.provider.jobs import Hooks, JobKey, JobPoller
 from brimful_worker.provider.transport.connections import Route
-from brimful_worker.provider.transport.http_client import Grant, HttpClient, Listen
+from brimful_worker.provider.transport.exchange import Grant
+from brimful_worker.provider.transport.http_client import HttpClient, Listen
 
 OnSent = Callable[[], None]
 """Called just before a request's first byte is written."""

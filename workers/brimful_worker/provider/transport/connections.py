@@ -6,9 +6,10 @@ This is the only module that uses parts of aiohttp that its documentation does n
 - ``connector.TCPConnector``: ``connect(req, traces, timeout)``, ``_create_connection``, ``_factory``, ``_loop``
 - ``connector.Connection``: ``protocol``, ``close()``, ``release()``
 - ``client_proto.ResponseHandler``: ``set_response_params``, ``read``, ``should_close``, ``data_received``,
-  ``connection_lost``, ``close``, ``abort``, ``exception``, ``_payload``
+  ``resume_reading``, ``connection_lost``, ``close``, ``abort``, ``exception``, ``_payload``, ``_reading_paused``,
+  ``_buffer_paused``; its parser takes several answers, one after the other, as aiohttp's server's takes requests
 - ``streams.StreamReader``: ``is_eof``, ``exception``, ``set_exception``
-- ``client_reqrep.ClientRequest``: made without a session; ``headers``, ``is_ssl()``, ``proxy``
+- ``client_reqrep.ClientRequest``: made without a session; ``headers``, ``is_ssl()``, ``proxy``, ``connection_key``
 - ``http_exceptions.HttpProcessingError``: raised by ``ResponseHandler.read``, and ``LineTooLong``, its cause;
   ``ContentEncodingError``, the cause of the body's ``ClientPayloadError``
 """
@@ -18,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Mapping
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, cast
 
 import aiohttp
@@ -54,6 +55,13 @@ _MAX_FRESH_TRIES = 3
 """How often a request may be moved to a fresh connection when the server sent data on a new one."""
 
 
+class _Target(ClientRequest):
+    @cached_property
+    def connection_key(self) -> Any:
+        """The key of its connections in the pool, which aiohttp makes for each request."""
+        return super().connection_key
+
+
 class Route:
     """Method, URL and headers, prepared once for all requests that differ only in their body.
 
@@ -62,7 +70,7 @@ class Route:
 
     def __init__(self, method: str, url: str, headers: Mapping[str, str], *, proxy: str | None = None) -> None:
         """Raises ValueError for an invalid URL, and for a header with characters that are not printable."""
-        self.target = ClientRequest(method, URL(url), headers=headers, proxy=None if proxy is None else URL(proxy))
+        self.target = _Target(method, URL(url), headers=headers, proxy=None if proxy is None else URL(proxy))
         """What the connector needs to open or find a connection. It is never sent itself."""
         # aiohttp sets it for the methods that may have a body, as a request without one must then say.
         self._length_without_body = "Content-Length" in self.target.headers
@@ -98,12 +106,13 @@ class ResponseProtocol(ResponseHandler):
     received = 0
     """Bytes since the last request was sent, compressed and with their framing."""
     most = 0
-    """When more are received, the connection is aborted: endless framing never reaches the reader of the body."""
+    """When more are received, the connection is aborted: endless framing never reaches the reader of the body.
+    0 while no request is under way."""
     overflowed = False
 
     def data_received(self, data: bytes) -> None:
         self.received += len(data)
-        if self.most and self.received > self.most:
+        if self.received > self.most and self.used:
             self.overflowed = True
             self.abort()
             return
@@ -111,6 +120,15 @@ class ResponseProtocol(ResponseHandler):
         super().data_received(data)
         if isinstance(fault := self.exception(), HttpProcessingError):  # a body that came in two reads
             _fail(body, fault)
+
+    def answered(self) -> None:
+        """The answer was read. What comes before the next request is no answer, and ends the connection."""
+        self.received = self.most = 0
+
+    def resume_reading(self, resume_parser: bool = True) -> None:
+        # Called with each read. Where nothing was paused, aiohttp's own asks the parser and the transport in vain.
+        if self._reading_paused or self._buffer_paused:
+            super().resume_reading(resume_parser)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         body = self._payload

@@ -11,9 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from asyncio import TimerHandle, Transport, get_running_loop
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 import aiohttp
 from aiohttp import StreamReader
@@ -31,6 +29,7 @@ from brimful_worker.provider.transport.connections import (
     ResponseProtocol,
     Route,
 )
+from brimful_worker.provider.transport.exchange import Grant, HttpExchange, Timeouts
 
 _SENT_AT_ONCE = 65_536
 """Bytes. When a larger request is refused, its body may not have left completely (TLS does not show it), and the next
@@ -52,75 +51,6 @@ _TRAILING_S = 1.0
 """Seconds in which the body must end once nothing more of it is needed."""
 
 
-class Grant(Protocol):
-    """The part of ``brimful_worker.admission.Lease`` that an exchange uses."""
-
-    @property
-    def lost(self) -> bool:
-        """Whether the lease has ended, and its slot may be another's."""
-
-    def sent(self) -> None:
-        """Record the start. Raises StaleGrant if it comes too late; the grant is then given back."""
-
-    def watch(self, transport: Transport) -> None:
-        """Abort this connection when the lease can no longer be renewed."""
-
-    def unwatch(self) -> None:
-        """Stop watching: the connection may carry another request from now on."""
-
-
-class HttpExchange:
-    """The state of one exchange: its grant, its connection and its timeout."""
-
-    __slots__ = ("_on_sent", "_timer", "grant", "reused", "sent", "timed_out", "timeout_s", "transport")
-
-    def __init__(self, grant: Grant | None, timeout_s: float, on_sent: Callable[[], None] | None) -> None:
-        """``grant`` None: the exchange takes no start. ``timeout_s`` runs from :meth:`start` to :meth:`finish`."""
-        self.grant = grant
-        self.timeout_s = timeout_s
-        self.timed_out = False
-        self.sent = False
-        self.reused = False
-        """The connection had carried an exchange before."""
-        self.transport: Transport | None = None
-        self._on_sent = on_sent
-        self._timer: TimerHandle | None = None
-
-    def start(self, transport: Transport) -> None:
-        """Call before the first byte is written. If ``grant.sent()`` raises, no byte may be written."""
-        if self.grant is not None:
-            self.grant.sent()
-        self.sent = True
-        self.transport = transport
-        self._timer = get_running_loop().call_later(self.timeout_s, self._time_out)
-        if self._on_sent is not None:
-            self._on_sent()
-        if self.grant is not None:
-            self.grant.watch(transport)
-
-    def abort(self) -> None:
-        """Drop the connection at once, with everything unsent and unread."""
-        if self.transport is not None:
-            self.transport.abort()
-
-    def finish(self) -> None:
-        """Cancel the timeout and release every reference.
-
-        The timer and the grant refer to this object: a reference cycle would keep the request until the next garbage
-        collection.
-        """
-        if self._timer is not None:
-            self._timer.cancel()
-        if self.grant is not None:
-            self.grant.unwatch()
-        self._timer = self._on_sent = self.grant = self.transport = None
-
-    def _time_out(self) -> None:
-        # The reader sees the connection end. asyncio.timeout would cost five times as much per request.
-        self.timed_out = True
-        self.abort()
-
-
 class HttpClient:
     """One process's connections to one provider. Make it on the loop that uses it."""
 
@@ -139,13 +69,14 @@ class HttpClient:
         ``timeout_s`` runs from the first byte written to the last byte read.
         """
         self._headers = headers
-        self._timeout_s = timeout_s
+        self._timeouts = Timeouts(timeout_s)
         self._proxy = proxy
         self._bodies = Bodies(max_bytes)
         self._connector = Connector(tls, connect_timeout_s)
 
     async def aclose(self) -> None:
         await self._connector.close()
+        self._timeouts.close()
 
     def route(self, method: str, url: str, headers: Mapping[str, str]) -> Route:
         """Raises ValueError for an invalid URL or header."""
@@ -164,22 +95,23 @@ class HttpClient:
         An exception of ``grant.sent()`` is raised with nothing written. A cancellation drops the connection at once.
         ``listen`` may take the body as it comes; the Answer's own is then empty.
         """
-        exchange = HttpExchange(grant, self._timeout_s, on_sent)
+        exchange = HttpExchange(grant, self._timeouts, on_sent)
         connection = None
         try:
             connection = await self._connector.open(route)
-            _send(connection, route, body, exchange)
-            answer = await self._read(connection, listen)
+            protocol = _send(connection, route, body, exchange)
+            answer = await self._read(protocol, listen)
+            protocol.answered()
             if answer.status >= 400 and body is not None and len(body) > _SENT_AT_ONCE:
                 exchange.abort()
             # A body without a length ends with its connection, also when our timeout ended it.
-            return _timed_out(exchange) if exchange.timed_out else answer
+            return self._timed_out() if exchange.timed_out else answer
         except (aiohttp.ClientError, HttpProcessingError, OSError, ValueError) as error:
             exchange.abort()
             error.__traceback__ = None  # the connection keeps the error, which would keep this frame
             if connection is not None and getattr(connection.protocol, "overflowed", False):
                 error = BodyRefused("the answer's head, or its framing, is larger than brimful reads")
-            return _timed_out(exchange) if exchange.timed_out else _transport_error(error, exchange)
+            return self._timed_out() if exchange.timed_out else _transport_error(error, exchange)
         except BaseException:
             exchange.abort()
             raise
@@ -188,9 +120,12 @@ class HttpClient:
             if connection is not None:
                 connection.release()  # closes it if its answer was not read to the end
 
-    async def _read(self, connection: Connection, listen: Listen | None) -> Answer:
-        protocol = connection.protocol
-        assert isinstance(protocol, ResponseProtocol)
+    def _timed_out(self) -> TransportError:
+        return TransportError(
+            Cause.TIMEOUT, f"no complete answer within {self._timeouts.timeout_s:g} s", abandoned=True
+        )
+
+    async def _read(self, protocol: ResponseProtocol, listen: Listen | None) -> Answer:
         message, content = await protocol.read()
         hints = 0
         while 100 <= message.code < 200 and message.code != 101:  # an early hint; the answer follows
@@ -219,25 +154,26 @@ async def _pass_on(content: StreamReader, feed: Callable[[bytes], bool]) -> None
                 await content.readany()
 
 
-def _send(connection: Connection, route: Route, body: bytes | None, exchange: HttpExchange) -> None:
-    """Write the request. If this raises, nothing was written, and the connection can carry the next grant's request."""
+def _send(connection: Connection, route: Route, body: bytes | None, exchange: HttpExchange) -> ResponseProtocol:
+    """Write the request; returns what reads its answer.
+
+    If this raises, nothing was written, and the connection can carry the next grant's request.
+    """
     protocol = connection.protocol
     transport = None if protocol is None else protocol.transport
     if not isinstance(protocol, ResponseProtocol) or transport is None or transport.is_closing():
         raise aiohttp.ServerDisconnectedError("the connection closed before the request was sent")
-    protocol.set_response_params(
-        read_until_eof=True, max_line_size=_MAX_LINE_BYTES, max_field_size=_MAX_LINE_BYTES, max_headers=_MAX_HEADERS
-    )
+    if not protocol.used:  # the parser of the last answer reads the next one too
+        protocol.set_response_params(
+            read_until_eof=True, max_line_size=_MAX_LINE_BYTES, max_field_size=_MAX_LINE_BYTES, max_headers=_MAX_HEADERS
+        )
     exchange.reused = protocol.used
     exchange.start(transport)
     protocol.used = True
     protocol.received, protocol.most = 0, _MAX_HEAD_BYTES
     span = traceparent()
     transport.write(route.head(body, b"" if span is None else b"traceparent: %b\r\n" % span) + (body or b""))
-
-
-def _timed_out(exchange: HttpExchange) -> TransportError:
-    return TransportError(Cause.TIMEOUT, f"no complete answer within {exchange.timeout_s:g} s", abandoned=True)
+    return protocol
 
 
 def _transport_error(error: BaseException, exchange: HttpExchange) -> TransportError:
