@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatch
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
 from brimful.errors import BadRequest, RequestTooLarge
 from brimful.names import IDEMPOTENCY_KEY, Mode, Workload
@@ -129,9 +129,10 @@ class Request:
 
         Computed once: a chat of millions of values takes a second.
         """
-        if self._hold is None:
-            object.__setattr__(self, "_hold", sum(map(_token_estimate, self.prompts)) + self.asked)
-        return cast("int", self._hold)
+        if (hold := self._hold) is None:
+            hold = sum(map(_token_estimate, self.prompts)) + self.asked
+            object.__setattr__(self, "_hold", hold)
+        return hold
 
     def body(self, profile: Profile) -> dict[str, Any]:
         """The JSON body to send: the fields as given, and the profile's model and further fields where they are not."""
@@ -139,7 +140,8 @@ class Request:
         if "model" not in body and profile.model is not None:
             body = {"model": profile.model, **body}
         if (
-            self.mode is Mode.CHAT
+            profile.max_completion_tokens
+            and self.mode is Mode.CHAT
             and "max_tokens" in body
             and any(fnmatch(str(body.get("model")), model) for model in profile.max_completion_tokens)
         ):

@@ -26,10 +26,11 @@ class Part:
 class Assembly:
     """The answer to one request while its choices are collected."""
 
-    __slots__ = ("_answer", "_choices", "_n_ignored", "_request", "_usages")
+    __slots__ = ("_answer", "_choices", "_expected", "_n_ignored", "_request", "_usages")
 
     def __init__(self, request: Request) -> None:
         self._request = request
+        self._expected = request.choices
         self._choices: dict[int, dict[str, Any]] = {}
         self._answer: dict[str, Any] | None = None
         self._usages: list[Any] = []
@@ -38,7 +39,7 @@ class Assembly:
 
     @property
     def complete(self) -> bool:
-        return len(self._choices) == self._request.choices
+        return len(self._choices) == self._expected
 
     def next_part(self) -> Part:
         """The complete request at first; then one request for the prompts that miss equally many choices.
@@ -47,11 +48,12 @@ class Assembly:
         smaller ``n`` would repeat the choices that are already there: so each prompt is requested in full, and only
         its missing choices are taken. From a server that ignores ``n``, choice c is requested alone, with ``seed + c``.
         """
-        request, n = self._request, self._request.n
+        request = self._request
         if not self._choices:
-            return Part(request, tuple(range(request.choices)))
+            return Part(request, tuple(range(self._expected)))
+        n = request.n
         missing: dict[int, list[int]] = defaultdict(list)
-        for index in range(request.choices):
+        for index in range(self._expected):
             if index not in self._choices:
                 missing[index // n].append(index)
         choice_indexes: tuple[int | None, ...]
@@ -86,14 +88,14 @@ class Assembly:
             index = part.choice_indexes[choice["index"]]
             if index is not None and index not in self._choices:
                 self._choices[index] = choice if choice["index"] == index else {**choice, "index": index}
-        alone = part.prompts == 1 and len(completion["choices"]) == 1
+        n, new = part.request.n, len(self._choices) > before
         # One of two choices may be missing by chance, but not twice in a row, nor most of several.
-        if alone and (part.request.n > 2 or (part.request.n == 2 and len(self._choices) == before)):
+        if (n > 2 or (n == 2 and not new)) and part.prompts == 1 and len(completion["choices"]) == 1:
             self._n_ignored = True
         self._usages.append(completion.get("usage"))
         if self._answer is None:
             self._answer = completion
-        return len(self._choices) > before
+        return new
 
     def completion(self) -> dict[str, Any]:
         """The complete answer: the first part's other fields, all choices in order, the usage of all parts summed."""
@@ -101,7 +103,7 @@ class Assembly:
         assert self._answer is not None
         answer = self._answer
         if len(self._usages) > 1:
-            answer = {**answer, "choices": [self._choices[index] for index in range(self._request.choices)]}
+            answer = {**answer, "choices": [self._choices[index] for index in range(self._expected)]}
             if (usage := merge_usage(*self._usages)) is not None:
                 answer["usage"] = usage
         return answer

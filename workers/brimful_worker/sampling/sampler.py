@@ -155,7 +155,8 @@ class _Sampling:
                 provider = sampler.provider  # of the same key as the admission
                 slot = sampler.admission.slot(workload, tokens=hold, flow=self.flow, name=name, since=self.since)
                 async with slot as lease:
-                    self.stats.died(self.suspicion.learn(lease.deaths), hold)
+                    if lease.deaths:
+                        self.stats.died(self.suspicion.learn(lease.deaths), hold)
                     verdict, before, self.alone = self.suspicion.verdict(), self.alone, self.suspicion.alone
                     if verdict is not None or before != self.alone or not isolation.enter(alone=self.alone):
                         self.since = boot_time() - lease.waited_s

@@ -126,4 +126,4 @@ def _text(choice: Mapping[str, Any]) -> str:
 def _count(usage: Any, name: str) -> int | None:
     """None where it is no number, or larger than what any request may use: a counter that ran below zero."""
     value = usage.get(name) if isinstance(usage, dict) else None
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_TOKENS else None
+    return value if type(value) is int and 0 <= value <= MOST_TOKENS else None

@@ -175,14 +175,17 @@ class ShardRunner:
         if not entries:
             await self._claims.end_empty(shard)
             return counts
+        create_task = asyncio.get_running_loop().create_task
         for entry in entries:
-            shard.tasks[entry["id"]] = asyncio.create_task(self._one(shard, entry, counts))
+            shard.tasks[entry["id"]] = create_task(self._one(shard, entry, counts))
         if self._stopping.is_set():
             shard.stop()
         elif shard.draining:
             await asyncio.sleep(0)  # each has begun then, and ends as cancelled
             shard.stop_unsent()
-        await asyncio.wait(shard.tasks.values())
+        for task in reversed(shard.tasks.values()):  # the last one first: most of the others have ended by then
+            if not task.done():
+                await asyncio.wait([task])
         if shard.last_put is not None:
             await asyncio.wait([shard.last_put])
         if shard.withdrawn and not shard.left:

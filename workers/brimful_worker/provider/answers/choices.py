@@ -57,6 +57,8 @@ def check_choices(completion: Mapping[str, Any], expected: int, *, prompts: int 
             raise BadChoices(f"two choices have the index {index}")
         if has_text(choice):
             found[index] = choice if choice.get("index") is index else {**choice, "index": index}
+    if expected == 1:
+        return CheckedChoices([*found.values()], () if found else (0,))
     missing = tuple(index for index in range(expected) if index not in found)
     return CheckedChoices([found[index] for index in sorted(found)], missing)
 

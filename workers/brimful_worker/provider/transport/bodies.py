@@ -37,7 +37,7 @@ class Bodies:
 
     async def read(self, content: StreamReader, *, error: bool) -> bytes | bytearray:
         """The decompressed body; only its beginning if the answer is an ``error``. Raises BodyRefused."""
-        first = await content.readany()
+        first = content.read_nowait() if content.is_eof() else await content.readany()
         if len(first) <= self._large_from and content.at_eof():
             return first
         body, held, chunk = bytearray(), 0, first

@@ -105,4 +105,4 @@ class Timeouts:
                 self._timer = loop.call_at(end, self._look)
                 return
             del self._ends[exchange]
-            exchange.time_out()
+            loop.call_soon(exchange.time_out)  # in a step of its own: if one fails, the others are ended all the same
