@@ -60,7 +60,7 @@ class Settings(ServeSettings):
     """The key of that certificate, if the certificate's file does not hold it."""
     fleet: str = ""
     """The fleet's name, where fleets of several API keys share a Redis. Default: the unnamed one."""
-    redis_url: str | None = None
+    redis_url: str | None = Field(None, repr=False)
     """Redis's URL: redis://, rediss://, unix:// or sentinel://. Default: an embedded Valkey on this machine."""
     broker_url: str | None = Field(None, repr=False)
     """URL of RabbitMQ as the broker beside Redis: amqp:// or amqps://; ``redis`` = none. Default: none."""

@@ -34,8 +34,9 @@ def is_set(name: str) -> bool:
 def checked_url(url: str, variable: str) -> str:
     """A provider's base URL without a trailing slash and without ``USER:PASSWORD@``.
 
-    Basic authentication would take the place of the key, and the URL is shown in messages. Raises SettingError naming
-    the variable.
+    Basic authentication would take the place of the key, and the URL is shown in messages. Behind a password with a
+    ``/``, ``?`` or ``#`` that is not percent-encoded, the ``@`` seems to be of the path, and what stands before it is
+    not known: such a URL is refused. Raises SettingError naming the variable.
     """
     scheme, slashes, rest = url.strip().partition("://")
     url = scheme.lower() + slashes + rest
@@ -48,6 +49,11 @@ def checked_url(url: str, variable: str) -> str:
             raise ValueError
     except ValueError:
         raise SettingError(f"{variable}: {shown!r} has no host or an invalid port") from None
+    if "@" in parts.path + parts.query + parts.fragment:
+        raise SettingError(
+            f"{variable}: {shown!r} has an @ behind its host: write it as %40, and in a user or password / as %2F, "
+            "? as %3F, # as %23"
+        )
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl().rstrip("/")
 
 

@@ -281,6 +281,10 @@ def test_flower_prometheus_and_metrics_are_reached(monkeypatch: pytest.MonkeyPat
         ("Prometheus", Level.WARN),
     ]
     assert list(watching_checks(Settings.load(), None, None)) == []
+    with_login = nobody.replace("http://", "http://u:hush@")
+    found = list(watching_checks(Settings.load(), with_login, with_login))
+    assert len(found) == 2
+    assert "hush" not in str(found)
 
 
 def test_doctor_names_what_is_missing() -> None:

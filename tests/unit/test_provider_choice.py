@@ -96,8 +96,19 @@ def test_a_message_about_an_invalid_url_shows_no_password(monkeypatch: pytest.Mo
 
 
 def test_the_url_that_is_shown_and_asked_has_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_BASE_URL", "HTTPS://u:open@sesame@h:81/v1/?version=a@b")
-    assert Settings.load().api_base == "https://h:81/v1/?version=a@b"
+    monkeypatch.setenv("OPENAI_BASE_URL", "HTTPS://u:open@sesame@h:81/v1/?version=a%40b")
+    assert Settings.load().api_base == "https://h:81/v1/?version=a%40b"
+
+
+@pytest.mark.parametrize("sign", ["/", "?", "#", "@x/", "@x?"])
+def test_a_password_that_seems_to_end_before_its_end_is_not_shown(monkeypatch: pytest.MonkeyPatch, sign: str) -> None:
+    """``12`` would be the port."""
+    for login in (f"u:12{sign}sesame", f"sesame{sign}34"):
+        monkeypatch.setenv("OPENAI_BASE_URL", f"https://{login}@h/v1")
+        settings = Settings.load()
+        with pytest.raises(SettingError, match=r"^OPENAI_BASE_URL: '…@h/v1' .*as %2F") as error:
+            _ = settings.api_base
+        assert "sesame" not in str(error.value) + str(settings.provider_choice) + repr(settings)
 
 
 def test_a_variable_of_white_space_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:

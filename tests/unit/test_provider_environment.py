@@ -81,6 +81,13 @@ def test_what_no_proxy_names_goes_past_the_proxy(monkeypatch: pytest.MonkeyPatch
     assert environment.proxy_for(case.url) == (None if case.bypassed else "http://proxy:3128")
 
 
+def test_a_refusal_of_a_proxy_shows_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "u:sesame://@p:1080")
+    with pytest.raises(SettingError, match="HTTPS_PROXY: this kind of proxy") as refused:
+        environment.proxy_for("https://api.example/v1")
+    assert "sesame" not in str(refused.value)
+
+
 def test_a_socks_proxy_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "socks5://p:1080")
     with pytest.raises(SettingError, match="HTTPS_PROXY: a socks5:// proxy"):

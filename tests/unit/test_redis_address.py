@@ -68,6 +68,11 @@ class _Connected:
         ("host:6379", "must begin with"),
         (f"redis://:{PASSWORD}@host", "write / as %2F"),
         ("redis://:hush#1@host", "write / as %2F"),
+        ("redis://u:12/hush@host", "write / as %2F"),
+        ("redis://u:12?hush@host", "write / as %2F"),
+        ("redis://u:12/0?hush@host/0", "write / as %2F"),
+        ("unix://:hush/hush@/run/valkey.sock", "write / as %2F"),
+        ("sentinel://u:12;hush@host", "; as %3B"),
         ("redis://host:port", "no valid host and port"),
         ("redis://a:1,b:2", "no valid host and port"),
         ("redis://host/main", "the database must be one number"),
@@ -118,6 +123,16 @@ def test_the_settings_name_ca_and_client_certificate(tmp_path: Path) -> None:
         Settings.load(redis_url="rediss://host", redis_ca_file=tmp_path / "key.pem")
     with pytest.raises(SettingError, match="BRIMFUL_REDIS_CERT_FILE"):
         Settings.load(redis_url="rediss://host", redis_cert_file=certificate)
+
+
+@pytest.mark.parametrize("url", ["redis://u:12/hush@host", "u:hush@host", "u:hush://@host", "hush"])
+def test_nothing_of_a_url_that_is_not_understood_is_shown(url: str) -> None:
+    assert "hush" not in without_password(url)
+    assert without_password(url).endswith("…")
+
+
+def test_the_settings_repr_shows_no_url() -> None:
+    assert QUOTED not in repr(Settings.load(redis_url=f"redis://:{QUOTED}@host"))
 
 
 def test_sentinels_may_have_a_login_of_their_own() -> None:

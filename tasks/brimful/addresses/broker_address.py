@@ -104,7 +104,7 @@ def _node(scheme: str, rest: str) -> tuple[BrokerNode, dict[str, str]]:
     except ValueError:
         raise _wrong(f"has no valid host and port; {_ENCODE}") from None
     vhost = parts.path.removeprefix("/")
-    if parts.fragment or "@" in vhost or "/" in vhost.removeprefix("/"):
+    if parts.fragment or "@" in vhost + parts.query or "/" in vhost.removeprefix("/"):
         raise _wrong(f"has a character that must be percent-encoded: {_ENCODE}")
     if not parts.hostname:
         raise _wrong("names no host, as amqp://USER:PASSWORD@HOST:5672/VHOST does")

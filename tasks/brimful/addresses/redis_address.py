@@ -39,7 +39,7 @@ _VERIFY = {
     **dict.fromkeys(("none", "cert_none"), "none"),
 }
 _TRUE, _FALSE = ("true", "1", "yes"), ("false", "0", "no")
-_ENCODE = "in a user or password, write / as %2F, @ as %40, : as %3A, # as %23, ? as %3F, % as %25"
+_ENCODE = "in a user or password, write / as %2F, @ as %40, : as %3A, ; as %3B, # as %23, ? as %3F, % as %25"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +94,8 @@ def parse_redis_url(url: str) -> RedisAddress:
     logins = {(place.username, place.password) for place in places if place.username or place.password}
     if len(logins) > 1:
         raise _wrong("names several users or passwords; one serves for all of its Sentinels")
+    if any(place.username and not place.password for place in places[1:]) and not places[0].username:
+        raise _wrong(f"has a character that must be percent-encoded: {_ENCODE}")  # a password with a ;
     user, password = logins.pop() if logins else (None, None)
     if scheme == "unix" and places[0].hostname:
         raise _wrong("a socket's path begins with /, as in unix:///run/valkey.sock")
@@ -134,7 +136,7 @@ def _split(raw: str) -> SplitResult:
         _ = parts.port
     except ValueError:
         raise _wrong(f"has no valid host and port; {_ENCODE}") from None
-    if parts.fragment or "@" in parts.path:
+    if parts.fragment or "@" in parts.path + parts.query:  # a part of the password may stand before it
         raise _wrong(f"has a character that must be percent-encoded: {_ENCODE}")
     return parts
 

@@ -43,23 +43,26 @@ def _metrics(settings: Settings) -> Check:
 def _flower(base: str) -> Check:
     text, why = _get(f"{base}/healthcheck")
     if text is None:
-        return Check("Flower", Level.WARN, f"no Flower at {base}: {why}", "start it (`brimful up`, ops/README.md)")
-    return Check("Flower", Level.OK, f"{base} answers")
+        return Check(
+            "Flower", Level.WARN, f"no Flower at {_shown(base)}: {why}", "start it (`brimful up`, ops/README.md)"
+        )
+    return Check("Flower", Level.OK, f"{_shown(base)} answers")
 
 
 def _prometheus(base: str) -> Iterator[Check]:
     targets, why = _query(f"{base}/api/v1/targets?state=active")
     if targets is None:
-        yield Check("Prometheus", Level.WARN, f"no Prometheus at {base}: {why}", "check the URL, and that it runs")
+        said = f"no Prometheus at {_shown(base)}: {why}"
+        yield Check("Prometheus", Level.WARN, said, "check the URL, and that it runs")
         return
     ours = [each for each in targets["activeTargets"] if each["labels"].get("job") == _JOB]
     down = [each for each in ours if each["health"] == "down"]
     if not ours or down:
         said = f"{len(down)} of its {len(ours)} targets are down: {down[0]['lastError']}" if down else "no target"
         todo = "let it scrape every worker's BRIMFUL_METRICS_PORT, as ops/prometheus/prometheus.yml does"
-        yield Check("Prometheus", Level.WARN, f"{base}, job {_JOB!r}: {said}", todo)
+        yield Check("Prometheus", Level.WARN, f"{_shown(base)}, job {_JOB!r}: {said}", todo)
     else:
-        yield Check("Prometheus", Level.OK, f"{base} scrapes {counted(len(ours), 'worker')}")
+        yield Check("Prometheus", Level.OK, f"{_shown(base)} scrapes {counted(len(ours), 'worker')}")
     rules, why = _query(f"{base}/api/v1/rules?type=alert")
     names = [rule["name"] for group in (rules or {}).get("groups", []) for rule in group["rules"]]
     if any(name.startswith("Brimful") for name in names):
@@ -93,6 +96,11 @@ def _get(url: str) -> tuple[str | None, str]:
             return None, f"status {error.code}"
     except (OSError, http.client.HTTPException, ValueError) as error:
         return None, failure_reason(error)
+
+
+def _shown(url: str) -> str:
+    """Without user and password."""
+    return f"…@{url.rpartition('@')[2]}" if "@" in url else url
 
 
 def _host(address: str) -> str:

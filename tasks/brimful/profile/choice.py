@@ -77,8 +77,10 @@ def _provider_of_host(url: str, extra: Path | None) -> str | None:
 
 
 def _host(url: str) -> str:
-    """Empty where the URL is not valid, which is said once the URL is needed."""
+    """Empty where the URL is not valid, which is said once the URL is needed, and where its host may be a part of a
+    password."""
     try:
-        return urlsplit(url.strip()).hostname or ""
+        parts = urlsplit(url.strip())
+        return "" if "@" in parts.path + parts.query + parts.fragment else parts.hostname or ""
     except ValueError:
         return ""

@@ -14,7 +14,7 @@ from redis.asyncio.sentinel import Sentinel
 from redis.sentinel import SentinelConnectionPool
 
 from brimful.addresses import FleetAddress
-from brimful.addresses.redis_address import RedisAddress, parse_redis_url
+from brimful.addresses.redis_address import SCHEMES, RedisAddress, parse_redis_url
 from brimful.errors import SettingError
 from brimful.names import of_fleet
 from brimful.state.rabbitmq.celery_settings import rabbitmq_settings
@@ -122,7 +122,8 @@ def without_password(url: str) -> str:
     try:
         return parse_redis_url(url).shown
     except SettingError:
-        return f"{url.partition('://')[0]}://…"
+        scheme, separator, _ = url.partition("://")
+        return f"{scheme}://…" if separator and scheme in SCHEMES else "…"
 
 
 _CLIENT: dict[str, Any] = {

@@ -39,7 +39,8 @@ def proxy_for(url: str) -> str | None:
     if not slashes:
         return f"http://{proxy}"
     if scheme.lower() not in ("http", "https"):
-        raise SettingError(f"{parts.scheme.upper()}_PROXY: a {scheme}:// proxy is not supported, only http:// ones")
+        kind = f"a {scheme}://" if scheme.isalnum() else "this kind of"  # else it may be a part of a password
+        raise SettingError(f"{parts.scheme.upper()}_PROXY: {kind} proxy is not supported, only http:// ones")
     return f"{scheme.lower()}://{address}"
 
 
