@@ -13,6 +13,7 @@ import pytest
 
 from brimful import AsyncFleet, Fleet
 from brimful.config import Settings
+from brimful.profile.prices import Price
 from brimful.state.keys import TAGS, provider_key
 from brimful.state.provider import as_published, publish
 from brimful.state.redis_url import redis_client, sync_redis_client
@@ -77,8 +78,9 @@ async def test_what_is_not_understood_or_missing_leaves_the_client_s_own_setting
     valkey: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ACS_API_KEY", "any")
-    settings = Settings.load(timeout_s=7.0, model="theirs")
     own = Settings.load()
+    theirs = own.profile.model_copy(update={"model": "theirs", "prices": {"theirs": Price(input=1, output=2)}})
+    settings = own.with_profile(theirs, 7.0)
     async with redis_client(valkey.url) as redis:
         assert await as_published(valkey.url, own) is own
         await redis.zadd(TAGS, {settings.key_tag: 1})
@@ -87,8 +89,10 @@ async def test_what_is_not_understood_or_missing_leaves_the_client_s_own_setting
         assert (found.profile.model, found.timeout_s) == ("theirs", 7.0)
         newer = json.loads(await redis.get(provider_key(settings.key_tag)) or "")
         newer["profile"]["galaxies"] = 9
+        newer["profile"]["prices"]["theirs"]["moons"] = 3
         await redis.set(provider_key(settings.key_tag), json.dumps({**newer, "more": 1}))
         assert (await as_published(valkey.url, own)).profile == found.profile
+        assert found.profile.prices["theirs"].output == 2
         for junk in ("{", "[]", '{"profile": {"name": 1}, "timeout_s": 1}'):
             await redis.set(provider_key(settings.key_tag), junk)
             assert await as_published(valkey.url, own) is own

@@ -12,15 +12,24 @@ import pytest
 import redis
 from celery import Celery
 
-from brimful.dispatch.ledger import Keys
-from brimful.errors import VersionMismatch
+from brimful.dispatch.ledger import Keys, Result, parse_results
+from brimful.errors import SampleError, VersionMismatch
+from brimful.limits import limits_from_redis
+from brimful.names import TASK_SHARD
+from brimful.outcome import Cause, Failure, Outcome
+from brimful.packing.units import weight_of
 from brimful.run.output.sidecar import Sidecar
 from brimful.schema import FILES, HEADER, LEDGER, MESSAGES, check_schema
+from brimful.state.broker_queues import ShardMessage, parse_message
+from brimful.state.callers.tokens import CallerRecord, parse_record
+from brimful.state.provider_health import LastAnswer, ProviderState, health_fields, parse_health
+from brimful.state.runs.entry import parse_entry
 from brimful_worker.local.server.valkey import Valkey
 from support import formats
 from support.commands import brimful
 from support.fake_driver import FakeDriver
 from support.fleets import Fleet, fleet
+from support.formats import LATER
 from support.gateways import GatewayProcess, gateway_process
 from support.runs import identities, options, run
 
@@ -147,6 +156,33 @@ def test_messages_of_a_later_release_are_refused_by_name(
     assert "has version 2 of its format; this brimful reads up to 1" in failure["message"]
     assert not failure["permanent"]
     assert gateway.ledger()["arrivals"] == 1
+
+
+def test_fields_that_a_later_release_adds_are_ignored() -> None:
+    """It need not raise a version for them. Of results (``test_singles_once``) and what workers publish of the provider
+    (``test_client_provider``) other tests show the same."""
+    outcome = Outcome("q", failure=Failure(Cause.TIMEOUT, "late", 504), attempts=2, provider_request_ids=["r"])
+    message = outcome.as_message()
+    message["failure"] |= LATER
+    assert Outcome.from_message(message | LATER) == outcome
+    row = {"id": "q", "units": "[]", "outcome": json.dumps(message | LATER), "later": "x"}
+    assert parse_results([["k", [("1-0", row)]]], "k") == [Result("1-0", "q", "[]", outcome)]
+
+    entry: dict[str, Any] = {"id": "q", "units": [], "request": {"prompt": "a"}, "weight": 2.0, **LATER}
+    body = json.dumps([["r", "s", [entry]], LATER, LATER])
+    queued = {"headers": {"task": TASK_SHARD, **LATER}, "properties": LATER, "body": body, **LATER}
+    assert parse_message(json.dumps(queued)) == ShardMessage("r", "s", [entry])
+    assert weight_of(entry) == 2.0
+
+    assert parse_entry("r", {"done": "3", "later": "x"}, 9.0) == parse_entry("r", {"done": "3"}, 9.0)
+    record = {"version": 1, "name": "ann", "digest": "d", "created": 1.0, "budget_tokens": 5}
+    assert parse_record(json.dumps(record | LATER).encode()) == CallerRecord("ann", "d", 1.0, budget_tokens=5)
+    answers = {ProviderState.OK: LastAnswer(1.0, 2.0)}
+    said = {state: json.dumps(json.loads(text) | LATER) for state, text in health_fields(answers).items()}
+    assert parse_health(said) == parse_health(health_fields(answers))
+    assert limits_from_redis({"slots": "4", "later": "x"}) == {"slots": 4}
+    error = SampleError("late", "timeout", {"status": 504, **LATER})
+    assert (error.status, str(error)) == (504, "timeout: late")
 
 
 @pytest.mark.parametrize("found", [None, 1, "1"])

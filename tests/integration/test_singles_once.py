@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from brimful import AsyncFleet, Fleet, errors
 from brimful.state.redis_url import sync_redis_client
 from support.fleets import Fleet as RealFleet
 from support.fleets import shared_fleet
+from support.formats import LATER
 from support.waiting import wait_until
 
 
@@ -55,6 +57,19 @@ async def test_the_same_idempotency_key_is_sampled_once(real: RealFleet) -> None
     assert len(set(map(_text, completions))) == 1
     assert all(completion["brimful"]["attempts"] == 1 for completion in completions)
     assert _attempts(real, "same key") == 1
+
+
+def test_a_result_with_fields_of_a_later_release_is_returned_too(real: RealFleet) -> None:
+    with Fleet(real.local.redis_url) as client, sync_redis_client(real.local.redis_url) as redis:
+        handle = client.submit("later", max_tokens=4, idempotency_key="order-23")
+        first = handle.get(timeout=60)
+        key = f"celery-task-meta-{handle.id}"
+        stored = json.loads(redis.get(key) or "")
+        stored["result"]["brimful"] |= LATER
+        redis.set(key, json.dumps(stored | LATER))
+        again = client.sample("later", max_tokens=4, idempotency_key="order-23", timeout=60)
+    assert _text(again) == _text(first)
+    assert _attempts(real, "later") == 1
 
 
 def test_another_key_is_another_request(real: RealFleet) -> None:

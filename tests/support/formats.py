@@ -21,6 +21,8 @@ import redis
 FOLDER = Path(__file__).parent.parent / "fixtures" / "formats"
 KEY = "sk-recorded"
 LINES = 12
+LATER = {"later": {"of": ["a release to come"]}}
+"""A field that no release knows so far."""
 _BASE64 = "base64:"
 
 

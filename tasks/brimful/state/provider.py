@@ -9,11 +9,12 @@ import json
 import logging
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from redis.asyncio import Redis
 
 from brimful.config import Settings
 from brimful.profile import Profile
+from brimful.profile.prices import Price
 from brimful.state.keys import provider_key
 from brimful.state.redis_retry import REDIS_ERRORS
 from brimful.state.redis_url import close_redis_client, redis_client
@@ -65,6 +66,12 @@ async def as_published(redis_url: str, settings: Settings) -> Settings:
     return settings
 
 
+def _known(kind: type[BaseModel], fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if name in kind.model_fields}
+
+
 def _merged(settings: Settings, message: dict[str, Any]) -> Settings:
-    fields = {name: value for name, value in message["profile"].items() if name in Profile.model_fields}
+    """Of workers of any version: what a later one has added is left out."""
+    fields = _known(Profile, message["profile"])
+    fields["prices"] = {model: _known(Price, price) for model, price in fields.get("prices", {}).items()}
     return settings.with_profile(Profile.model_validate(fields), float(message["timeout_s"]))
