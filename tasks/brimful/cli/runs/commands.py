@@ -84,7 +84,8 @@ def runs_list(as_json: Annotated[bool, typer.Option("--json", help="Print one JS
     """List runs under way and those that have ended lately, with progress, rate, failures, and who started them where.
 
     A run that ended with everything asked for is listed for a day, others for a week. Maps of services, and runs of
-    earlier releases, are listed while they have something in Redis.
+    earlier releases, are listed while they have something in Redis. A batch of the front door is listed once its
+    sampling has begun; while it waits for its turn, only the front door's page and `GET /v1/batches` show it.
     """
     with _opened() as (place, _):
         entries = read_entries(place.client)
