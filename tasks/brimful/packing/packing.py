@@ -25,7 +25,8 @@ _Item = TypeVar("_Item")
 _PACK_KEYS = 4096
 """Pack keys that are remembered."""
 _to_json = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
-_SCALARS = frozenset({str, int, float, bool})
+SCALARS = frozenset({str, int, float, bool})
+"""Types of fields whose values are compared as they are."""
 _NOT_THE_PROMPT = frozenset({404, 405, 406, 415})
 """Statuses that no prompt causes (no such model, no such endpoint): splitting the request would not help."""
 _SPLIT_ON = frozenset({Cause.TIMEOUT, Cause.SERVER_ERROR, Cause.BAD_ANSWER, Cause.JOB_FAILED})
@@ -239,7 +240,7 @@ def split_evenly(items: tuple[_Item, ...], most: int) -> Iterator[tuple[_Item, .
 
 def _describe(fields: Mapping[str, Any]) -> str:
     """The same text for the same fields, in whatever order. The JSON encoder is slower, but sorts nested names too."""
-    if _SCALARS.issuperset(map(type, fields.values())):
+    if SCALARS.issuperset(map(type, fields.values())):
         return repr(sorted(fields.items()))
     return _to_json(fields)
 

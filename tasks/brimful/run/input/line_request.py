@@ -8,6 +8,7 @@ from typing import Any
 
 from brimful.errors import BadRequest
 from brimful.names import Mode, Workload
+from brimful.packing.packing import SCALARS
 from brimful.packing.request_size import check_line, line_profile
 from brimful.profile import Profile
 from brimful.request import Request
@@ -20,7 +21,6 @@ MAX_ROLLOUTS = 100_000
 """Of one line: the done index keeps each rollout of a line until all are there."""
 _MADE, _SHORT = 256, 256
 """How many checked requests are remembered, and the most characters of their text fields other than the prompt."""
-_SCALARS = frozenset({str, int, float, bool})
 
 
 class LineRequests:
@@ -86,7 +86,7 @@ def _besides_prompt(sent: Mapping[str, Any]) -> tuple[tuple[str, type, Any], ...
         return None
     others = [(name, type(value), value) for name, value in sent.items() if name != "prompt"]
     for _, kind, value in others:
-        if kind not in _SCALARS or (kind is str and len(value) > _SHORT):
+        if kind not in SCALARS or (kind is str and len(value) > _SHORT):
             return None
     return tuple(others)
 
