@@ -13,6 +13,7 @@ import pytest
 from brimful.addresses import FleetAddress
 from brimful.dispatch.driver import Driver
 from brimful.dispatch.ledger import RunLedger
+from brimful.dispatch.reconcile import Reconciler
 from brimful.errors import FleetError
 from brimful.names import Workload
 from brimful.outcome import Cause, Failure
@@ -43,6 +44,12 @@ class Gate:
     async def __call__(self, request: Request) -> Failure | None:
         await self._opened.wait()
         return None
+
+
+@pytest.fixture
+def sweeping(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lost shards are looked for after a second."""
+    monkeypatch.setattr(Reconciler, "sweep_s", 1.0)
 
 
 def unit(line: int, prompt: Any = None, wanted: Any = None, **fields: Any) -> Unit:
@@ -164,11 +171,12 @@ async def test_a_line_that_fits_no_request_fails_alone(valkey: Valkey) -> None:
     assert {item.line: isinstance(item, Failed) for item in items} == {1: True, 2: False}
 
 
+@pytest.mark.usefixtures("sweeping")
 async def test_a_shard_lost_with_its_worker_is_enqueued_again(valkey: Valkey) -> None:
     gate = Gate()
     sampler = StubSampler(gate)
     async with stub_fleet(valkey.url, sampler) as fleet:
-        driver = Driver(FleetAddress(valkey.url), "r", FREE, pack="off", sweep_s=1.0)
+        driver = Driver(FleetAddress(valkey.url), "r", FREE, pack="off")
         running = asyncio.create_task(drive(driver, [unit(line) for line in range(1, 11)]))
         await wait_until_async(lambda: sampler.active == 10, "all requests to be on the wire")
         fleet.die()
@@ -178,21 +186,23 @@ async def test_a_shard_lost_with_its_worker_is_enqueued_again(valkey: Valkey) ->
     assert driver.snapshot().redelivered > 0
 
 
+@pytest.mark.usefixtures("sweeping")
 async def test_a_lost_message_is_enqueued_again(valkey: Valkey) -> None:
     async with stub_fleet(valkey.url, StubSampler()) as fleet, redis_client(valkey.url) as client:
         fleet.popping.clear()
-        driver = Driver(FleetAddress(valkey.url), "r", FREE, pack="off", sweep_s=1.0)
+        driver = Driver(FleetAddress(valkey.url), "r", FREE, pack="off")
         running = asyncio.create_task(drive(driver, [unit(1)]))
         await wait_until_async(lambda: client.delete("batch"), "the message to be enqueued, and deleted")
         fleet.popping.set()
         assert rollouts(await running).total() == 1
 
 
+@pytest.mark.usefixtures("sweeping")
 async def test_shards_are_enqueued_again_after_redis_lost_its_data(valkey: Valkey) -> None:
     gate = Gate()
     sampler = StubSampler(gate)
     async with stub_fleet(valkey.url, sampler), redis_client(valkey.url) as client:
-        driver = Driver(FleetAddress(valkey.url), "r", FREE, pack="off", sweep_s=1.0)
+        driver = Driver(FleetAddress(valkey.url), "r", FREE, pack="off")
         running = asyncio.create_task(drive(driver, [unit(line) for line in range(1, 6)]))
         await wait_until_async(lambda: sampler.active == 5, "all requests to be on the wire")
         await client.flushall()
@@ -422,11 +432,12 @@ async def test_a_second_submitter_takes_over_what_is_queued_and_what_runs(valkey
     assert (failed.line, failed.wanted) == (3, ((0, 0), (0, 1)))
 
 
+@pytest.mark.usefixtures("sweeping")
 async def test_an_outage_of_redis_loses_and_doubles_nothing(valkey: Valkey, tmp_path: Any) -> None:
     with Valkey(tmp_path / "kept", appendonly=True, options=("appendfsync always",)) as server:
         sampler = StubSampler(lambda request: asyncio.sleep(0.02), slots=4)  # type: ignore[arg-type, return-value]
         async with stub_fleet(server.url, sampler):
-            driver = Driver(FleetAddress(server.url), "r", FREE, pack="off", sweep_s=1.0)
+            driver = Driver(FleetAddress(server.url), "r", FREE, pack="off")
             running = asyncio.create_task(drive(driver, [unit(line) for line in range(1, 301)]))
             await wait_until_async(lambda: driver.snapshot().rollouts > 50, "some to be delivered")
             server.kill()
@@ -504,9 +515,10 @@ async def test_what_is_queued_when_a_driver_is_closed_stays_or_is_withdrawn(valk
         assert bool(await RunLedger(client, "r").outstanding()) is keep
 
 
-async def test_a_run_s_weight_is_stated_at_intervals(valkey: Valkey) -> None:
+async def test_a_run_s_weight_is_stated_at_intervals(valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Driver, "weigh_s", 3600.0)
     async with redis_client(valkey.url) as client:
-        driver = Driver(FleetAddress(valkey.url), "r", FREE, pack="off", weigh_s=3600)
+        driver = Driver(FleetAddress(valkey.url), "r", FREE, pack="off")
         running = asyncio.create_task(drive(driver, [unit(1)]))
         await wait_until_async(lambda: client.zcard(weights_key("")), "its weight")
         for _ in range(20):

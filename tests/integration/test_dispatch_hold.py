@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
+import pytest
+
 from brimful.addresses import FleetAddress
 from brimful.dispatch.driver import Driver
 from brimful.outcome import Failure
@@ -24,7 +26,11 @@ from support.waiting import wait_until_async
 ACS = get_profile("acs")
 FREE = ACS.model_copy(update={"starts": None})
 LINES = 60
-OFTEN = 0.1
+
+
+@pytest.fixture(autouse=True)
+def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Driver, "weigh_s", 0.1)
 
 
 class Gates:
@@ -65,7 +71,7 @@ async def test_a_held_run_gives_everything_back_and_goes_on_without_sampling_twi
     gates = Gates()
     sampler = StubSampler(gates, slots=4)
     async with stub_fleet(valkey.url, sampler), redis_client(valkey.url) as client:
-        driver = Driver(FleetAddress(valkey.url), "r", FREE.model_copy(update={"slots": 4}), pack="off", weigh_s=OFTEN)
+        driver = Driver(FleetAddress(valkey.url), "r", FREE.model_copy(update={"slots": 4}), pack="off")
         running = asyncio.create_task(drive(driver))
         await wait_until_async(lambda: sampler.active == 4, "all slots to be used", 60)
         await wait_until_async(lambda: client.zcard(weights_key("")), "the run's weight", 60)
@@ -94,7 +100,7 @@ async def test_of_hold_and_resume_in_a_row_the_last_one_counts(valkey: Valkey) -
     gates = Gates()
     sampler = StubSampler(gates, slots=4)
     async with stub_fleet(valkey.url, sampler):
-        driver = Driver(FleetAddress(valkey.url), "r", FREE.model_copy(update={"slots": 4}), pack="off", weigh_s=OFTEN)
+        driver = Driver(FleetAddress(valkey.url), "r", FREE.model_copy(update={"slots": 4}), pack="off")
         running = asyncio.create_task(drive(driver))
         await wait_until_async(lambda: sampler.active == 4, "all slots to be used", 60)
         for held in (True, False, True, True, False):
@@ -111,7 +117,7 @@ async def test_a_held_run_stops_and_its_next_submitter_is_not_held(valkey: Valke
     sampler = StubSampler(gates, slots=4)
     profile = FREE.model_copy(update={"slots": 4})
     async with stub_fleet(valkey.url, sampler):
-        driver = Driver(FleetAddress(valkey.url), "r", profile, pack="off", weigh_s=OFTEN)
+        driver = Driver(FleetAddress(valkey.url), "r", profile, pack="off")
         running = asyncio.create_task(drive(driver))
         await wait_until_async(lambda: sampler.active == 4, "all slots to be used", 60)
         driver.hold(True)
@@ -120,7 +126,7 @@ async def test_a_held_run_stops_and_its_next_submitter_is_not_held(valkey: Valke
         gates.open_all()
         done = {item.line for item in await running}
         assert len(done) == 4
-        again = Driver(FleetAddress(valkey.url), "r", profile, pack="off", weigh_s=OFTEN)
+        again = Driver(FleetAddress(valkey.url), "r", profile, pack="off")
         await again.recover()
         units = iter([unit(line) for line in range(1, LINES + 1) if line not in done])
         left = [item.line async for batch in again.deliveries(units) for item in batch]
@@ -141,7 +147,7 @@ async def test_an_entry_is_written_while_the_run_lasts_and_says_what_is_asked(va
     beat = Heartbeat(lambda: {"state": state, "done": 7, "user": "ann", "host": "lab"}, obey)
     async with stub_fleet(valkey.url, StubSampler(gates, slots=4)), redis_client(valkey.url) as client:
         await client.hset(entry_key("f.r"), mapping={"ask": "cancel", "ended": "1", "exit_code": "130"})  # a try before
-        driver = Driver(FleetAddress(valkey.url, "f"), "r", FREE, pack="off", heartbeat=beat, weigh_s=OFTEN)
+        driver = Driver(FleetAddress(valkey.url, "f"), "r", FREE, pack="off", heartbeat=beat)
         running = asyncio.create_task(drive(driver, 4))
         with sync_redis_client(valkey.url) as blocking:
 
@@ -183,7 +189,7 @@ async def test_a_batch_that_is_tried_again_is_still_held(valkey: Valkey) -> None
     async with stub_fleet(valkey.url, sampler), redis_client(valkey.url) as client:
         before = {"ask": "hold", "asked_by": "bea@desk", "ended": "1", "exit_code": "1", "said": "1"}
         await client.hset(entry_key("r"), mapping=before)
-        driver = Driver(FleetAddress(valkey.url), "r", FREE, pack="off", heartbeat=beat, weigh_s=OFTEN)
+        driver = Driver(FleetAddress(valkey.url), "r", FREE, pack="off", heartbeat=beat)
         running = asyncio.create_task(drive(driver, 4))
         await wait_until_async(lambda: heard, "what was asked of the try before", 60)
         assert heard == [(Asked.HOLD, "bea@desk")]

@@ -78,9 +78,9 @@ class Parts:
             self.enqueuer,
             self.results,
             self.stop,
-            sweep_s,
             clock=lambda: self.now,
         )
+        self.reconciler.sweep_s = sweep_s
 
     def add(self, *requests: PackedRequest) -> list[Shard]:
         """Of 48 slots, two requests share a shard."""

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from brimful.addresses import FleetAddress
 from brimful.dispatch.driver import Driver
+from brimful.dispatch.reconcile import Reconciler
 from brimful.packing.request_size import line_profile
 from brimful.packing.units import Delivered, Failed, Unit, parse_pack
 from brimful.profile import get_profile
@@ -36,7 +37,8 @@ def completed_rollouts(out: Path) -> set[tuple[int, ...]]:
 async def main(url: str, count: int, out: Path, pack: str) -> None:
     done = completed_rollouts(out)
     profile = get_profile("acs").model_copy(update={"starts": None, "slots": 4})
-    driver = Driver(FleetAddress(url), "killed", profile, pack=parse_pack(pack), sweep_s=2.0)
+    Reconciler.sweep_s = 2.0
+    driver = Driver(FleetAddress(url), "killed", profile, pack=parse_pack(pack))
     recovered = await driver.recover()
     with open(out, "ab") as file:  # noqa: ASYNC230
 

@@ -55,6 +55,9 @@ CLOSE_S = 2.0
 class Driver:
     """One submitter of one run. ``recover`` (for a run tried before), then ``deliveries``; ``stop`` any time."""
 
+    weigh_s = 2.0
+    """Seconds from one reading of the other runs' weights, and of what operators ask, to the next."""
+
     def __init__(
         self,
         address: FleetAddress,
@@ -64,8 +67,6 @@ class Driver:
         pack: PackOption = "auto",
         workload: Workload | str | None = None,
         timeout_s: float = 120.0,
-        sweep_s: float = 15.0,
-        weigh_s: float = 2.0,
         keep: bool = True,
         weight: float = 1.0,
         sync: Sync | None = None,
@@ -75,8 +76,6 @@ class Driver:
     ) -> None:
         """``address``: of the fleet that samples it. ``timeout_s``: of one request, which bounds how large packs grow.
         ``workload`` None: each request's own.
-        ``sweep_s``: the age from which a shard that no worker has begun may be lost. ``weigh_s``: seconds from one
-        reading of the other runs' weights and of what operators ask to the next.
 
         ``keep``: what is queued when the driver is closed stays queued for the run's next submitter; else it is
         withdrawn.
@@ -116,9 +115,9 @@ class Driver:
             self._ledger, self._outcomes, in_flight, intake, self._deliveries, self._stop, stop_if_refused
         )
         self._reconciler = Reconciler(
-            address, self._ledger, in_flight, intake, self._enqueuer, self._results, self._stop, sweep_s
+            address, self._ledger, in_flight, intake, self._enqueuer, self._results, self._stop
         )
-        self._weight, self._weigh_s = weight, weigh_s
+        self._weight = weight
         self._heartbeat = heartbeat
         self._starting_places = starting_places
         self._tasks: set[asyncio.Task[None]] = set()
@@ -256,7 +255,7 @@ class Driver:
         """Keep enough enqueued for this run's share beside the others that are under way, and write its entry."""
         while True:
             if not await self._weigh():  # else the entry says so at once
-                await asyncio.sleep(self._weigh_s)
+                await asyncio.sleep(self.weigh_s)
 
     async def _weigh(self) -> bool:
         """Returns whether something else is asked of the run than before."""

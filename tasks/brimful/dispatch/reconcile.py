@@ -37,6 +37,9 @@ _LOOKS = 2
 class Reconciler:
     """Compares what one driver has in flight with Redis, again and again: start :meth:`run` as a task."""
 
+    sweep_s = 15.0
+    """The age from which a shard that no worker has begun is searched for. A fifth of it is the interval between
+    looks."""
     address: FleetAddress
     ledger: RunLedger
     in_flight: InFlight
@@ -44,9 +47,6 @@ class Reconciler:
     enqueuer: Enqueuer
     results: ResultsReader
     stop: Stop
-    sweep_s: float
-    """The age from which a shard that no worker has begun is searched for. A fifth of it is the interval between
-    looks."""
     clock: Callable[[], float] = time.monotonic
 
     async def run(self) -> None:
