@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -322,6 +323,33 @@ async def test_a_worker_notes_its_broker_again_where_redis_has_lost_its_memory(
     assert await look(takes_tasks=True) == "rabbitmq"
     note_broker(client, FleetAddress(valkey.url))
     assert await look(takes_tasks=True) == "redis", "the worker that came last has another"
+
+
+async def test_a_worker_that_stops_closes_its_client_after_its_last_look(
+    valkey: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACS_API_KEY", "sk-unit-test")
+    looking, go_on, order = threading.Event(), threading.Event(), list[str]()
+    close = redis.Redis.close
+
+    def look(*_: object, **__: object) -> bool:
+        looking.set()
+        go_on.wait(60)
+        order.append("looked")
+        return True
+
+    def closing(closed: redis.Redis) -> None:
+        order.append("closed")
+        close(closed)
+
+    monkeypatch.setattr("brimful_worker.membership.check_registered", look)
+    watching = asyncio.create_task(Membership(Settings.load(redis_url=valkey.url), takes_tasks=False).watch())
+    await wait_until_async(looking.is_set, "the look")
+    monkeypatch.setattr(redis.Redis, "close", closing)
+    await cancel_and_wait([watching])
+    go_on.set()
+    await wait_until_async(lambda: len(order) == 2, "the look's end, and the client's")
+    assert order == ["looked", "closed"]
 
 
 def test_who_would_enqueue_where_no_worker_looks_is_refused(

@@ -8,6 +8,8 @@ import logging
 import os
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import redis
 
@@ -58,13 +60,19 @@ class Membership:
 
     async def watch(self) -> None:
         """Returns when another key has taken the fleet over, with the worker's warm shutdown begun."""
-        with sync_redis_client(self._address.redis_url) as client:
+        client = sync_redis_client(self._address.redis_url)
+        thread = ThreadPoolExecutor(1, thread_name_prefix="brimful-membership")
+        check = partial(asyncio.get_running_loop().run_in_executor, thread, self._check, client)
+        try:
             while True:
                 self._changed.clear()
-                if not await retry_until_available(lambda: asyncio.to_thread(self._check, client)):
+                if not await retry_until_available(check):
                     break
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._changed.wait(), until_tick(_LOOK_S))
+        finally:
+            thread.submit(client.close)  # a check that is under way ends first
+            thread.shutdown(wait=False)
         log.error("another API key has taken the fleet over (--take-over): this worker stops")
         os.kill(os.getpid(), signal.SIGTERM)
 

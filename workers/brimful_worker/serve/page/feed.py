@@ -8,6 +8,8 @@ import logging
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import redis
@@ -45,6 +47,7 @@ class Feed:
         """``tag``: of the API key in use. ``door``: what the page shows of this front door itself."""
         timeouts = {"socket_timeout": _TIMEOUT_S, "socket_connect_timeout": _TIMEOUT_S}
         self._client = sync_redis_client(address.redis_url, **timeouts)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="brimful-page")
         self._address = address
         self._tag = tag
         self._door = door
@@ -68,7 +71,8 @@ class Feed:
         finally:
             self._closed = True
             self._news.set()
-            self._client.close()
+            self._thread.submit(self._client.close)  # figures that are being read are read first
+            self._thread.shutdown(wait=False)
 
     async def events(self) -> AsyncGenerator[bytes]:
         """Server-sent events: ``history``, then ``now`` once a second, as soon as there are figures."""
@@ -90,7 +94,8 @@ class Feed:
     async def _look(self, recent: Recent) -> None:
         found: dict[str, Any] | None = None
         try:
-            found = await asyncio.to_thread(read_figures, self._client, self._tag(), self._address)
+            reading = partial(read_figures, self._client, self._tag(), self._address)
+            found = await asyncio.get_running_loop().run_in_executor(self._thread, reading)
         except (RedisUnreachable, redis.RedisError, OSError) as error:
             log.debug("no figures for the page: %s", type(error).__name__)
         now = time.time()
