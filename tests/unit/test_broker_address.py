@@ -53,6 +53,7 @@ def test_forms(url: str, shown: str) -> None:
         ("amqp://u:12/hush@host/", "percent-encoded"),
         ("amqp://u:12?hush@host/", "percent-encoded"),
         ("amqp://u:12/v?hush@host/", "percent-encoded"),
+        ("amqp://u:12?hush&a@host/", "percent-encoded"),
         ("amqp://u:12#hush@host/", "percent-encoded"),
         ("amqp://u:hush@", "names no host"),
         ("amqp://u:hush@host/a/b", "percent-encoded"),

@@ -104,12 +104,14 @@ def _node(scheme: str, rest: str) -> tuple[BrokerNode, dict[str, str]]:
     except ValueError:
         raise _wrong(f"has no valid host and port; {_ENCODE}") from None
     vhost = parts.path.removeprefix("/")
-    if parts.fragment or "@" in vhost + parts.query or "/" in vhost.removeprefix("/"):
+    query = dict(parse_qsl(parts.query, keep_blank_values=True))
+    unknown = sorted(query.keys() - TLS_PARAMETERS.keys())
+    misread = unknown and "@" in parts.query  # a part of a password
+    if parts.fragment or misread or "@" in vhost or "/" in vhost.removeprefix("/"):
         raise _wrong(f"has a character that must be percent-encoded: {_ENCODE}")
     if not parts.hostname:
         raise _wrong("names no host, as amqp://USER:PASSWORD@HOST:5672/VHOST does")
-    query = dict(parse_qsl(parts.query, keep_blank_values=True))
-    if unknown := sorted(query.keys() - TLS_PARAMETERS.keys()):
+    if unknown:
         raise _wrong(f"{unknown[0]!r} is no parameter of an amqp URL; known are {', '.join(TLS_PARAMETERS)}")
     node = BrokerNode(
         scheme,

@@ -136,7 +136,7 @@ def _split(raw: str) -> SplitResult:
         _ = parts.port
     except ValueError:
         raise _wrong(f"has no valid host and port; {_ENCODE}") from None
-    if parts.fragment or "@" in parts.path + parts.query:  # a part of the password may stand before it
+    if parts.fragment or "@" in parts.path:
         raise _wrong(f"has a character that must be percent-encoded: {_ENCODE}")
     return parts
 
@@ -156,7 +156,10 @@ def _db(stated: list[str]) -> int:
 
 def _query(scheme: str, queries: list[str]) -> dict[str, str]:
     found = {name: value for query in queries for name, value in parse_qsl(query, keep_blank_values=True)}
-    if unknown := sorted(found.keys() - _PARAMETERS[scheme]):
+    unknown = sorted(found.keys() - _PARAMETERS[scheme])
+    if unknown and any("@" in query for query in queries):  # a part of a password
+        raise _wrong(f"has a character that must be percent-encoded: {_ENCODE}")
+    if unknown:
         known = ", ".join(sorted(_PARAMETERS[scheme]))
         raise _wrong(f"{unknown[0]!r} is no parameter of a {scheme}:// URL; known are {known}")
     return found
