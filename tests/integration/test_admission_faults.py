@@ -98,17 +98,13 @@ async def test_redis_goes_away_and_comes_back_with_its_memory(tmp_path: Path, le
         check(ledger)
 
 
-@pytest.mark.parametrize(
-    ("loss", "hold_s"),
-    [("flush", 0.6), ("flush", 0.05), ("kill", 0.6), ("kill", 0.05), ("script", 0.05)][: rounds(4, 5)],
-    ids=["flush-slots", "flush-window", "kill-slots", "kill-window", "script"][: rounds(4, 5)],
-)
-async def test_memory_is_lost(valkey: Valkey, ledger: Ledger, loss: str, hold_s: float) -> None:
+@pytest.mark.parametrize("hold_s", [0.6, 0.05], ids=["slots", "window"])
+async def test_memory_is_lost(valkey: Valkey, ledger: Ledger, hold_s: float) -> None:
     """Long requests: all slots are in use. Short ones: the window is full."""
     client = marked_clean(valkey)
     with fleet([valkey.url] * 2, ledger, hold_s=hold_s) as holders:
         await ready(holders)
-        for _ in range(rounds(1, 5)):
+        for loss in ["flush", "kill", *["script", "flush", "kill"] * rounds(0, 5)]:
             await more(ledger, 20, "work flows")
             if hold_s > 0.5:
                 await full(ledger)
@@ -166,17 +162,15 @@ async def test_half_the_fleet_is_killed_again_and_again(valkey: Valkey, ledger: 
 
 async def test_half_the_fleet_is_stopped_and_continued(valkey: Valkey, ledger: Ledger) -> None:
     marked_clean(valkey)
-    with fleet([valkey.url] * 4, ledger) as holders:
+    with fleet([valkey.url] * 2, ledger, coroutines=24) as holders:
         await ready(holders)
         await more(ledger, 30, "work flows")
-        for holder in holders[:2]:
-            holder.freeze()
+        holders[0].freeze()
         frozen = time.monotonic()
-        await wait_until_async(lambda: time.monotonic() - frozen > 1.5 * LEASE_S, "they are frozen beyond their leases")
-        await more(ledger, 30, "the others work")
-        for holder in holders[:2]:
-            holder.thaw()
-        await wait_until_async(lambda: {v.process for v in ledger.visits[-40:]} >= {"h0", "h1"}, "all four work again")
+        await wait_until_async(lambda: time.monotonic() - frozen > 1.5 * LEASE_S, "it is frozen beyond its leases")
+        await more(ledger, 30, "the other works")
+        holders[0].thaw()
+        await wait_until_async(lambda: {v.process for v in ledger.visits[-40:]} == {"h0", "h1"}, "both work again")
     check(ledger)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from importlib import resources
 from pathlib import Path
@@ -47,76 +48,80 @@ class Simulated:
         return self.seconds[second][2]
 
 
+def half(*axes: list[Any]) -> list[Any]:
+    """All combinations; every second one is left to ``make compat``, so that each value meets others in both."""
+    found = []
+    for places in itertools.product(*map(range, map(len, axes))):
+        left = [pytest.mark.compat] if sum(places) % 2 else []
+        found.append(pytest.param(*(axis[place] for axis, place in zip(axes, places, strict=True)), marks=left))
+    return found
+
+
 @pytest.fixture
 def client(valkey: Valkey) -> redis.Redis:
     return marked_clean(valkey)
 
 
-@pytest.mark.parametrize("true", [1, 2, 8, 15])
-@pytest.mark.parametrize("latency_ms", [100, 500, 5000])
-@pytest.mark.parametrize("pause_ms", [0, 1000])
+@pytest.mark.parametrize(("true", "latency_ms", "pause_ms"), half([1, 2, 8, 15], [100, 500, 5000], [0, 1000]))
 def test_slots_that_the_key_does_not_have_are_found_and_kept(
-    valkey: Valkey, true: int, latency_ms: int, pause_ms: int
+    server: Valkey, true: int, latency_ms: int, pause_ms: int
 ) -> None:
-    seen = Simulated(valkey.url, limits=[[0, true]], latency_ms=latency_ms, pause_ms=pause_ms, seconds=150)
+    seen = Simulated(server.url, limits=[[0, true]], latency_ms=latency_ms, pause_ms=pause_ms, seconds=150)
     assert seen.share(30, 150, true) >= 0.9
     assert max(seen.refused(start, start + 60) for start in range(30, 90)) <= 2
     assert seen.slots(149) in (true, true + 1)
 
 
-def test_right_slots_are_left_alone(valkey: Valkey) -> None:
-    seen = Simulated(valkey.url, limits=[[0, 16]])
+def test_right_slots_are_left_alone(server: Valkey) -> None:
+    seen = Simulated(server.url, limits=[[0, 16]])
     assert (seen.refused(0, 120), seen.slots(119)) == (0, 16)
     assert seen.share(1, 120, 16) >= 0.98
 
 
 @pytest.mark.parametrize("pause_ms", [0, 1000])
-def test_slots_that_change_are_followed(valkey: Valkey, pause_ms: int) -> None:
+def test_slots_that_change_are_followed(server: Valkey, pause_ms: int) -> None:
     limits = [[0, 16], [60, 8], [150, 32]]
-    seen = Simulated(valkey.url, given=32, limits=limits, pause_ms=pause_ms, seconds=240)
+    seen = Simulated(server.url, given=32, limits=limits, pause_ms=pause_ms, seconds=240)
     for start, slots in ((30, 16), (90, 8), (182, 32)):
         assert seen.share(start, start + 30, slots) >= 0.9
     assert seen.slots(239) == 32
 
 
-def test_a_few_random_refusals_cost_little(valkey: Valkey) -> None:
-    assert Simulated(valkey.url, limits=[[0, 16]], noise=0.01).share(10, 120, 16) >= 0.9
-    assert Simulated(valkey.url, limits=[[0, 16]], noise=0.05).share(10, 120, 16) >= 0.4
+def test_a_few_random_refusals_cost_little(server: Valkey) -> None:
+    assert Simulated(server.url, limits=[[0, 16]], noise=0.01).share(10, 120, 16) >= 0.9
+    assert Simulated(server.url, limits=[[0, 16]], noise=0.05).share(10, 120, 16) >= 0.4
 
 
-@pytest.mark.parametrize("true", [1, 8, 64])
-@pytest.mark.parametrize("pause_ms", [0, 1000])
-@pytest.mark.parametrize("spread", [0.0, 0.8])
-def test_unknown_slots_are_found(valkey: Valkey, true: int, pause_ms: int, spread: float) -> None:
-    seen = Simulated(valkey.url, given=0, limits=[[0, true]], pause_ms=pause_ms, spread=spread, seconds=150)
+@pytest.mark.parametrize(("true", "pause_ms", "spread"), half([1, 8, 64], [0, 1000], [0.0, 0.8]))
+def test_unknown_slots_are_found(server: Valkey, true: int, pause_ms: int, spread: float) -> None:
+    seen = Simulated(server.url, given=0, limits=[[0, true]], pause_ms=pause_ms, spread=spread, seconds=150)
     assert seen.share(30, 150, true) >= 0.9
     assert max(seen.refused(start, start + 60) for start in range(30, 90)) <= 2
 
 
-def test_unknown_slots_that_change_are_followed(valkey: Valkey) -> None:
-    seen = Simulated(valkey.url, given=0, limits=[[0, 16], [60, 8], [120, 32]], seconds=190)
+def test_unknown_slots_that_change_are_followed(server: Valkey) -> None:
+    seen = Simulated(server.url, given=0, limits=[[0, 16], [60, 8], [120, 32]], seconds=190)
     for start, slots in ((30, 16), (90, 8), (150, 32)):
         assert seen.share(start, start + 30, slots) >= 0.9
     assert seen.slots(189) in (32, 33)
 
 
-@pytest.mark.parametrize("true", [4, 8, 32])
-@pytest.mark.parametrize("latency_ms", [500, 2000])
-def test_a_queue_at_the_provider_is_not_filled(valkey: Valkey, true: int, latency_ms: int) -> None:
-    seen = Simulated(valkey.url, given=0, limits=[[0, true]], waiters=1000, latency_ms=latency_ms)
+@pytest.mark.parametrize(("true", "latency_ms"), half([4, 8, 32], [500, 2000]))
+def test_a_queue_at_the_provider_is_not_filled(server: Valkey, true: int, latency_ms: int) -> None:
+    seen = Simulated(server.url, given=0, limits=[[0, true]], waiters=1000, latency_ms=latency_ms)
     assert seen.share(30, 120, true) >= 0.9
     assert seen.refused(0, 120) == 0
     assert seen.slots(119) <= 3 * true
 
 
-def test_larger_requests_that_take_longer_are_no_queue(valkey: Valkey) -> None:
-    small = Simulated(valkey.url, given=0, limits=[[0, 64]])
-    large = Simulated(valkey.url, given=0, limits=[[0, 64]], grows_at=3)
+def test_larger_requests_that_take_longer_are_no_queue(server: Valkey) -> None:
+    small = Simulated(server.url, given=0, limits=[[0, 64]])
+    large = Simulated(server.url, given=0, limits=[[0, 64]], grows_at=3)
     assert large.slots(40) >= 0.9 * small.slots(40) >= 50
 
 
-def test_slots_grow_as_long_as_that_pays(valkey: Valkey) -> None:
-    assert Simulated(valkey.url, given=0, limits=[[0, 300]], knee=200, seconds=40).slots(39) >= 200
+def test_slots_grow_as_long_as_that_pays(server: Valkey) -> None:
+    assert Simulated(server.url, given=0, limits=[[0, 300]], knee=200, seconds=40).slots(39) >= 200
 
 
 class Key:

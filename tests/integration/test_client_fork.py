@@ -37,10 +37,10 @@ async def use_async():
 
 use()
 asyncio.run(use_async())
-running = fleet.map(map(str, range(1000)), max_tokens=2)
+running = fleet.map(map(str, range(400)), max_tokens=2)
 next(running)
 children = []
-for _ in range(4):
+for _ in range(2):
     if not (pid := os.fork()):
         del running
         use()
@@ -49,9 +49,9 @@ for _ in range(4):
         fleet.close()
         sys.exit(0)
     children.append(pid)
-assert sum(1 for _ in running) == 999
+assert sum(1 for _ in running) == 399
 use()
-assert [os.waitpid(pid, 0)[1] for pid in children] == [0] * 4
+assert [os.waitpid(pid, 0)[1] for pid in children] == [0] * 2
 print("parent and children are well")
 """
 _APP = """
@@ -71,7 +71,7 @@ def app(environ, respond):
     respond("200 OK", [("Content-Type", "text/plain")])
     return [text.encode()]
 """
-REQUESTS = 200
+REQUESTS = 80
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +127,7 @@ def test_a_child_does_not_wait_for_what_a_thread_of_its_parent_used() -> None:
 
 def test_gunicorn_with_preload_answers_every_request(url: str, tmp_path: Path) -> None:
     (tmp_path / "service.py").write_text(_APP)
-    flags = ["--preload", "--workers", "3", "--threads", "2", "--bind", "127.0.0.1:0", "--timeout", "120"]
+    flags = ["--preload", "--workers", "2", "--threads", "2", "--bind", "127.0.0.1:0", "--timeout", "120"]
     log = tmp_path / "gunicorn.log"
     with log.open("w") as output:
         gunicorn = subprocess.Popen(

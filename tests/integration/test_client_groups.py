@@ -87,7 +87,7 @@ async def test_at_the_deadline_nothing_is_left_running(valkey: Valkey) -> None:
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    with shared_fleet(tmp_path_factory.mktemp("state"), latency_s=0.1, workers=2) as shared:
+    with shared_fleet(tmp_path_factory.mktemp("state"), latency_s=0.1, workers=1) as shared:
         yield shared
 
 

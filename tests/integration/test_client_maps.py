@@ -60,7 +60,7 @@ async def test_requests_that_are_all_refused_come_out_as_they_are_read(valkey: V
         nonlocal read
         while True:
             read += 1
-            yield {"prompt": f"p{read}"} | ({"max_tokens": 8} if read % 25_000 == 0 else {})
+            yield {"prompt": f"p{read}"} | ({"max_tokens": 8} if read % 10_000 == 0 else {})
 
     taken = 0
     async with stub_fleet(valkey.url, StubSampler()), AsyncFleet(valkey.url) as fleet, asyncio.timeout(60):
@@ -71,7 +71,7 @@ async def test_requests_that_are_all_refused_come_out_as_they_are_read(valkey: V
             else:
                 assert one.failure.cause is Cause.BAD_REQUEST
             assert read - taken < 20_000 + 2 * 4096
-            if taken == 50_000:
+            if taken == 30_000:
                 break
 
 

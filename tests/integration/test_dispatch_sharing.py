@@ -111,7 +111,7 @@ async def test_two_workers_together_keep_weights_of_three_to_one(shared: Fleet) 
         async with AsyncFleet(shared.local.redis_url) as client:
             runs = [asyncio.create_task(sample(client, 3, weight=3)), asyncio.create_task(sample(client, 1))]
             # The first requests are enqueued before the runs know of each other.
-            await wait_until_async(lambda: len(starts(shared.gateway)) > 500, "500 requests", timeout=120)
+            await wait_until_async(lambda: shared.gateway.ledger()["arrivals"] > 500, "500 requests", timeout=120)
             ledger = shared.gateway.ledger()
             for run in runs:
                 run.cancel()

@@ -1,4 +1,4 @@
-"""A run's submitter as a process that a test can kill: ``python submitter.py URL COUNT OUT PACK``.
+"""A run's submitter as a process that a test can kill: ``python -m support.submitter URL COUNT OUT PACK``.
 
 It appends ``[line, prompt, choice, text]`` to OUT, a JSON line for each rollout. Started again, it resumes.
 """
