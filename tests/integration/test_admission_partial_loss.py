@@ -36,7 +36,7 @@ LIMITS: dict[str, Any] = {
     "slow_start_s": 0,
 }
 PAIRS = list(itertools.combinations(ADMISSION, 2))
-SOME_PAIRS = {"slots": random.Random(12).sample(PAIRS, 12), "starts": [("state", "starts"), ("starts", "heard")]}
+SOME_PAIRS = {"slots": random.Random(12).sample(PAIRS, 6), "starts": [("state", "starts"), ("starts", "heard")]}
 
 
 def losses(binds: str) -> list[tuple[str, ...]]:

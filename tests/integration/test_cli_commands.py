@@ -30,9 +30,7 @@ def test_status_of_a_redis_that_no_worker_has_used(valkey: Valkey) -> None:
     assert "no limit)" not in done.stdout
 
 
-@pytest.mark.parametrize(
-    "arguments", [("status",), ("status", "--json"), ("limits", "show", "--tag", "a"), ("--help",)]
-)
+@pytest.mark.parametrize("arguments", [("status", "--json"), ("limits", "show", "--tag", "a"), ("--help",)])
 def test_a_closed_pipe_is_no_error_message(two_keys: str, arguments: tuple[str, ...]) -> None:
     process = subprocess.Popen(
         command(*arguments),

@@ -194,7 +194,11 @@ def _template() -> socket.socket:
     @atexit.register
     def end() -> None:
         ours.close()
-        process.wait()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
     return ours
 
@@ -222,11 +226,10 @@ class _Template:
         if not data:
             return False
         if not (pid := os.fork()):
-            _become(json.loads(data), fds[:3])
+            _become(json.loads(data), fds[:3], fds[3])
         status = socket.socket(fileno=fds.pop())
         for fd in fds:
             os.close(fd)
-        status.sendall(str(pid).encode())
         self._ready.register(os.pidfd_open(pid), selectors.EVENT_READ, functools.partial(self._ended, pid, status))
         return True
 
@@ -244,13 +247,12 @@ class _Template:
         os.waitpid(pid, 0)
 
 
-def _become(asked: dict[str, Any], fds: list[int]) -> NoReturn:
+def _become(asked: dict[str, Any], fds: list[int], status: int) -> NoReturn:
     for number, fd in enumerate(fds):
         os.dup2(fd, number)
     sys.stdin = os.fdopen(0, encoding="utf-8", closefd=False)
     sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
     sys.stderr = os.fdopen(2, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False)
-    os.closerange(3, 1 + max(map(int, os.listdir("/proc/self/fd"))))
     if asked["new_session"]:
         os.setsid()
     signal.signal(signal.SIGHUP, signal.SIG_DFL if asked["hangup"] else signal.SIG_IGN)
@@ -259,6 +261,10 @@ def _become(asked: dict[str, Any], fds: list[int]) -> NoReturn:
     os.environ.update(asked["env"])
     sys.path[0] = asked["cwd"]
     sys.argv = ["", *asked["arguments"]]
+    os.dup2(status, 3)
+    os.closerange(4, 1 + max(map(int, os.listdir("/proc/self/fd"))))
+    os.write(3, str(os.getpid()).encode())  # from now on its owner may send signals to it
+    os.close(3)
     runpy.run_module(asked["module"], run_name="__main__", alter_sys=True)
     sys.exit()
 
