@@ -42,6 +42,20 @@ async def test_outcomes_of_interleaved_runs_take_a_step_per_run(valkey: Valkey) 
         await store.aclose(5)
 
 
+async def test_a_step_removes_the_requests_of_each_shard_that_have_ended_and_no_others(valkey: Valkey) -> None:
+    async with redis_client(valkey.url) as client:
+        store, keys = Store(client, in_hand=lambda: 2000), Keys("shards")
+        for shard in ("one", "two", "three"):
+            await client.hset(keys.shard(shard), mapping={f"{shard}{number}": "[]" for number in range(4)})
+        ended = [(shard, f"{shard}{number}") for number in range(3) for shard in ("one", "two")]
+        put = [store.put(keys, shard, id, [], Outcome(id, completion={}), last=bool) for shard, id in ended]
+        await asyncio.wait_for(asyncio.gather(*put), 60)
+        assert [fields["id"] for _, fields in await client.xrange(keys.results)] == [id for _, id in ended]
+        left = [await client.hkeys(keys.shard(shard)) for shard in ("one", "two", "three")]
+        assert left == [["one3"], ["two3"], [f"three{number}" for number in range(4)]]
+        await store.aclose(5)
+
+
 async def test_outcomes_are_stored_in_the_order_they_were_put(valkey: Valkey) -> None:
     async with redis_client(valkey.url) as client:
         store = Store(client)

@@ -6,8 +6,12 @@
 if redis.call('EXISTS', KEYS[2]) == 1 then
   return
 end
+local ended = {} -- index of a HASH → request ids
 for at = 2, #ARGV, 4 do
-  redis.call('XADD', KEYS[1], '*', 'id', ARGV[at + 1], 'units', ARGV[at + 2], 'outcome', ARGV[at + 3])
-  redis.call('HDEL', KEYS[tonumber(ARGV[at])], ARGV[at + 1])
+  local index, id = ARGV[at], ARGV[at + 1]
+  redis.call('XADD', KEYS[1], '*', 'id', id, 'units', ARGV[at + 2], 'outcome', ARGV[at + 3])
+  ended[index] = ended[index] or {}
+  table.insert(ended[index], id)
 end
+for index, ids in pairs(ended) do redis.call('HDEL', KEYS[tonumber(index)], unpack(ids)) end
 redis.call('EXPIRE', KEYS[1], ARGV[1])
