@@ -126,9 +126,12 @@ class Feed:
 
     def settle(self, line: int) -> None:
         """Forget the line if nothing more of it can come. Call it when some of it was delivered or has failed."""
-        unit, failed = self.lines.get(line), len(self._failed.get(line, ()))
-        if unit is None or self.done.count(line, unit.request) + failed >= unit.request.choices:
-            self.ended(line)
+        unit = self.lines.get(line)
+        if unit is not None and not self.done.complete(line):
+            failed = len(self._failed.get(line, ()))
+            if self.done.count(line, unit.request) + failed < unit.request.choices:
+                return
+        self.ended(line)
 
     def ended(self, line: int) -> None:
         """Forget the line: nothing more of it will come."""
