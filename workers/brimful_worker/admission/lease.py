@@ -42,6 +42,13 @@ class Lease:
     :class:`Admission`, ``guardian``.
     """
 
+    __slots__ = (  # a process that holds thousands reads and renews them all every few seconds
+        *("id", "name", "waited_s", "wire_deadline", "renewed", "granted_ms", "deadline", "sent_at", "size"),
+        *("deaths", "deaths_forgotten", "start_only", "companions", "lost", "ended", "given_back"),
+        *("ok", "tokens_used", "cooldown_s", "refused", "stated_starts"),
+        *("_reported", "_watchdog", "_watch", "_on_lost"),
+    )
+
     def __init__(self, ticket: str, waited_s: float, wire_deadline: float, granted: float, watchdog: Watchdog) -> None:
         self.id = ticket
         self.waited_s = waited_s
