@@ -503,6 +503,22 @@ async def test_limits_that_change_during_a_run_are_followed(valkey: Valkey) -> N
         assert await running == []
 
 
+async def test_more_is_sent_when_limits_are_raised_though_no_outcome_comes(valkey: Valkey) -> None:
+    async with redis_client(valkey.url) as client:
+        defaults = admission_keys("tag")["defaults"]
+        await client.zadd(TAGS, {"tag": 1})
+        await client.hset(defaults, mapping={"slots": 2, "starts": 0, "window_ms": 60_000})
+        driver = Driver(FleetAddress(valkey.url), "r", FREE, pack="off")
+        running = asyncio.create_task(drive(driver, [unit(line) for line in range(1, 101)]))
+        await wait_until_async(lambda: driver.snapshot().queued, "the first requests")
+        few = driver.snapshot().queued
+        assert few < 50
+        await client.hset(defaults, "slots", "50")
+        await wait_until_async(lambda: driver.snapshot().queued >= 50, "more requests")
+        await driver.stop(drain=False)
+        assert await running == []
+
+
 @pytest.mark.parametrize("keep", [True, False])
 async def test_what_is_queued_when_a_driver_is_closed_stays_or_is_withdrawn(valkey: Valkey, keep: bool) -> None:
     async with redis_client(valkey.url) as client:

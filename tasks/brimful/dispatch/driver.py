@@ -37,7 +37,7 @@ from brimful.packing.pack_size import PackSizer
 from brimful.packing.slot_model import Limits, SlotModel
 from brimful.packing.units import Delivered, DriveStatus, Failed, PackOption, Recovered
 from brimful.profile import Profile
-from brimful.runtime.aio import cancel_and_wait
+from brimful.runtime.aio import cancel_and_wait, until_tick
 from brimful.runtime.hiredis_packing import packed
 from brimful.state.fleets import fleet_places
 from brimful.state.redis_retry import REDIS_ERRORS, reraise_cancellation, retry_until_available
@@ -239,8 +239,9 @@ class Driver:
     async def _follow_limits(self) -> None:
         """Use the limits in force, which an operator may change during the run, and the workers' places."""
         while True:
-            await asyncio.sleep(_JOINING_S if self._in_flight.slot_model.places is None else _LIMITS_S)
+            await asyncio.sleep(until_tick(_JOINING_S if self._in_flight.slot_model.places is None else _LIMITS_S))
             await self._read_limits()
+            self._intake.plan()
 
     async def _read_limits(self) -> None:
         with contextlib.suppress(*REDIS_ERRORS):
@@ -254,8 +255,10 @@ class Driver:
     async def _follow_weights(self) -> None:
         """Keep enough enqueued for this run's share beside the others that are under way, and write its entry."""
         while True:
-            if not await self._weigh():  # else the entry says so at once
-                await asyncio.sleep(self.weigh_s)
+            changed = await self._weigh()
+            self._intake.plan()
+            if not changed:  # else the entry says so at once
+                await asyncio.sleep(until_tick(self.weigh_s))
 
     async def _weigh(self) -> bool:
         """Returns whether something else is asked of the run than before."""

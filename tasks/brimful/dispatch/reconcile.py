@@ -22,6 +22,7 @@ from brimful.dispatch.ledger import RunLedger
 from brimful.dispatch.results import ResultsReader
 from brimful.dispatch.stops.stop import Stop
 from brimful.errors import BrokerUnreachable
+from brimful.runtime.aio import until_tick
 from brimful.state.broker_queues import find_shards
 from brimful.state.rabbitmq.queues import read_states
 from brimful.state.redis_retry import retry_until_available
@@ -52,7 +53,7 @@ class Reconciler:
     async def run(self) -> None:
         """Never returns. Raises FleetError when Redis refuses."""
         while True:
-            await asyncio.sleep(self.sweep_s / 5)
+            await asyncio.sleep(until_tick(self.sweep_s / 5))
             await self.look()
 
     async def look(self) -> None:

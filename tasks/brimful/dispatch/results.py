@@ -16,9 +16,11 @@ from brimful.dispatch.ledger import Result, RunLedger
 from brimful.dispatch.outcomes import REFUSED, STOPS, Outcomes
 from brimful.dispatch.stops.stop import Stop
 from brimful.packing.units import Delivered, Failed
+from brimful.runtime.aio import until_tick
 from brimful.state.redis_retry import retry_until_available
 
-_BLOCK_MS = 1000
+_BLOCK_S = 5.0
+"""How long a read waits for an outcome. What else makes room for requests plans them itself."""
 _STARVED_BLOCK_MS = 100
 _CHOICES_AT_ONCE = 4096
 """About how many rollouts are read from Redis at once."""
@@ -49,7 +51,7 @@ class ResultsReader:
             self.stop.end_if_done()
             count = max(8, min(256, _CHOICES_AT_ONCE // self.outcomes.pack))
             # An input that stalls must be noticed soon, even if no outcome comes.
-            block_ms = _STARVED_BLOCK_MS if self.intake.starved else _BLOCK_MS
+            block_ms = _STARVED_BLOCK_MS if self.intake.starved else int(1000 * until_tick(_BLOCK_S))
             results = await retry_until_available(lambda: self.ledger.results(last, count, block_ms))  # noqa: B023
             if results:
                 last = results[-1].entry
