@@ -16,11 +16,11 @@ from brimful.run.display.summary import Summary
 from brimful.run.output.collect import Collector
 from brimful.run.prepare import Prepared
 from brimful.run.totals import Totals
+from brimful.runtime.aio import until_tick
 
 if TYPE_CHECKING:  # it imports Celery, which takes half a second
     from brimful.dispatch.driver import Driver
 
-_TICK_S = 0.5
 _STOP_S = 1.0
 _KEY_REFUSED_S = 10.0
 
@@ -229,7 +229,7 @@ class Session:
     async def _watch(self, work: asyncio.Task[None]) -> None:
         """Show the figures until the work ends; cancel it if the fleet cannot go on."""
         while not work.done():
-            await asyncio.wait({work}, timeout=_TICK_S)
+            await asyncio.wait({work}, timeout=until_tick(self._display.every_s))
             self._count_unmetered()
             stopping, held_by = self.interrupts > 0, self.held_by
             self.progress = self._totals.progress(self._snapshot(), stopping=stopping, held_by=held_by)

@@ -17,6 +17,9 @@ PLAIN_S = 10.0
 class Display:
     """Prints messages and the end table: ``--no-progress``, and the base of the other displays."""
 
+    every_s = 1.0
+    """Seconds between two calls of :meth:`show`."""
+
     def __init__(self, *, table: bool = True) -> None:
         """``table`` False: without the end table."""
         self._table = table
@@ -26,7 +29,7 @@ class Display:
         print(f"brimful: {text}", file=sys.stderr, flush=True)
 
     async def show(self, progress: Progress) -> None:
-        """Show the figures; called about twice a second."""
+        """Show the figures."""
 
     def end(self, summary: Summary) -> None:
         """Print the end table."""

@@ -25,6 +25,8 @@ _LEAST_BAR = 8
 class TerminalDisplay(Display):
     """A block of figures at the bottom of the terminal, redrawn by each :meth:`show`; messages stay above it."""
 
+    every_s = 0.5
+
     def __init__(self, fleet: ReadStatus, *, table: bool = True, console: Console | None = None) -> None:
         # rich keeps bold and dim under NO_COLOR.
         colours: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
