@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any, TypeVar
 
 from celery.exceptions import Reject
@@ -24,11 +22,11 @@ from redis.exceptions import NoScriptError
 from brimful.dispatch.ledger import TTL_S, Keys
 from brimful.runtime.aio import until_tick
 from brimful_worker.admission.wire.connection import Connection, ConnectionDown
+from brimful_worker.lua_script import load_script
 
 log = logging.getLogger(__name__)
 
-_RENEW = resources.files("brimful_worker.shards").joinpath("claims.lua").read_text("utf-8")
-_RENEW_SHA = hashlib.sha1(_RENEW.encode(), usedforsecurity=False).hexdigest()
+_RENEW = load_script("brimful_worker.shards", "claims.lua")
 _WAIT_S = 0.5
 _AWAY = (RedisError, OSError)
 
@@ -152,8 +150,8 @@ class Claims:
         if not self._renewing.connected:
             await self._renewing.connect()
         try:
-            states = await self._renewing.call("EVALSHA", _RENEW_SHA, *arguments)
+            states = await self._renewing.call("EVALSHA", _RENEW.sha, *arguments)
         except NoScriptError:
-            states = await self._renewing.call("EVAL", _RENEW, *arguments)
+            states = await self._renewing.call("EVAL", _RENEW.text, *arguments)
         for claim, (state, wanted) in zip(claims, states, strict=True):
             on_state(claim, state.decode(), wanted)
