@@ -138,11 +138,11 @@ class Coordinator:
 
     def _due(self) -> float:
         state, rules = self.local_state, self.local_state.rules
-        active = bool(state.waiting or state.leases.held)
+        active = bool(state.leases.held or state.waiting)
         due = min(state.outgoing.due, self._last_sent + (rules.heartbeat_s if active else rules.idle_s))
         if (renewal := state.leases.next_renewal()) is not None:
             due = min(due, renewal)
-        if state.waiting and not self._subscriber.subscribed:
+        if not self._subscriber.subscribed and state.waiting:
             due = min(due, self._last_sent + _POLL_S)
         return due if self._next_poll_at is None else min(due, self._next_poll_at)
 
