@@ -17,12 +17,15 @@ from brimful.profile import load_profiles
 from brimful_worker.local.server.valkey import Valkey
 from support.file_order import interleaved
 from support.limit_tests import asserts_limits
+from support.startup import python_path
 
 # The same examples at each run, so that a test fails for a change only; the long tests try others each time.
 # No deadline for an example: a busy machine may take a second for the shortest.
 hypothesis.settings.register_profile("same", derandomize=True, deadline=None)
 hypothesis.settings.register_profile("others", deadline=None)
 hypothesis.settings.load_profile("others" if os.environ.get("BRIMFUL_CHAOS") == "long" else "same")
+
+os.environ["PYTHONPATH"] = python_path(os.environ.get("PYTHONPATH", ""))
 
 _OF_PROVIDERS = {
     name

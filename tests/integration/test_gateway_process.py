@@ -15,6 +15,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from support.commands import Running
 from support.gateways import gateway_process
 from support.waiting import wait_until
 
@@ -64,7 +65,8 @@ def test_its_limits_hold_against_a_burst() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_it_cleanly(number: int) -> None:
-    with gateway_process() as gateway:
+    with Running("gateway", "--port", "0") as gateway:
+        gateway.line_with("http://127.0.0.1:")
         gateway.process.send_signal(number)
         assert gateway.process.wait(60) == 0
 

@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 
 from support.forked import Forked, can_fork, forked
+from support.startup import python_path
 from support.waiting import wait_until
 
 
@@ -27,7 +28,9 @@ def environment(**more: str) -> dict[str, str]:
 
     A fleet that a command brings has one worker, since each costs a second of CPU, unless the test names more.
     """
-    names = ("PATH", "HOME", "XDG_STATE_HOME", "LANG", "TMPDIR")
+    names = ("PATH", "HOME", "XDG_STATE_HOME", "LANG", "TMPDIR", "PYTHONPATH")
+    if "PYTHONPATH" in more:
+        more["PYTHONPATH"] = python_path(more["PYTHONPATH"])
     return {"BRIMFUL_WORKERS": "1", **{name: os.environ[name] for name in names if name in os.environ}, **more}
 
 

@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from celery import Celery
 
+from support.startup import python_path
 from support.waiting import wait_until
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -82,7 +83,7 @@ class PoolWorker(Background):
             [*command, *arguments],
             {
                 **os.environ,
-                "PYTHONPATH": str(TESTS),
+                "PYTHONPATH": python_path(TESTS),
                 "CELERY_CUSTOM_WORKER_POOL": "brimful_worker.pool:TaskPool",
                 "POOL_APP_REDIS": url,
                 "POOL_APP_NOTES": notes or url,
