@@ -1,8 +1,8 @@
 """Every block of code of README and docs is typed here, or says above it why it is not.
 
 ``make test`` types those of the README, ``make docs`` those of the other pages. A page's blocks run in their order, in
-one folder, against a rehearsal of ``brimful up`` with a front door. Comments directly above a block say what else there
-is to know:
+one folder, against a rehearsal's fleet, with a front door if the page asks one. Comments directly above a block say
+what else there is to know:
 
 - ``not run: REASON``; ``not run, any block: REASON`` is for a whole page
 - ``file: NAME``: the block is the content of this file
@@ -33,7 +33,9 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from brimful.config import Settings
 from brimful.profile import load_prices, load_profiles
+from brimful_worker.local.fleet import LocalFleet
 from brimful_worker.local.server.valkey import free_port
 from support import markdown
 from support.commands import Running, environment
@@ -178,6 +180,18 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, str]
             yield port, _url(up)
 
 
+@pytest.fixture(scope="module")
+def without_door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The Redis of a fleet that has no front door."""
+    settings = Settings.load(state_dir=tmp_path_factory.mktemp("fleet"))
+    with LocalFleet(settings, workers=1, rehearse=True) as fleet:
+        yield fleet.redis_url
+
+
+def _asks_a_door(page: Path) -> bool:
+    return any(f":{PORT}" in block.text for block in markdown.blocks(page) if "not run" not in block.markers)
+
+
 @pytest.fixture
 def typist(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Typist]:
     page: Path = request.node.callspec.params["page"]
@@ -190,6 +204,8 @@ def typist(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Typist]:
         elif page.name in CHANGES_ITS_FLEET:
             port = free_port()
             env = {"BRIMFUL_REDIS_URL": _url(stack.enter_context(_started(port)))}
+        elif not _asks_a_door(page):
+            port, env = 0, {"BRIMFUL_REDIS_URL": request.getfixturevalue("without_door")}
         else:
             port, url = request.getfixturevalue("shared")
             env = {"BRIMFUL_REDIS_URL": url}

@@ -15,7 +15,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from support.commands import Running
+from support.commands import Running, brimful_in_process
 from support.gateways import gateway_process
 from support.waiting import wait_until
 
@@ -82,7 +82,7 @@ def command(*flags: str, **environment: str) -> subprocess.CompletedProcess[str]
 
 
 def test_faults_are_listed() -> None:
-    found = command("--faults", "list")
+    found = brimful_in_process("gateway", "--faults", "list")
     assert found.returncode == 0
     assert "502 with an HTML page" in found.stdout
 
@@ -95,7 +95,7 @@ def test_faults_are_listed() -> None:
     ],
 )
 def test_an_invalid_option_is_named(flags: list[str], says: str) -> None:
-    found = command(*flags)
+    found = brimful_in_process("gateway", *flags)
     assert found.returncode != 0
     assert says in found.stderr
 

@@ -11,6 +11,7 @@ from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,10 +71,11 @@ class Flower(Background):
 
 @dataclass
 class Provider:
-    """Answers when it is released."""
+    """Answers when it is released, until it holds answers back again."""
 
     url: str
-    release: Callable[[], None]
+    release: Callable[[], object]
+    hold: Callable[[], object]
 
 
 @asynccontextmanager
@@ -88,7 +90,8 @@ async def provider() -> AsyncIterator[Provider]:
         return web.json_response({"choices": [{"index": 0, "text": " hi", "finish_reason": "length"}]})
 
     async with serving(answer) as url:
-        yield Provider(f"{url}/v1", lambda: loop.call_soon_threadsafe(released.set) and None)
+        release, hold = (partial(loop.call_soon_threadsafe, call) for call in (released.set, released.clear))
+        yield Provider(f"{url}/v1", release, hold)
 
 
 @pytest.fixture
@@ -114,7 +117,7 @@ def states_of(results: list[AsyncResult]) -> Callable[[], list[str]]:
     return lambda: [result.state for result in results]
 
 
-async def test_flower_loses_its_connection(server: Valkey, tmp_path: Path) -> None:
+async def test_flower_loses_its_connection_and_then_redis_goes_away(server: Valkey, tmp_path: Path) -> None:
     """Singles, a single that fails, one that is revoked, and a run's shard, whose result is not stored."""
 
     def story(provider: Provider, way: Proxy, loop: asyncio.AbstractEventLoop) -> None:
@@ -149,28 +152,19 @@ async def test_flower_loses_its_connection(server: Valkey, tmp_path: Path) -> No
             tasks = flower.tasks()
             assert "no such thing" in tasks[results[-1].id]["exception"]
             assert abs(tasks[results[1].id]["succeeded"] - time.time()) < 600
+            provider.hold()
+            redis_goes_away(provider, flower, service)
+
+    def redis_goes_away(provider: Provider, flower: Flower, service: Celery) -> None:
+        results = enqueue(service)
+        ids = [result.id for result in results]
+        flower.shows(ids, lambda: ["STARTED"] * len(ids), "all tasks in Flower")
+        server.kill()
+        provider.release()
+        server.start()
+        wait_until(lambda: all(result.ready() for result in results), "the results", WAIT_S)
+        flower.shows(ids, states_of(results), "Flower to know the ends")
+        assert states_of(results)() == [*["SUCCESS"] * 13, "FAILURE"]
 
     async with provider() as there, Proxy(server.port) as way:
         await asyncio.to_thread(story, there, way, asyncio.get_running_loop())
-
-
-async def test_redis_goes_away(server: Valkey, tmp_path: Path) -> None:
-    def story(provider: Provider) -> None:
-        with (
-            worker(server, provider).ready(),
-            Flower(server.url, tmp_path) as flower,
-            client(server.url) as service,
-        ):
-            flower.ready()
-            results = enqueue(service)
-            ids = [result.id for result in results]
-            flower.shows(ids, lambda: ["STARTED"] * len(ids), "all tasks in Flower")
-            server.kill()
-            provider.release()
-            server.start()
-            wait_until(lambda: all(result.ready() for result in results), "the results", WAIT_S)
-            flower.shows(ids, states_of(results), "Flower to know the ends")
-            assert states_of(results)() == [*["SUCCESS"] * 13, "FAILURE"]
-
-    async with provider() as there:
-        await asyncio.to_thread(story, there)

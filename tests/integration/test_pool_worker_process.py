@@ -15,7 +15,7 @@ from celery import Celery
 
 from brimful.errors import BadRequest
 from brimful_worker.local.server.valkey import Valkey, free_port
-from support.commands import brimful, command, environment
+from support.commands import brimful_in_process, command, environment
 from support.gateways import GatewayProcess, gateway_process
 from support.pool_worker import Background, client, settled
 from support.waiting import wait_until
@@ -68,7 +68,7 @@ def service(server: Valkey, worker: Background) -> Iterator[Celery]:
 def test_a_missing_setting_ends_the_worker_before_anything_starts(missing: str, names: str) -> None:
     env = {"ACS_API_BASE": "http://127.0.0.1:1/v1", "ACS_API_KEY": KEY, "BRIMFUL_REDIS_URL": "redis://127.0.0.1:1/0"}
     del env[missing]
-    ended = brimful("worker", **env)
+    ended = brimful_in_process("worker", **env)
     assert ended.returncode == 2
     assert names in ended.stderr
     assert "Traceback" not in ended.stderr
@@ -77,12 +77,12 @@ def test_a_missing_setting_ends_the_worker_before_anything_starts(missing: str, 
 
 def test_an_unknown_queue_is_refused() -> None:
     env = {"ACS_API_BASE": "http://127.0.0.1:1/v1", "ACS_API_KEY": KEY, "BRIMFUL_REDIS_URL": "redis://127.0.0.1:1/0"}
-    ended = brimful("worker", "--queues", "batch,slow", **env)
+    ended = brimful_in_process("worker", "--queues", "batch,slow", **env)
     assert ended.returncode == 2
     assert "slow" in ended.stderr
 
 
-@pytest.mark.parametrize("flags", [(), ("-P", "custom")])
+@pytest.mark.parametrize("flags", [(), pytest.param(("-P", "custom"), marks=pytest.mark.compat)])
 def test_plain_celery_reports_a_missing_setting_too(flags: tuple[str, ...]) -> None:
     arguments = [sys.executable, "-m", "celery", "-A", "brimful", "worker", *flags]
     env = environment(ACS_API_BASE="http://h/v1", BRIMFUL_REDIS_URL="redis://127.0.0.1:1/0", **CUSTOM)
@@ -92,7 +92,7 @@ def test_plain_celery_reports_a_missing_setting_too(flags: tuple[str, ...]) -> N
     assert "Traceback" not in ended.stderr
 
 
-@pytest.mark.parametrize("pool", ["solo", "threads"])
+@pytest.mark.parametrize("pool", ["solo", pytest.param("threads", marks=pytest.mark.compat)])
 def test_a_pool_that_would_fail_every_request_does_not_start(pool: str) -> None:
     arguments = [sys.executable, "-m", "celery", "-A", "brimful", "worker", "-P", pool]
     env = environment(ACS_API_BASE="http://h/v1", ACS_API_KEY=KEY, BRIMFUL_REDIS_URL="redis://127.0.0.1:1/0")

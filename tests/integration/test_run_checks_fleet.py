@@ -42,7 +42,7 @@ def test_the_example_samples_until_the_json_fits_and_scores_it(tmp_path: Path) -
     assert all(len(set(texts)) == len(texts) for texts in by_place.values())  # no text was drawn twice
 
 
-@pytest.mark.parametrize("pack", ["off", "auto"])
+@pytest.mark.parametrize("pack", ["off", pytest.param("auto", marks=pytest.mark.compat)])
 def test_a_submitter_killed_between_sampling_and_acceptance_loses_nothing_and_pays_nothing_twice(
     tmp_path: Path, pack: str
 ) -> None:

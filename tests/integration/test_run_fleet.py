@@ -15,16 +15,29 @@ from typing import Any
 import pytest
 
 from brimful_worker.local.server.valkey import Valkey
-from support.commands import Running, brimful, command, environment, nothing_left, records, write_prompts
-from support.fleets import declare_new
+from support.commands import (
+    Running,
+    brimful,
+    brimful_in_process,
+    command,
+    environment,
+    nothing_left,
+    records,
+    write_prompts,
+)
+from support.fleets import Fleet, declare_new, shared_fleet
 from support.strict_gateway import StrictGatewayProcess
 from support.waiting import wait_until
 
 KEY = "sk-canary-91b7aa"
 
 
+def _run(source: Path | str, out: Path | str, *more: str) -> list[str | Path]:
+    return ["run", source, "-o", out, "--max-tokens", "8", *more]
+
+
 def _arguments(source: Path | str, out: Path | str, *more: str, workers: int = 1) -> list[str | Path]:
-    return ["run", source, "-o", out, "--max-tokens", "8", "--workers", str(workers), *more]
+    return _run(source, out, "--workers", str(workers), *more)
 
 
 def _identities(out: Path) -> list[tuple[Any, ...]]:
@@ -50,22 +63,33 @@ def test_a_rehearsal_end_to_end(tmp_path: Path) -> None:
     assert (tmp_path / "out.jsonl.report.html").stat().st_size > 10_000
 
 
-def test_a_budget_ends_the_run_and_a_larger_one_resumes_it(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """For what does not depend on the run's own fleet."""
+    with shared_fleet(tmp_path_factory.mktemp("shared"), latency_s=0.1, workers=1, key=KEY) as shared:
+        yield shared
+
+
+def _env(shared: Fleet) -> dict[str, str]:
+    return {"ACS_API_BASE": shared.gateway.url, "ACS_API_KEY": KEY, "BRIMFUL_REDIS_URL": shared.local.redis_url}
+
+
+def test_a_budget_ends_the_run_and_a_larger_one_resumes_it(tmp_path: Path, shared: Fleet) -> None:
     source, out = write_prompts(tmp_path / "in.jsonl", 40), tmp_path / "out.jsonl"
-    done = brimful(*_arguments(source, out, "--rehearse", "--json", "--budget-tokens", "200"))
+    done = brimful(*_run(source, out, "--json", "--budget-tokens", "200"), **_env(shared))
     assert done.returncode == 4, done.stderr
     summary = json.loads(done.stdout)
     assert 150 <= summary["tokens"] <= 200
     assert 0 < summary["rollouts"] < 40
     assert "--budget-tokens" in summary["next"]
-    done = brimful(*_arguments(source, out, "--rehearse", "--json", "--budget-tokens", "100000"))
+    done = brimful(*_run(source, out, "--json", "--budget-tokens", "100000"), **_env(shared))
     assert (done.returncode, len(records(out))) == (0, 40), done.stderr
 
 
-def test_a_slow_pipe_is_sampled_line_by_line(tmp_path: Path) -> None:
+def test_a_slow_pipe_is_sampled_line_by_line(tmp_path: Path, shared: Fleet) -> None:
     out = tmp_path / "out.jsonl"
     process = subprocess.Popen(
-        command(*_arguments("-", out, "--rehearse")), env=environment(), text=True,
+        command(*_run("-", out)), env=environment(**_env(shared)), text=True,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     assert process.stdin is not None
@@ -122,33 +146,36 @@ def test_a_refused_key_stops_at_once(tmp_path: Path, refusing: str) -> None:
     assert not out.exists()
 
 
-@pytest.mark.parametrize("refusing", [400], indirect=True)
-def test_failures_are_recorded_and_retried(tmp_path: Path, refusing: str) -> None:
+def test_failures_are_recorded_and_retried(tmp_path: Path, shared: Fleet) -> None:
     source, out = write_prompts(tmp_path / "in.jsonl", 12), tmp_path / "out.jsonl"
-    done = brimful(*_arguments(source, out, "--json", "--pack", "off"), ACS_API_BASE=refusing, ACS_API_KEY=KEY)
+    arguments = _run(source, out, "--json", "--pack", "off")
+    shared.gateway.set_faults("400")
+    try:
+        done = brimful(*arguments, **_env(shared))
+    finally:
+        shared.gateway.set_faults("")
     assert done.returncode == 3, done.stderr
     summary, errors = json.loads(done.stdout), records(tmp_path / "out.jsonl.errors.jsonl")
     assert sorted(error["id"] for error in errors) == sorted(f"p{line}" for line in range(12))
     assert all(error["cause"] == "bad_request" and error["request"]["prompt"] for error in errors)
     assert (summary["failed"], summary["failed_by_cause"]) == (12, {"bad_request": 12})
     assert summary["next"] is None  # a 400 does not pass by itself
-    with StrictGatewayProcess() as gateway:
-        env = {"ACS_API_BASE": gateway.url, "ACS_API_KEY": KEY}
-        again = brimful(*_arguments(source, out, "--json", "--pack", "off"), **env)
-        assert again.returncode == 3, again.stderr
-        assert gateway.ledger()["arrivals"] == 0
-        again = brimful(*_arguments(source, out, "--json", "--pack", "off", "--retry-errors"), **env)
-        assert again.returncode == 0, again.stderr
+    shared.gateway.reset()
+    again = brimful_in_process(*arguments, **_env(shared))
+    assert again.returncode == 3, again.stderr
+    assert shared.gateway.ledger()["arrivals"] == 0
+    again = brimful(*arguments, "--retry-errors", **_env(shared))
+    assert again.returncode == 0, again.stderr
     assert len(records(out)) == 12
     assert not (tmp_path / "out.jsonl.errors.jsonl").exists()
 
 
 @pytest.mark.parametrize(("refusing", "pack"), [(404, "off"), (400, "auto")], indirect=["refusing"])
 def test_a_provider_that_refuses_everything_stops_the_run_with_its_words(
-    tmp_path: Path, refusing: str, pack: str
+    tmp_path: Path, shared: Fleet, refusing: str, pack: str
 ) -> None:
-    """A gateway may say 400 for a wrong key, or 404 for a wrong path: it is no fault of 2,000 lines."""
-    source, out = write_prompts(tmp_path / "in.jsonl", 2000), tmp_path / "out.jsonl"
+    """A gateway may say 400 for a wrong key, or 404 for a wrong path: it is no fault of 400 lines."""
+    source, out = write_prompts(tmp_path / "in.jsonl", 400), tmp_path / "out.jsonl"
     env = {"ACS_API_BASE": refusing, "ACS_API_KEY": KEY}
     done = brimful(*_arguments(source, out, "--json", "--pack", pack), **env)
     assert done.returncode == 1, done.stderr
@@ -158,18 +185,17 @@ def test_a_provider_that_refuses_everything_stops_the_run_with_its_words(
     summary = json.loads(done.stdout)
     assert (summary["ended"], summary["rollouts"]) == ("error", 0)
     assert 0 < summary["starts"] <= 150
-    assert (summary["left"], summary["failed"]) == (2000, 0)
+    assert (summary["left"], summary["failed"]) == (400, 0)
     assert not (tmp_path / "out.jsonl.errors.jsonl").exists()
-    with StrictGatewayProcess() as gateway:
-        again = brimful(*_arguments(source, out, "--json"), ACS_API_BASE=gateway.url, ACS_API_KEY=KEY)
-        assert again.returncode == 0, again.stderr
-    assert len(records(out)) == 2000
+    again = brimful(*_run(source, out, "--json"), **_env(shared))
+    assert again.returncode == 0, again.stderr
+    assert len(records(out)) == 400
 
 
-def test_a_closed_standard_output_ends_the_run(tmp_path: Path) -> None:
+def test_a_closed_standard_output_ends_the_run(tmp_path: Path, shared: Fleet) -> None:
     source = write_prompts(tmp_path / "in.jsonl", 300)
     process = subprocess.Popen(
-        command(*_arguments(source, "-", "--rehearse", "--pack", "off")), env=environment(), text=True,
+        command(*_run(source, "-", "--pack", "off")), env=environment(**_env(shared)), text=True,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     assert process.stdout is not None

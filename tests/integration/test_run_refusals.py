@@ -28,7 +28,7 @@ from brimful.state import redis_retry
 from brimful_worker.local.server.valkey import Valkey
 from support.commands import brimful, command, environment, write_prompts
 from support.fake_driver import FakeDriver
-from support.gateways import gateway_process
+from support.fleets import shared_fleet
 from support.runs import options, write_lines
 from support.waiting import wait_until, wait_until_async
 
@@ -140,8 +140,15 @@ main()
 """Ctrl-C while that module is imported."""
 
 
-@pytest.mark.parametrize("module", ["typer", "brimful.cli.commands", "brimful.config", "redis"])
-@pytest.mark.parametrize("arguments", [("run", "in.jsonl", "-o", "out.jsonl", "--rehearse"), ("up", "--rehearse")])
+_RUN_IN = ("run", "in.jsonl", "-o", "out.jsonl", "--rehearse")
+_UP = ("up", "--rehearse")
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments"),
+    [("typer", _RUN_IN), ("brimful.cli.commands", _UP), ("brimful.config", _UP), ("redis", _RUN_IN), ("redis", _UP)],
+    ids=lambda value: value[0] if isinstance(value, tuple) else value,
+)
 def test_ctrl_c_during_imports_prints_no_traceback(tmp_path: Path, module: str, arguments: tuple[str, ...]) -> None:
     write_prompts(tmp_path / "in.jsonl", 1)
     code = [sys.executable, "-c", _INTERRUPTED, module, *arguments]
@@ -158,12 +165,20 @@ def test_ctrl_c_during_interpreter_shutdown_is_ignored() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_full_standard_output_is_named(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The environment of those whose runs use one fleet."""
+    with shared_fleet(tmp_path_factory.mktemp("shared"), latency_s=0.0, workers=1, key="any") as it:
+        it.gateway.set_options(per_token_s=0.0)
+        yield {"ACS_API_BASE": it.gateway.url, "ACS_API_KEY": "any", "BRIMFUL_REDIS_URL": it.local.redis_url}
+
+
+def test_a_full_standard_output_is_named(tmp_path: Path, shared: dict[str, str]) -> None:
     source = write_prompts(tmp_path / "in.jsonl", 30)
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
-            command("run", source, "-o", "-", "--rehearse", "--workers", "1", *_RUN),
-            env=environment(),
+            command("run", source, "-o", "-", *_RUN),
+            env=environment(**shared),
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
@@ -173,15 +188,13 @@ def test_a_full_standard_output_is_named(tmp_path: Path) -> None:
     assert done.stderr.splitlines()[-1] == "brimful: cannot write standard output: No space left on device"
 
 
-def test_a_wrong_model_in_the_first_lines_fails_those_lines_only(tmp_path: Path) -> None:
+def test_a_wrong_model_in_the_first_lines_fails_those_lines_only(tmp_path: Path, shared: dict[str, str]) -> None:
     lines = [{"prompt": f"p{line}", "model": "nosuch" if line < 60 else "llama-8b"} for line in range(90)]
     source, out = write_lines(tmp_path / "in.jsonl", lines), tmp_path / "out.jsonl"
-    with gateway_process("--latency", "0") as gateway:
-        at = {"ACS_API_BASE": gateway.url, "ACS_API_KEY": "any"}
-        done = brimful("run", source, "-o", out, "--workers", "1", "--json", *_RUN, **at)
-        assert done.returncode == 3, done.stderr
-        summary = json.loads(done.stdout)
-        assert (summary["succeeded"], summary["failed_by_cause"]) == (30, {"bad_request": 60})
-        done = brimful("run", source, "-o", tmp_path / "o.jsonl", "--limit", "60", "--workers", "1", *_RUN, **at)
-        assert done.returncode == 1, done.stderr
-        assert "refused every request in the same words: " in done.stderr
+    done = brimful("run", source, "-o", out, "--json", *_RUN, **shared)
+    assert done.returncode == 3, done.stderr
+    summary = json.loads(done.stdout)
+    assert (summary["succeeded"], summary["failed_by_cause"]) == (30, {"bad_request": 60})
+    done = brimful("run", source, "-o", tmp_path / "o.jsonl", "--limit", "60", *_RUN, **shared)
+    assert done.returncode == 1, done.stderr
+    assert "refused every request in the same words: " in done.stderr

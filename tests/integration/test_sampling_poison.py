@@ -84,7 +84,7 @@ def test_a_packed_run_loses_the_poison_line_alone(tmp_path: Path, valkey: Valkey
     rows = [{"id": f"p{line}", "prompt": POISON if line == place else f"innocent {line}"} for line in range(count)]
     prompts.write_text("".join(json.dumps(row) + "\n" for row in rows))
     with (
-        fleet(tmp_path, valkey, latency=0.3) as (it, gateway, _, env),
+        fleet(tmp_path, valkey, 2 if LONG else 1, latency=0.3) as (it, gateway, _, env),
         Running(
             "run", prompts, "-o", out, "--pack", str(count), "--max-tokens", "4", "--no-progress", "--json", **env
         ) as run,

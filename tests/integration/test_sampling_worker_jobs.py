@@ -55,28 +55,33 @@ def jobs(gateway: GatewayProcess) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGQUIT], ids=["killed", "stopped cold"])
-def test_a_worker_that_ends_between_submission_and_result_costs_no_second_job(
-    gateway: GatewayProcess, valkey: Valkey, service: Any, end: signal.Signals
+def test_workers_that_end_between_submission_and_result_cost_no_second_job(
+    gateway: GatewayProcess, valkey: Valkey, service: Any
 ) -> None:
+    """The first is killed, the second is stopped cold; the third cancels a Job that is revoked."""
+
+    def submitted(**fields: Any) -> Any:
+        result = service.send_task("brimful.sample", ("The sky is",), {"max_tokens": 4, "mode": "job", **fields})
+        wait_until(lambda: jobs(gateway)["by_status"].get("running"), "the Job to run", WAIT_S)
+        return result
+
     with worker(gateway, valkey, "one") as first:
         wait_until(lambda: "one@test ready." in first.output, "the first worker", WAIT_S)
-        result = service.send_task("brimful.sample", ("The sky is",), {"max_tokens": 4, "n": 2, "mode": "job"})
-        wait_until(lambda: jobs(gateway)["by_status"].get("running"), "the Job to run", WAIT_S)
-        first.stop(end)
-    with worker(gateway, valkey, "two"):
-        answer = result.get(timeout=WAIT_S)
-    assert len(answer["choices"]) == 2
-    seen = jobs(gateway)
-    assert (seen["created"], seen["by_status"]) == (1, {"succeeded": 1})
-    assert KEY not in first.output
-
-
-def test_revoking_cancels_the_job_at_the_provider(gateway: GatewayProcess, valkey: Valkey, service: Any) -> None:
-    with worker(gateway, valkey, "one") as only:
-        wait_until(lambda: "one@test ready." in only.output, "the worker", WAIT_S)
-        result = service.send_task("brimful.sample", ("The sky is",), {"max_tokens": 4, "mode": "job"})
-        wait_until(lambda: jobs(gateway)["by_status"].get("running"), "the Job to run", WAIT_S)
-        service.control.revoke(result.id, terminate=True)
-        wait_until(lambda: jobs(gateway)["by_status"] == {"cancelled": 1}, "the Job to be cancelled", WAIT_S)
-        assert only.stop() == 0
+        result = submitted(n=2)
+        first.stop(signal.SIGKILL)
+    with worker(gateway, valkey, "two") as second:
+        assert len(result.get(timeout=WAIT_S)["choices"]) == 2
+        seen = jobs(gateway)
+        assert (seen["created"], seen["by_status"]) == (1, {"succeeded": 1})
+        result = submitted(n=3)
+        second.stop(signal.SIGQUIT)
+    with worker(gateway, valkey, "three") as third:
+        assert len(result.get(timeout=WAIT_S)["choices"]) == 3
+        seen = jobs(gateway)
+        assert (seen["created"], seen["by_status"]) == (2, {"succeeded": 2})
+        gateway.set_options(latency_s=60.0)
+        service.control.revoke(submitted().id, terminate=True)
+        wait_until(lambda: jobs(gateway)["by_status"] == {"succeeded": 2, "cancelled": 1}, "its cancellation", WAIT_S)
+        assert third.stop() == 0
+    for each in (first, second, third):
+        assert KEY not in each.output

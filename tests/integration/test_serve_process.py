@@ -13,7 +13,7 @@ from openai import OpenAI
 from brimful.state.redis_url import sync_redis_client
 from brimful.state.status import known_tags, read_status
 from brimful_worker.local.server.valkey import Valkey
-from support.commands import Running, brimful, nothing_left
+from support.commands import Running, brimful, brimful_in_process, nothing_left
 from support.doors import KEY, door, door_process, until_ready
 from support.gateways import GatewayProcess, gateway_process, running_gateway
 from support.waiting import wait_until, wait_until_async
@@ -32,16 +32,16 @@ def until_active(gateway: GatewayProcess, count: int) -> None:
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
 def test_it_listens_on_this_machine_only(host: str, valkey: Valkey) -> None:
     env = {"BRIMFUL_REDIS_URL": valkey.url, "ACS_API_BASE": "http://127.0.0.1:1/v1", "ACS_API_KEY": KEY}
-    ended = brimful("serve", "--host", host, "--port", "0", **env)
+    ended = brimful_in_process("serve", "--host", host, "--port", "0", **env)
     assert ended.returncode == 2
     assert f"--host {host}" in ended.stderr
     assert not ended.stdout
 
 
 def test_what_is_missing_is_named(valkey: Valkey) -> None:
-    ended = brimful("serve", "--port", "0", ACS_API_BASE="http://127.0.0.1:1/v1", ACS_API_KEY=KEY)
+    ended = brimful_in_process("serve", "--port", "0", ACS_API_BASE="http://127.0.0.1:1/v1", ACS_API_KEY=KEY)
     assert (ended.returncode, "BRIMFUL_REDIS_URL" in ended.stderr) == (2, True)
-    ended = brimful("serve", "--port", "0", BRIMFUL_REDIS_URL=valkey.url)
+    ended = brimful_in_process("serve", "--port", "0", BRIMFUL_REDIS_URL=valkey.url)
     assert (ended.returncode, "ACS_API_" in ended.stderr) == (2, True)
 
 

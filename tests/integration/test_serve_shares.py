@@ -35,7 +35,7 @@ WHERE: dict[str, list[Mapping[str, int]]] = {
 """At each front door: how many requests of each caller wait or run."""
 
 
-@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("where", ["one", pytest.param("apart", marks=pytest.mark.compat), "mixed"])
 async def test_shares_follow_the_weights(monkeypatch: pytest.MonkeyPatch, valkey: Valkey, where: str) -> None:
     with sync_redis_client(valkey.url) as client:
         tokens = {name: add_caller(client, "", name, weight=weight) for name, weight in WEIGHTS.items()}

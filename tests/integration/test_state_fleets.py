@@ -133,7 +133,7 @@ def test_two_keys_on_one_redis_each_with_its_own_fleet(
         assert OURS not in refused.stderr
         assert THEIRS not in refused.stderr
         assert client.hgetall(FLEETS) == {"": tag}
-        run = brimful("run", prompts, "-o", tmp_path / "refused.jsonl", "--max-tokens", "4", **other)
+        run = brimful_in_process("run", prompts, "-o", tmp_path / "refused.jsonl", "--max-tokens", "4", **other)
         assert run.returncode == ExitCode.USAGE
         assert tag in run.stderr
         with Running("worker", "-n", "their-worker", BRIMFUL_FLEET="evals", **other):
@@ -205,21 +205,20 @@ def test_a_rotated_key_takes_over_what_is_empty_and_the_rest_when_told(
     with Running("worker", **old) as worker:
         _ready(valkey.url)
         assert worker.interrupt() in (0, ExitCode.INTERRUPTED)
-    with Running("worker", **new):
+    with Running("worker", **new) as loser:
         wait_until(lambda: client.hget(FLEETS, "") == _tag(monkeypatch, THEIRS), "the new key to take over", 60)
         _ready(valkey.url)
         with Fleet(valkey.url) as fleet:
             fleet.sample("g", max_tokens=2, timeout=60)
-    client.lpush("batch", "left")
-    refused = brimful("worker", **old)
-    assert refused.returncode == ExitCode.USAGE
-    assert "no live worker, with 1 task queued" in refused.stderr
-    client.delete("batch")
-    with Running("worker", **new) as loser:
-        _ready(valkey.url)
-        with Running("worker", "--take-over", **old):
+        with Running("worker", "--take-over", **old) as winner:
             wait_until(lambda: client.hget(FLEETS, "") == _tag(monkeypatch, OURS), "the take-over", 60)
             assert loser.process.wait(60) == ExitCode.OK
+            _ready(valkey.url)
+            assert winner.interrupt() in (0, ExitCode.INTERRUPTED)
+    client.lpush("batch", "left")
+    refused = brimful("worker", **new)
+    assert refused.returncode == ExitCode.USAGE
+    assert "no live worker, with 1 task queued" in refused.stderr
 
 
 def test_a_fleet_that_a_worker_before_fleets_serves_takes_its_key_only(valkey: Valkey, client: redis.Redis) -> None:

@@ -21,8 +21,10 @@ from support.tls import certificate_in, tls_in_front_of
 from support.waiting import wait_until
 
 KEY = "sk-pairing"
-SHORT = ("password", "client_certificate", "unix", "sentinel")
-"""In `make test`; the certificate's has a user of few rights too. `make chaos` takes all."""
+SHORT = ("client_certificate", "sentinel")
+"""In `make test`, each with a user of few rights. `make chaos` takes all, and `make compat` the two that
+test_pool_worker_process has in a quicker form."""
+QUICKER = ("password", "unix")
 CLIENT = "import brimful; print(len(brimful.sample.delay('hi', max_tokens=2).get(timeout=60)['choices']))"
 
 
@@ -33,7 +35,9 @@ def gateway() -> Iterator[GatewayProcess]:
 
 
 @pytest.mark.chaos
-@pytest.mark.parametrize("pairing", PAIRINGS[1:] if LONG else SHORT)
+@pytest.mark.parametrize(
+    "pairing", PAIRINGS[1:] if LONG else [*SHORT, *(pytest.param(name, marks=pytest.mark.compat) for name in QUICKER)]
+)
 def test_a_whole_fleet(pairing: str, tmp_path: Path, gateway: GatewayProcess) -> None:
     out = tmp_path / "out.jsonl"
     with reached_by(pairing, tmp_path) as (where, valkey):
@@ -88,7 +92,7 @@ def test_a_cluster_is_refused_at_the_start_in_one_line(name: str, tmp_path: Path
         if name == "run":
             arguments += [str(write_prompts(tmp_path / "p.jsonl", 1)), "-o", str(tmp_path / "o.jsonl")]
         env = {"ACS_API_BASE": "http://127.0.0.1:1/v1", "ACS_API_KEY": KEY, "BRIMFUL_REDIS_URL": cluster.url}
-        refused = brimful(*arguments, **env)
+        refused = (brimful if name == "worker" else brimful_in_process)(*arguments, **env)
     assert refused.returncode == 2
     said = refused.stdout if name == "doctor" else refused.stderr
     assert "is a node of a Redis Cluster" in said

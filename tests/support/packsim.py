@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -32,8 +32,14 @@ class Simulated:
     """Seconds of the longest request."""
 
 
-def lines(count: int, **fields: Any) -> list[dict[str, Any]]:
-    return [{"prompt": f"p{place}", "max_tokens": 32, **fields} for place in range(count)]
+def lines(count: int, **fields: Any) -> list[Unit]:
+    return units([{"prompt": f"p{place}", "max_tokens": 32, **fields} for place in range(count)])
+
+
+def units(asked: Iterable[dict[str, Any]]) -> list[Unit]:
+    """These lines as a run's reader gives them."""
+    profile = line_profile(ACS)
+    return [Unit(number, str(number), Request.parse(raw, profile)) for number, raw in enumerate(asked, 1)]
 
 
 class _Server:
@@ -79,7 +85,7 @@ class _Server:
 
 
 def simulate(
-    asked: Sequence[dict[str, Any]],
+    asked: Sequence[Unit],
     pack: PackOption,
     latency: Callable[[int, int], float],
     *,
@@ -97,8 +103,7 @@ def simulate(
     limits = Limits(slots, starts, window_s)
     sizer, slot_model = PackSizer(limits, timeout_s), SlotModel(limits, adapting=pack == "auto")
     batcher = Batcher(ACS, pack, sizer, slot_model)
-    profile = line_profile(ACS)
-    source = iter([Unit(n, str(n), Request.parse(raw, profile)) for n, raw in enumerate(asked, 1)])
+    source = iter(asked)
     left = len(asked)
     now, sent = 0.0, 0
     queue: deque[tuple[str, PackKey, int]] = deque()

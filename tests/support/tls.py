@@ -30,8 +30,9 @@ def client_certificate_in(folder: Path, server: ssl.SSLContext) -> tuple[Path, P
 def _self_signed(folder: Path, name: str, key_name: str) -> tuple[Path, Path]:
     cert, key = folder / f"{name}.pem", folder / f"{key_name}.pem"
     subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=test",
-         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(cert)],
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+         "-days", "2", "-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key),
+         "-out", str(cert)],
         check=True, capture_output=True,
     )  # fmt: skip
     return cert, key

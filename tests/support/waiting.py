@@ -9,7 +9,12 @@ from typing import Any
 
 PATIENCE_S = 60.0
 """How long a state may take on a busy machine. It costs time only where a test fails."""
-_POLL_S = 0.02
+_POLL_S, _RARELY_S = 0.02, 0.06
+"""Seconds between two looks: at first, and in waits of several seconds, whose looks would cost more than the work."""
+
+
+def _pause_s(waited_s: float) -> float:
+    return min(_RARELY_S, max(_POLL_S, waited_s / 50))
 
 
 class NotReached(AssertionError):
@@ -18,11 +23,11 @@ class NotReached(AssertionError):
 
 def wait_until(condition: Callable[[], Any], what: str, timeout: float = PATIENCE_S) -> Any:
     """The condition's first true value. Fails naming ``what`` after ``timeout`` seconds."""
-    end = time.monotonic() + timeout
+    began = time.monotonic()
     while not (value := condition()):
-        if time.monotonic() > end:
+        if (waited_s := time.monotonic() - began) > timeout:
             raise NotReached(f"waited {timeout} s for: {what}")
-        time.sleep(_POLL_S)
+        time.sleep(_pause_s(waited_s))
     return value
 
 
@@ -30,13 +35,13 @@ async def wait_until_async(
     condition: Callable[[], Any | Awaitable[Any]], what: str, timeout: float = PATIENCE_S
 ) -> Any:
     """As :func:`wait_until`, on the loop; the condition may be a coroutine function."""
-    end = time.monotonic() + timeout
+    began = time.monotonic()
     while True:
         value = condition()
         if isinstance(value, Awaitable):
             value = await value
         if value:
             return value
-        if time.monotonic() > end:
+        if (waited_s := time.monotonic() - began) > timeout:
             raise NotReached(f"waited {timeout} s for: {what}")
-        await asyncio.sleep(_POLL_S)
+        await asyncio.sleep(_pause_s(waited_s))

@@ -23,6 +23,7 @@ EXCEPTIONS: Mapping[tuple[str, str], str] = {
 """File and name ("" = all) → why. Other packages' privates need none, unless the source has one of that name too."""
 HINT = "use a return value, a key in Redis, a metric or the log, or give the source a public seam"
 _BY_NAME = {"setattr", "getattr", "delattr", "hasattr", "attrgetter", "methodcaller"}
+_MAY_NAME = (ast.ImportFrom, ast.Attribute, ast.ClassDef, ast.Call, ast.Constant)
 _IN_CODE = re.compile(r"(?<=[\w)\]])\.(_[a-zA-Z]\w*)")
 """In a string: a dotted name, or the code of another process."""
 
@@ -105,7 +106,7 @@ def privates_named(code: str) -> Iterator[tuple[int, str]]:
         return packages.get(_root(node) or "") in (None, *house.ROOTS)
 
     for node in ast.walk(tree):
-        if not isinstance(node, (ast.stmt, ast.expr)):
+        if not isinstance(node, _MAY_NAME):
             continue
         named: list[str] = []
         match node:

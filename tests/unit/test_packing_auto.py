@@ -17,7 +17,7 @@ from brimful.packing.packing import slices_of
 from brimful.packing.slot_model import Limits, SlotModel
 from brimful.packing.units import PackOption, Unit
 from brimful.request import Request
-from support.packsim import ACS, Simulated, lines, simulate
+from support.packsim import ACS, Simulated, lines, simulate, units
 
 Seconds = Callable[[int, int], float]
 
@@ -39,12 +39,18 @@ def fast_proportional(max_tokens: int, choices: int) -> float:
     return 0.002 * max_tokens * choices
 
 
+plain_lines = cache(lines)
+
+
 @cache
 def plain(count: int, pack: PackOption, seconds: Seconds, total_known: bool = True) -> Simulated:
-    return simulate(lines(count), pack, seconds, total_known=total_known)
+    return simulate(plain_lines(count), pack, seconds, total_known=total_known)
 
 
-@pytest.mark.parametrize(("count", "share"), [(300, 0.9), (2_000, 0.9), (6_000, 0.8), (20_000, 0.9), (40_000, 0.9)])
+@pytest.mark.parametrize(
+    ("count", "share"),
+    [(300, 0.9), (2_000, 0.9), (6_000, 0.8), (20_000, 0.9), pytest.param(40_000, 0.9, marks=pytest.mark.compat)],
+)
 def test_auto_is_about_as_fast_as_the_best_fixed_size(count: int, share: float) -> None:
     """Apart from a round of probes and one of cautious packs."""
     best = min(plain(count, size, mild).seconds for size in _SIZES if count // size < 100)
@@ -87,7 +93,7 @@ MIXES: dict[str, Callable[[int], dict[str, Any]]] = {
 @pytest.mark.parametrize("mix", MIXES)
 @pytest.mark.parametrize("count", [20, 300, 1_000])
 def test_auto_is_never_slower_than_off_with_mixed_lines(mix: str, count: int) -> None:
-    asked = [{"prompt": f"p{place}", "max_tokens": 32, **MIXES[mix](place)} for place in range(count)]
+    asked = units({"prompt": f"p{place}", "max_tokens": 32, **MIXES[mix](place)} for place in range(count))
     for seconds, slack in ((mild, 1.0), (proportional, 1.02)):
         off = simulate(asked, "off", seconds).seconds
         assert simulate(asked, "auto", seconds).seconds <= slack * off + 1e-9
@@ -98,27 +104,27 @@ def test_auto_is_about_as_fast_as_the_best_fixed_size_with_noisy_latency() -> No
         noise = random.Random(seed)
         return lambda max_tokens, choices: mild(max_tokens, choices) * noise.lognormvariate(0, 0.2)
 
-    auto = simulate(lines(20_000), "auto", noisy(1)).seconds
-    best = min(simulate(lines(20_000), size, noisy(1)).seconds for size in (375, 500, 625, 800, 1000))
+    auto = simulate(plain_lines(8_000), "auto", noisy(1)).seconds
+    best = min(simulate(plain_lines(8_000), size, noisy(1)).seconds for size in (375, 500, 625, 800, 1000))
     assert best >= 0.8 * auto
 
 
 def test_requests_stay_well_below_their_timeout() -> None:
     for timeout_s in (5.0, 20.0, 120.0):
-        packed = simulate(lines(5_000), "auto", mild, timeout_s=timeout_s)
+        packed = simulate(plain_lines(5_000), "auto", mild, timeout_s=timeout_s)
         assert packed.longest <= 0.45 * timeout_s
 
 
 def test_scarce_starts_make_larger_requests_and_plentiful_ones_cost_no_time() -> None:
-    scarce = simulate(lines(2_000), "auto", mild, starts=10)
+    scarce = simulate(plain_lines(2_000), "auto", mild, starts=10)
     assert len(scarce.sizes) <= 25
     assert scarce.seconds < 130
-    free = simulate(lines(2_000), "auto", proportional, starts=None)
-    assert free.seconds <= 1.02 * simulate(lines(2_000), "off", proportional, starts=None).seconds
+    free = simulate(plain_lines(2_000), "auto", proportional, starts=None)
+    assert free.seconds <= 1.02 * simulate(plain_lines(2_000), "off", proportional, starts=None).seconds
 
 
 def test_single_requests_fill_thousands_of_slots() -> None:
-    result = simulate(lines(20_000), "off", lambda tokens, choices: 1.0, slots=2_000, starts=None)
+    result = simulate(plain_lines(20_000), "off", lambda tokens, choices: 1.0, slots=2_000, starts=None)
     assert result.seconds <= 11
 
 

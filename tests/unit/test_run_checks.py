@@ -213,21 +213,21 @@ def test_a_hook_that_raises_is_a_record_and_the_run_goes_on(tmp_path: Path) -> N
 def test_a_hook_that_fails_on_everything_stops_the_run_and_what_was_sampled_is_judged_by_the_next(
     tmp_path: Path,
 ) -> None:
-    out, source = tmp_path / "out.jsonl", prompts(tmp_path, 3000)
+    out, source = tmp_path / "out.jsonl", prompts(tmp_path, 1500)
     stored: list[Delivered] = []
     sampler = Sampler(lambda line, choice: 1)
     checks = by_hook(tmp_path, "def check(line, completion):\n    return {'x': line.columns['nosuch']}\n")
     driver = LiveDriver(sampler, stored=stored)
     with pytest.raises(FleetError, match=r"on 20 rollouts one after the other: KeyError: 'nosuch' \(hooks_of_test"):
         run(options(source, out=out, checks=checks), driver)
-    assert 20 <= len(driver.asked) < 3000
+    assert 20 <= len(driver.asked) < 1500
     assert not out.exists()
     assert not (tmp_path / "out.jsonl.errors.jsonl").exists()
     assert len(stored) == sum(sampler.seen.values())
     checks = by_hook(tmp_path, "def check(line, completion):\n    return {'x': completion.value}\n")
     summary = run(options(source, out=out, checks=checks), LiveDriver(sampler, stored=stored))
     assert summary is not None
-    assert (summary.succeeded, summary.failed) == (3000, 0)
+    assert (summary.succeeded, summary.failed) == (1500, 0)
     assert set(sampler.seen.values()) == {1}  # nothing was sampled twice
 
 

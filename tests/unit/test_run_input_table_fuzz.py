@@ -55,7 +55,7 @@ def values(data: bytes, size: int) -> list[Any]:
     array=st.booleans(),
     size=st.integers(1, 40),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_json_values_are_cut_where_they_end(
     objects: list[dict[str, Any]], indent: int | None, ascii_only: bool, array: bool, size: int
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from support.limit_tests import limit_tests
 from support.second_run import final
 
 TESTS = Path(__file__).parents[1]
-INI = "[pytest]\nmarkers = limits: of the limits\naddopts = --strict-markers -p no:cacheprovider\n"
+INI = "[pytest]\nmarkers = limits: of the limits\naddopts = --strict-markers -p no:cacheprovider -p xdist.plugin\n"
 SECOND_TIME = "    Path('{0}').open('a').write('.')\n    assert len(Path('{0}').read_text()) > 1\n"
 
 
@@ -20,7 +21,8 @@ def run(directory: Path, source: str) -> subprocess.CompletedProcess[str]:
     (directory / "pytest.ini").write_text(INI)
     (directory / "test_it.py").write_text(f"import pytest\nfrom pathlib import Path\n\n{source}")
     program = [sys.executable, TESTS / "support/second_run.py", "-n 0", "test_it.py"]
-    return subprocess.run(program, cwd=directory, capture_output=True, text=True, timeout=120)
+    env = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # to import them all takes a second
+    return subprocess.run(program, cwd=directory, env=env, capture_output=True, text=True, timeout=120)
 
 
 def test_what_fails_beside_others_and_passes_alone_is_named_and_ends_well(tmp_path: Path) -> None:
