@@ -18,6 +18,7 @@ from support.raw_server import Bench, answer, asked, whole
 from support.tls import certificate_in
 from support.waiting import wait_until_async
 
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 
@@ -114,6 +115,61 @@ def test_unsolicited_data_is_no_requests_answer(loop: str, stray: bytes) -> None
                 await asyncio.sleep(0)
             answers += [await bench.ask(), await bench.ask()]
         assert [one.body for one in answers if isinstance(one, Answer)] == [b"1.0", b"2.0", b"2.1"]
+
+    run(loop, test)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize(
+    "first", [answer("right"), answer("no", 500), b"HTTP/1.1 204 None\r\n\r\n", CHUNKED + b"5\r\nright\r\n0\r\n\r\n"]
+)
+@pytest.mark.parametrize(
+    "half", [1, 26, len(answer("")) - 1], ids=["first byte", "half a head", "a head less one byte"]
+)
+def test_the_second_half_of_an_unsolicited_answer_is_no_requests_answer(loop: str, first: bytes, half: int) -> None:
+    """Its first half came together with the end of the last answer, and is not seen there."""
+    stray = answer("stray")
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
+        await whole(reader)
+        writer.write(first + stray[:half] if number == 1 else answer("mine"))
+        await whole(reader)
+        writer.write(stray[half:] if number == 1 else answer("mine"))
+
+    async def test() -> None:
+        async with Bench(serve) as bench:
+            found = [await bench.ask() for _ in range(3)]
+        assert isinstance(found[0], Answer)
+        assert b"stray" not in [one.body for one in found if isinstance(one, Answer)]
+        assert isinstance(found[2], Answer)
+        assert found[2].body == b"mine"
+
+    run(loop, test)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_body_in_very_many_chunks_is_read_to_its_end(loop: str) -> None:
+    """As many as aiohttp buffers: its parser pauses at the end of the last of them, while its reader has read all."""
+    chunks = 2**18 // 16 + 1
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
+        await whole(reader)
+        writer.write(CHUNKED + b"1\r\nx\r\n" * chunks)
+        await all_read.wait()
+        writer.write(b"1\r\ny\r\n0\r\n\r\n")
+
+    body, all_read = bytearray(), asyncio.Event()
+
+    def feed(chunk: bytes) -> bool:
+        body.extend(chunk)
+        if len(body) == chunks:
+            all_read.set()
+        return False
+
+    async def test() -> None:
+        async with Bench(serve) as bench:
+            assert isinstance(await bench.ask(listen=lambda status, headers: feed), Answer)
+        assert body == b"x" * chunks + b"y"
 
     run(loop, test)
 

@@ -122,7 +122,6 @@ async def test_each_exchange_has_the_whole_timeout_for_itself() -> None:
 
 
 async def test_a_connection_carries_answers_of_every_form() -> None:
-    """One parser reads them all."""
     zipped = gzip.compress(b"zipped")
     answers = [
         answer("plain"),

@@ -6,8 +6,7 @@ This is the only module that uses parts of aiohttp that its documentation does n
 - ``connector.TCPConnector``: ``connect(req, traces, timeout)``, ``_create_connection``, ``_factory``, ``_loop``
 - ``connector.Connection``: ``protocol``, ``close()``, ``release()``
 - ``client_proto.ResponseHandler``: ``set_response_params``, ``read``, ``should_close``, ``data_received``,
-  ``resume_reading``, ``connection_lost``, ``close``, ``abort``, ``exception``, ``_payload``, ``_reading_paused``,
-  ``_buffer_paused``; its parser takes several answers, one after the other, as aiohttp's server's takes requests
+  ``pause_reading``, ``resume_reading``, ``connection_lost``, ``close``, ``abort``, ``exception``, ``_payload``
 - ``streams.StreamReader``: ``is_eof``, ``exception``, ``set_exception``
 - ``client_reqrep.ClientRequest``: made without a session; ``headers``, ``is_ssl()``, ``proxy``, ``connection_key``
 - ``http_exceptions.HttpProcessingError``: raised by ``ResponseHandler.read``, and ``LineTooLong``, its cause;
@@ -109,6 +108,8 @@ class ResponseProtocol(ResponseHandler):
     """When more are received, the connection is aborted: endless framing never reaches the reader of the body.
     0 while no request is under way."""
     overflowed = False
+    was_paused = False
+    """Whether reading was paused since the connection was opened."""
 
     def data_received(self, data: bytes) -> None:
         self.received += len(data)
@@ -125,9 +126,14 @@ class ResponseProtocol(ResponseHandler):
         """The answer was read. What comes before the next request is no answer, and ends the connection."""
         self.received = self.most = 0
 
+    def pause_reading(self) -> None:
+        self.was_paused = True
+        super().pause_reading()
+
     def resume_reading(self, resume_parser: bool = True) -> None:
-        # Called with each read. Where nothing was paused, aiohttp's own asks the parser and the transport in vain.
-        if self._reading_paused or self._buffer_paused:
+        # Called with each read. Where nothing was ever paused, aiohttp's own asks the parser and the transport in vain.
+        # A parser that was paused at the end of a chunk still stops at the next one, when reading goes on already.
+        if self.was_paused:
             super().resume_reading(resume_parser)
 
     def connection_lost(self, exc: BaseException | None) -> None:

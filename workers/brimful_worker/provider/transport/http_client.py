@@ -163,10 +163,11 @@ def _send(connection: Connection, route: Route, body: bytes | None, exchange: Ht
     transport = None if protocol is None else protocol.transport
     if not isinstance(protocol, ResponseProtocol) or transport is None or transport.is_closing():
         raise aiohttp.ServerDisconnectedError("the connection closed before the request was sent")
-    if not protocol.used:  # the parser of the last answer reads the next one too
-        protocol.set_response_params(
-            read_until_eof=True, max_line_size=_MAX_LINE_BYTES, max_field_size=_MAX_LINE_BYTES, max_headers=_MAX_HEADERS
-        )
+    # A new parser for each answer: the last one may hold the beginning of a second, unsolicited answer, whose end would
+    # then be taken for the answer to this request.
+    protocol.set_response_params(
+        read_until_eof=True, max_line_size=_MAX_LINE_BYTES, max_field_size=_MAX_LINE_BYTES, max_headers=_MAX_HEADERS
+    )
     exchange.reused = protocol.used
     exchange.start(transport)
     protocol.used = True
