@@ -45,7 +45,7 @@ async def test_what_works_for_it_ends_before_its_clients_are_closed(
     metrics.serve(0, key_tag="k")
     request.addfinalizer(metrics.stop)
     process = FleetProcess(
-        Settings.load(redis_url=valkey.url, guardian=False), "here", places=1, stopping=lambda: False
+        Settings.load(redis_url=valkey.url, guardian=False), "here", concurrency=1, stopping=lambda: False
     )
     with sync_redis_client(valkey.url) as redis:
         await process.start()

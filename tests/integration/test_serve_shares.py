@@ -125,13 +125,13 @@ async def test_a_report_that_fails_is_logged_once_and_made_again(
             ]
             await wait_until_async(lambda: client.exists(key), "the first report")
             client.hset(key, "process later", json.dumps({"at": 2**50, "waiting": {"bob": {"weight": 1}}}))
-            await wait_until_async(lambda: "report fails" in caplog.text, "the failure", 60)
+            await wait_until_async(lambda: "report to Redis fails" in caplog.text, "the failure", 60)
             client.delete(key)
             await wait_until_async(lambda: client.exists(key), "the next report", 60)
             for task in asking:
                 task.cancel()
             await asyncio.gather(*asking, return_exceptions=True)
-    assert caplog.text.count("report fails") == 1
+    assert caplog.text.count("report to Redis fails") == 1
     assert "bob" not in caplog.text
 
 

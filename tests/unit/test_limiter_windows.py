@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from typing import Any
@@ -35,7 +36,8 @@ print(*sorted({name.split(".")[0] for name in sys.modules} - set(sys.stdlib_modu
 
 
 def test_importing_the_limiter_needs_redis_only() -> None:
-    done = subprocess.run([sys.executable, "-c", _IMPORT], capture_output=True, text=True)
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # which the other tests set
+    done = subprocess.run([sys.executable, "-c", _IMPORT], capture_output=True, text=True, env=env)
     assert done.returncode == 0, done.stderr
     foreign = [name for name in done.stdout.split() if not name.startswith("_")]  # a venv's start-up modules
     assert not foreign
