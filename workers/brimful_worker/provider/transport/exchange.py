@@ -91,11 +91,6 @@ class Timeouts:
     def discard(self, exchange: HttpExchange) -> None:
         self._ends.pop(exchange, None)
 
-    def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
     def _look(self) -> None:
         self._timer = None
         loop = get_running_loop()

@@ -76,7 +76,6 @@ class HttpClient:
 
     async def aclose(self) -> None:
         await self._connector.close()
-        self._timeouts.close()
 
     def route(self, method: str, url: str, headers: Mapping[str, str]) -> Route:
         """Raises ValueError for an invalid URL or header."""
