@@ -31,6 +31,11 @@ def is_set(name: str) -> bool:
     return first_set((name,)) is not None
 
 
+def shown_url(url: str) -> str:
+    """The URL for a message: without what may be a part of a user or password, wherever that seems to end."""
+    return f"…@{url.rpartition('@')[2]}" if "@" in url else url
+
+
 def checked_url(url: str, variable: str) -> str:
     """A provider's base URL without a trailing slash and without ``USER:PASSWORD@``.
 
@@ -40,7 +45,7 @@ def checked_url(url: str, variable: str) -> str:
     """
     scheme, slashes, rest = url.strip().partition("://")
     url = scheme.lower() + slashes + rest
-    shown = f"…@{url.rpartition('@')[2]}" if "@" in url else url  # no part of a password, wherever it seems to end
+    shown = shown_url(url)
     if not url.startswith(("http://", "https://")):
         raise SettingError(f"{variable}: {shown!r} must begin with http:// or https://")
     try:

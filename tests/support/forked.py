@@ -1,9 +1,9 @@
 """Processes that are forked from a template, which has imported already what ``python -m MODULE`` would import.
 
 The imports of the command line or of a gateway take half a second of CPU, and tests start hundreds of them. Each is a
-process of its own, with its own environment, directory, streams, signals and exit code. What differs is its command
-line, which is the template's, and that its imports cannot fail: each command and server also has a test that starts it
-anew. A test run has one template for each of pytest's processes, started when it is first used.
+process of its own, with its own environment, directory, streams, signals and exit code. Two things differ: ``ps`` shows
+the template's command line, and the imports cannot fail. So each command and server also has a test that starts it in a
+new interpreter. Each of pytest's processes starts one template, when it first needs it.
 """
 
 from __future__ import annotations

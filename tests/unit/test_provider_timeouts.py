@@ -41,7 +41,7 @@ def test_each_exchange_ends_a_timeout_after_its_own_start() -> None:
             if loop.now == 109.5:
                 answered.finish()
             found.append((loop.now, *(transport.aborted for transport in transports)))
-        third = started(timeouts)  # none was left: the timer is set anew
+        third = started(timeouts)  # after the last one has ended, the timer is set again
         await passed(9.5)
         found.append(third.timed_out)
         await passed(0.5)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from brimful.config import Settings
+from brimful.credentials import shown_url
 from brimful.doctor import Check, Level
 from brimful.state.probes import failure_reason
 from brimful.words.counted import counted
@@ -44,15 +45,15 @@ def _flower(base: str) -> Check:
     text, why = _get(f"{base}/healthcheck")
     if text is None:
         return Check(
-            "Flower", Level.WARN, f"no Flower at {_shown(base)}: {why}", "start it (`brimful up`, ops/README.md)"
+            "Flower", Level.WARN, f"no Flower at {shown_url(base)}: {why}", "start it (`brimful up`, ops/README.md)"
         )
-    return Check("Flower", Level.OK, f"{_shown(base)} answers")
+    return Check("Flower", Level.OK, f"{shown_url(base)} answers")
 
 
 def _prometheus(base: str) -> Iterator[Check]:
     targets, why = _query(f"{base}/api/v1/targets?state=active")
     if targets is None:
-        said = f"no Prometheus at {_shown(base)}: {why}"
+        said = f"no Prometheus at {shown_url(base)}: {why}"
         yield Check("Prometheus", Level.WARN, said, "check the URL, and that it runs")
         return
     ours = [each for each in targets["activeTargets"] if each["labels"].get("job") == _JOB]
@@ -60,9 +61,9 @@ def _prometheus(base: str) -> Iterator[Check]:
     if not ours or down:
         said = f"{len(down)} of its {len(ours)} targets are down: {down[0]['lastError']}" if down else "no target"
         todo = "let it scrape every worker's BRIMFUL_METRICS_PORT, as ops/prometheus/prometheus.yml does"
-        yield Check("Prometheus", Level.WARN, f"{_shown(base)}, job {_JOB!r}: {said}", todo)
+        yield Check("Prometheus", Level.WARN, f"{shown_url(base)}, job {_JOB!r}: {said}", todo)
     else:
-        yield Check("Prometheus", Level.OK, f"{_shown(base)} scrapes {counted(len(ours), 'worker')}")
+        yield Check("Prometheus", Level.OK, f"{shown_url(base)} scrapes {counted(len(ours), 'worker')}")
     rules, why = _query(f"{base}/api/v1/rules?type=alert")
     names = [rule["name"] for group in (rules or {}).get("groups", []) for rule in group["rules"]]
     if any(name.startswith("Brimful") for name in names):
@@ -96,11 +97,6 @@ def _get(url: str) -> tuple[str | None, str]:
             return None, f"status {error.code}"
     except (OSError, http.client.HTTPException, ValueError) as error:
         return None, failure_reason(error)
-
-
-def _shown(url: str) -> str:
-    """Without user and password."""
-    return f"…@{url.rpartition('@')[2]}" if "@" in url else url
 
 
 def _host(address: str) -> str:

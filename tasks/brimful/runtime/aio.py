@@ -16,7 +16,7 @@ _TICK_S = 1.0
 _PHASE_S = random.randrange(1000) / 1000
 """Differs between processes, so that those of one machine do not wake together."""
 _EARLY_S = 0.005
-"""A timer may fire so much before its tick."""
+"""By how much a timer may fire before its tick."""
 
 
 def until_tick(every_s: float) -> float:

@@ -33,7 +33,7 @@ def read_entry(client: redis.Redis, run: str) -> RunEntry | None:
 
 
 def runs_named(given: str, entries: Sequence[RunEntry], others: Sequence[str] = ()) -> list[str]:
-    """The runs whose own id or batch id equals ``given``; if there are none, those whose id starts with it."""
+    """Runs that ``given`` names: those with this run id or batch id, or else those whose id starts with it."""
     names = _names(entries, others)
     exact = [run for run, each in names.items() if given in each]
     return exact or [run for run, each in names.items() if any(_begins(name, given) for name in each if name)]
