@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from dotenv import dotenv_values
 from pydantic import SecretStr
@@ -14,6 +14,9 @@ from pydantic import SecretStr
 from brimful.errors import SettingError
 
 DOTENV = ".env"
+_PUBLIC_PARAMETERS = ("api-version",)
+"""Parameters of a provider's URL that are no secret; any other may be a key."""
+_QUERY_VALUE = re.compile(rf"([?&](?!(?:{'|'.join(_PUBLIC_PARAMETERS)})=)[^=&#]*)=[^&#]+")
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
@@ -32,8 +35,14 @@ def is_set(name: str) -> bool:
 
 
 def shown_url(url: str) -> str:
-    """The URL for a message: without what may be a part of a user or password, wherever that seems to end."""
-    return f"…@{url.rpartition('@')[2]}" if "@" in url else url
+    """The URL for a message: without what may be a part of a user or password, wherever that seems to end, and without
+    the values of its query that may be a key."""
+    return _QUERY_VALUE.sub(r"\1=…", f"…@{url.rpartition('@')[2]}" if "@" in url else url)
+
+
+def query_secrets(url: str) -> dict[str, str]:
+    """The values in a URL's query that may be a key, and their parameters' names."""
+    return {value: name for name, value in parse_qsl(urlsplit(url).query) if name not in _PUBLIC_PARAMETERS}
 
 
 def checked_url(url: str, variable: str) -> str:

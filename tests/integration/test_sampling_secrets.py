@@ -56,6 +56,26 @@ async def test_a_secret_of_a_header_is_not_quoted(monkeypatch: pytest.MonkeyPatc
     assert behind not in told
 
 
+async def test_a_secret_in_the_query_of_the_url_is_not_quoted(monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = "sk-in-the-query-7731"
+    with running(Face("/elsewhere")) as face:
+        async with bench(monkeypatch, f"{face.root}/v1?api-version=2024-10-21&code={secret}") as it:
+            failure = (await it.sample()).failure
+            body = it.provider.conceal(f'{{"path": "/v1?code={secret}"}}'.encode())
+            told = repr(failure) + repr(it.settings) + repr(vars(it.provider))
+    assert failure is not None
+    assert failure.message.endswith("?api-version=2024-10-21&code=[code]")
+    assert body == b'{"path": "/v1?code=[code]"}'
+    assert secret not in told
+
+
+async def test_a_key_that_is_a_word_does_not_change_the_provider_s_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("support.sampling.KEY", "none")
+    with running(Face("/v1/chat/completions")) as face:
+        async with bench(monkeypatch, face.root) as it:
+            assert it.provider.conceal(b'{"tool_choice": "none"}') == b'{"tool_choice": "none"}'
+
+
 def test_a_header_that_cannot_be_sent_names_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_TEAM", "red\nx-evil: 1")
     with pytest.raises(SettingError, match=r"header x-team \(from SOME_TEAM\) contains characters") as error:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from brimful.config import Settings
-from brimful.credentials import filled_headers
+from brimful.credentials import filled_headers, shown_url
 from brimful.doctor import Check, Level
 from brimful.errors import SettingError
 from brimful.profile import Profile
@@ -39,7 +39,7 @@ def provider_checks(settings: Settings, *, client_only: bool) -> Iterator[Check]
         return
     parts = urlsplit(base)
     if parts.scheme == "http" and parts.hostname not in ("localhost", "127.0.0.1", "::1"):
-        yield Check("provider URL", Level.WARN, f"{base}: the key is sent unencrypted", "use https://")
+        yield Check("provider URL", Level.WARN, f"{shown_url(base)}: the key is sent unencrypted", "use https://")
     if key is not None:
         try:
             yield _ask(_models_url(base, settings.profile), key, settings.profile)
@@ -64,9 +64,9 @@ def _ask(url: str, key: str, profile: Profile) -> Check:
             status = error.code
     except (OSError, http.client.HTTPException, ValueError) as error:
         todo = "check the URL, the network and any proxy"
-        return Check("provider", Level.FAIL, f"GET {url}: {failure_reason(error)}", todo)
+        return Check("provider", Level.FAIL, f"GET {shown_url(url)}: {failure_reason(error)}", todo)
     level, said, todo = _judge(status, profile.name)
-    return Check("provider", level, f"GET {url}: {status}{said}", todo)
+    return Check("provider", level, f"GET {shown_url(url)}: {status}{said}", todo)
 
 
 def _judge(status: int, provider: str) -> tuple[Level, str, str]:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from brimful.addresses import FleetAddress
 from brimful.config import Settings
+from brimful.credentials import shown_url
 from brimful.errors import BrimfulError, ExitCode, UsageError
 from brimful.run.display.display import Display, PlainDisplay
 from brimful.run.display.gauges import GaugeReader
@@ -143,7 +144,7 @@ class _Launch:
             self._fleet = fleet
             if fleet.data_loss:
                 self._display.say(fleet.data_loss)
-            where = "a rehearsal against the mock gateway" if options.rehearse else settings.api_base
+            where = "a rehearsal against the mock gateway" if options.rehearse else shown_url(settings.api_base)
             found = settings.provider_choice
             which = f", provider {found.name} ({found.why})" if found.why and not options.rehearse else ""
             self._display.say(f"{counted(workers, 'worker')} on this machine, {where}{which}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from brimful.names import Mode
@@ -19,7 +19,7 @@ class Endpoints:
     """``base`` has no trailing slash; ``query`` is the base URL's own query (``?api-version=…``) or empty."""
 
     base: str
-    query: str = ""
+    query: str = field(default="", repr=False)
 
     @classmethod
     def of(cls, api_base: str, default_path: str = "/v1") -> Endpoints:

@@ -11,13 +11,13 @@ from urllib.parse import urlsplit
 from pydantic import SecretStr
 
 from brimful.config import Settings
-from brimful.credentials import filled_headers, first_set, header_variables
+from brimful.credentials import filled_headers, first_set, header_variables, query_secrets, shown_url
 from brimful.errors import SettingError
 from brimful.names import Mode, Workload
 from brimful.runtime import json_bytes
 from brimful_worker.provider.answers.answer import Answer, Classification, TransportError
 from brimful_worker.provider.answers.classify import classify_answer
-from brimful_worker.provider.answers.redact import redact
+from brimful_worker.provider.answers.redact import MIN_KEY_CHARS, redact
 from brimful_worker.provider.assembly import Part
 from brimful_worker.provider.endpoints import Endpoints
 from brimful_worker.provider.environment import proxy_for, raise_open_file_limit, tls_context
@@ -54,6 +54,7 @@ class Provider:
         for name in header_variables(self._profile.headers):
             if (value := first_set((name,))) is not None:
                 self._secrets.append((SecretStr(value.strip()), name))
+        self._secrets += [(SecretStr(value), name) for value, name in query_secrets(settings.api_base).items()]
         self._routes: dict[tuple[Mode, Workload], Route] = {}
 
     async def __aenter__(self) -> Self:
@@ -81,7 +82,7 @@ class Provider:
             }
         except ValueError:
             name = self._profile.base_env[0]
-            raise SettingError(f"{name}: invalid provider URL {settings.api_base!r}") from None
+            raise SettingError(f"{name}: invalid provider URL {shown_url(settings.api_base)!r}") from None
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -124,7 +125,8 @@ class Provider:
     def conceal(self, body: bytes) -> bytes:
         """A body of the provider's without the API key and other secrets, where it quotes them."""
         for secret, name in self._secrets:
-            body = body.replace(secret.get_secret_value().encode(), f"[{name}]".encode())
+            if len(secret) >= MIN_KEY_CHARS:
+                body = body.replace(secret.get_secret_value().encode(), f"[{name}]".encode())
         return body
 
     async def job(

@@ -9,7 +9,7 @@ from dataclasses import replace
 from brimful.request import Request
 from brimful_worker.provider.answers.answer import Classification
 
-_MIN_KEY_CHARS = 8
+MIN_KEY_CHARS = 8
 """A shorter key (``none``, ``x`` for a local server) is no secret, and a word that messages may contain."""
 _SURE_KEY_CHARS = 16
 """A shorter key is replaced only where it stands as a whole word."""
@@ -32,7 +32,7 @@ def redact(classification: Classification, secrets: Mapping[str, str], request: 
     if code is not None and not _CODE.fullmatch(code):
         code = None
     for secret in sorted(secrets, key=len, reverse=True):
-        if len(secret) < _MIN_KEY_CHARS:
+        if len(secret) < MIN_KEY_CHARS:
             break
         if code is not None and secret in code:
             code = None
