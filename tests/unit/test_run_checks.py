@@ -538,3 +538,10 @@ def test_a_choice_that_the_budget_does_not_reach_is_left_for_the_next_try(tmp_pa
     assert summary is not None
     assert [unit.wanted for unit in driver.asked] == [((0, 1),)]
     assert (summary.ended, summary.left, summary.failed, summary.rollouts) == ("done", 0, 1, 1)
+
+
+def test_an_empty_schema_or_hook_is_refused() -> None:
+    with pytest.raises(UsageError, match="--schema : "):
+        load_checks("", None)
+    with pytest.raises(UsageError, match="--hook : must be module:name"):
+        load_checks(None, "")

@@ -73,3 +73,10 @@ def test_inputs_keep_their_order(tmp_path: Path) -> None:
     make(tmp_path, "z.jsonl", "d/a.csv", "d/b.csv")
     files, _ = expand([str(tmp_path / "z.jsonl"), "-", str(tmp_path / "d"), "gone.jsonl"])
     assert files == [str(tmp_path / "z.jsonl"), "-", str(tmp_path / "d/a.csv"), str(tmp_path / "d/b.csv"), "gone.jsonl"]
+
+
+def test_an_empty_name_is_not_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path, "a.jsonl")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="INPUT: is empty; name a file"):
+        expand([""])

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import math
+import os
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -24,6 +25,7 @@ from brimful.run.report.columns import MOST_WORDS
 from brimful.run.report.overview import tiles
 from brimful.run.report.page import write_report
 from brimful.run.report.reading import read_run
+from brimful.run.report.serve import ReportServer
 from support.fake_driver import FakeDriver
 from support.pages import Page
 from support.runs import options, records, run, write_lines
@@ -316,3 +318,37 @@ def test_a_file_that_is_not_a_run_s_is_refused(tmp_path: Path) -> None:
     path.write_text("")
     with pytest.raises(InputError, match="holds no rollouts yet"):
         read_run(path)
+
+
+@pytest.mark.parametrize("name", ["out.jsonl", "in.jsonl", "out.jsonl.run.json", "out.jsonl.errors.jsonl"])
+def test_a_page_replaces_no_file_but_a_page(out: Path, name: str) -> None:
+    before = (victim := out.with_name(name)).read_bytes()
+    with pytest.raises(UsageError, match=f"{name}: is there already, and is no HTML page; name another file"):
+        write_report(out, victim)
+    assert victim.read_bytes() == before
+
+
+def test_a_page_is_written_over_a_page_and_an_empty_file(out: Path) -> None:
+    page = out.with_name("page.html")
+    page.touch()
+    write_report(out, page)
+    first = page.read_bytes()
+    assert write_report(out, page) == page
+    assert page.read_bytes() == first
+
+
+def test_places_that_can_be_no_page_are_refused(out: Path) -> None:
+    os.mkfifo(pipe := out.with_name("pipe"))
+    for page, says in ((pipe, "is not a regular file"), (out.parent, "is a directory"), (Path(), "is a directory")):
+        with pytest.raises(UsageError, match=says):
+            write_report(out, page)
+    assert pipe.is_fifo()
+
+
+@pytest.mark.parametrize("name", ["", ".", "/"])
+def test_a_directory_is_no_output_of_a_run(out: Path, name: str) -> None:
+    for output, other in ((Path(name), None), (out, Path(name))):
+        with pytest.raises(UsageError, match="is a directory; name the output of a run"):
+            write_report(output, None, other)
+    with pytest.raises(UsageError, match="is a directory; name the output of a run"):
+        ReportServer(Path(name))

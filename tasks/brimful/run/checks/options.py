@@ -45,4 +45,6 @@ def load_checks(schema: str | None, hook: str | None, **more: Any) -> CheckOptio
             flag = flags.get(next(iter(given)), f"--{next(iter(given)).replace('_', '-')}")
             raise UsageError(f"{flag}: needs --schema or --hook, which decide whether a rollout is accepted")
         return None
-    return CheckOptions(load_schema(schema) if schema else None, load_hook(hook) if hook else None, **given)
+    return CheckOptions(
+        load_schema(schema) if schema is not None else None, load_hook(hook) if hook is not None else None, **given
+    )

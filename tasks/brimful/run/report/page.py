@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
+import stat
 from array import array
 from collections.abc import Iterator
 from html import escape
@@ -18,18 +19,20 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from brimful.errors import UsageError
 from brimful.run.output.paths import RunPaths
 from brimful.run.report.columns import packed
 from brimful.run.report.groups import Groups
 from brimful.run.report.overview import overview, tiles, when
 from brimful.run.report.prompts import Prompts
-from brimful.run.report.reading import Run, read_run
+from brimful.run.report.reading import Run, check_output, read_run
 from brimful.runtime.atomic import atomic_write
 from brimful.runtime.json_bytes import encode
 
 SCRIPTS = ("dom", "store", "query", "facets", "worddiff", "cells", "list", "reader", "compare", "app")
 """Files of ``assets``, in the order in which the page runs them."""
 _FIRST_CHUNK, _CHUNK = 64 << 10, 512 << 10  # bytes of JSON
+_HEAD = b"<!doctype html"
 _HERE = resources.files("brimful.run.report") / "assets"
 
 
@@ -39,11 +42,14 @@ def write_report(
     """Write the page of a run, to OUT.report.html by default; returns its path.
 
     ``other``: a run to compare it with. ``inputs``: where the prompts are, if not where the run found them. Raises
-    UsageError, InputError, and FleetError if the page cannot be written.
+    UsageError, also where ``page`` is a file that is no HTML page, InputError, and FleetError if the page cannot be
+    written.
     """
+    check_output(output)
+    page = page if page is not None else RunPaths(output).report
+    _check_page(page)
     run = read_run(output, other)
     prompts = Prompts.of(output, run, inputs)
-    page = page or RunPaths(output).report
     try:
         with Groups(run, prompts) as groups, atomic_write(page) as file:
             places, data = columns(run)
@@ -59,6 +65,24 @@ def write_report(
     finally:
         prompts.close()
     return page
+
+
+def _check_page(page: Path) -> None:
+    """Raises UsageError where no page can be, or where another file would be lost, such as a run's output."""
+    try:
+        mode = page.stat().st_mode
+        if stat.S_ISDIR(mode):
+            raise UsageError(f"--page {page}: is a directory; name a file in it")
+        if not stat.S_ISREG(mode):
+            raise UsageError(f"--page {page}: is not a regular file; name one")
+        with page.open("rb") as file:
+            head = file.read(64)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise UsageError(f"--page {page}: cannot be read: {error.strerror or error}; name another file") from None
+    if head and not head.lower().startswith(_HEAD):
+        raise UsageError(f"--page {page}: is there already, and is no HTML page; name another file")
 
 
 def shell(run: Run, places: list[dict[str, Any]], note: str, *, served: bool = False) -> tuple[bytes, bytes]:

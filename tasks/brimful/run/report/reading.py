@@ -56,10 +56,17 @@ def read_run(output: Path, other: Path | None = None) -> Run:
     return Run(first.figures, second.figures, cells, first.files + second.files, first.has_prompts)
 
 
+def check_output(output: Path) -> None:
+    """Raises UsageError where ``output`` is a directory: also ``.``, which is what an empty name becomes."""
+    if output.is_dir():
+        raise UsageError(f"{output}: is a directory; name the output of a run, as you gave it with -o")
+
+
 class _Reader:
     """Adds one run's records to ``cells``. ``lines``: the request of each id, where two runs are joined by ids."""
 
     def __init__(self, output: Path, cells: Cells, run: int, lines: dict[str, _Request] | None) -> None:
+        check_output(output)
         sidecar = Sidecar.load(RunPaths(output).sidecar)
         form = OutputFormat.ROLLOUTS
         if sidecar is not None and sidecar.parameters.get("format") == OutputFormat.OPENAI_BATCH:

@@ -37,6 +37,8 @@ def expand(inputs: Iterable[str]) -> tuple[list[str], list[str]]:
     files: list[str] = []
     notes: list[str] = []
     for given in inputs:
+        if not given:  # as of a variable that is not set; as a path, it would be the current directory
+            raise UsageError("INPUT: is empty; name a file, or use - to read standard input")
         path = Path(given)
         if given == STDIN or not (path.is_dir() or (_PATTERN & set(given) and not path.exists())):
             files.append(given)
