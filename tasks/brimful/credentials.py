@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from dotenv import dotenv_values
 from pydantic import SecretStr
@@ -41,8 +41,14 @@ def shown_url(url: str) -> str:
 
 
 def query_secrets(url: str) -> dict[str, str]:
-    """The values in a URL's query that may be a key, and their parameters' names."""
-    return {value: name for name, value in parse_qsl(urlsplit(url).query) if name not in _PUBLIC_PARAMETERS}
+    """The values in a URL's query that may be a key, as they stand there and decoded, and their parameters' names."""
+    found: dict[str, str] = {}
+    for parameter in urlsplit(url).query.split("&"):
+        name, _, value = parameter.partition("=")
+        if value and name not in _PUBLIC_PARAMETERS:
+            # A + is one in a key, and may stand for a space where a provider decodes it.
+            found |= dict.fromkeys((value, unquote(value), unquote(value.replace("+", " "))), unquote(name))
+    return found
 
 
 def checked_url(url: str, variable: str) -> str:

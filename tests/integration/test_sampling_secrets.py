@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+from urllib.parse import unquote
 
 import pytest
 
@@ -67,6 +68,20 @@ async def test_a_secret_in_the_query_of_the_url_is_not_quoted(monkeypatch: pytes
     assert failure.message.endswith("?api-version=2024-10-21&code=[code]")
     assert body == b'{"path": "/v1?code=[code]"}'
     assert secret not in told
+
+
+@pytest.mark.parametrize("form", ["in-the+query/77%2F31==", "in-the%2Bquery%2F7731%3D%3D"])
+async def test_a_secret_in_the_query_is_not_quoted_in_any_of_its_forms(
+    monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    """As it is set, as it goes over the wire, and decoded."""
+    with running(Face("/elsewhere")) as face:
+        async with bench(monkeypatch, f"{face.root}/v1?code={form}") as it:
+            failure = (await it.sample()).failure
+            bodies = [it.provider.conceal(f"code={quoted}".encode()) for quoted in (form, unquote(form))]
+    assert failure is not None
+    assert failure.message.endswith("/completions?code=[code]")
+    assert bodies == [b"code=[code]"] * 2
 
 
 async def test_a_key_that_is_a_word_does_not_change_the_provider_s_answer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,6 +110,21 @@ def test_only_the_workers_environment_holds_the_key(settings: Settings) -> None:
     assert [name for name, value in workers.items() if "sk-secret" in value] == ["ACS_API_KEY"]
 
 
+def test_a_key_in_the_provider_s_url_is_only_in_the_workers_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    environ = {
+        "ACS_API_KEY": "sk-secret",
+        "ACS_API_BASE": "http://127.0.0.1:9/v1?code=sk%2Fin-the-url",
+        "AZURE_OPENAI_ENDPOINT": "https://host?api-version=1",
+    }
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    settings = Settings.load(provider="acs")
+    keyless = keyless_environment(settings, environ)
+    assert keyless["ACS_API_BASE"] == "http://127.0.0.1:9/v1"
+    assert keyless["AZURE_OPENAI_ENDPOINT"] == environ["AZURE_OPENAI_ENDPOINT"]
+    assert worker_environment(settings, environ)["ACS_API_BASE"] == environ["ACS_API_BASE"]
+
+
 def test_flags_are_passed_to_children_as_variables(settings: Settings, tmp_path: Path) -> None:
     environment = keyless_environment(settings, {})
     assert environment["BRIMFUL_SLOTS"] == "3"

@@ -54,7 +54,7 @@ class Provider:
         for name in header_variables(self._profile.headers):
             if (value := first_set((name,))) is not None:
                 self._secrets.append((SecretStr(value.strip()), name))
-        self._secrets += [(SecretStr(value), name) for value, name in query_secrets(settings.api_base).items()]
+        self._add_query_secrets(settings.api_base)
         self._routes: dict[tuple[Mode, Workload], Route] = {}
 
     async def __aenter__(self) -> Self:
@@ -83,10 +83,16 @@ class Provider:
         except ValueError:
             name = self._profile.base_env[0]
             raise SettingError(f"{name}: invalid provider URL {shown_url(settings.api_base)!r}") from None
+        for route in self._routes.values():  # the form in which the provider receives it
+            self._add_query_secrets(str(route.target.url))
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self._http.aclose()
+
+    def _add_query_secrets(self, url: str) -> None:
+        known = {secret.get_secret_value() for secret, _ in self._secrets}
+        self._secrets += [(SecretStr(value), name) for value, name in query_secrets(url).items() if value not in known]
 
     @property
     def host(self) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from brimful.config import Settings
-from brimful.credentials import first_set, header_variables, read_key
+from brimful.credentials import first_set, header_variables, query_secrets, read_key
 from brimful.names import NO_BROKER
 from brimful.profile import load_profiles
 
@@ -34,7 +34,8 @@ def worker_environment(settings: Settings, environ: Mapping[str, str] | None = N
 
 
 def keyless_environment(settings: Settings, environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """As :func:`worker_environment`, without any provider's key and any other variable that contains the key."""
+    """As :func:`worker_environment`, without any provider's key, any other variable that contains the key, and the
+    query of a provider's URL that may hold one."""
     environ = os.environ if environ is None else environ
     profiles = load_profiles(settings.profiles).values()
     keys = {name for profile in profiles for name in (*profile.key_env, *header_variables(profile.headers))}
@@ -44,6 +45,10 @@ def keyless_environment(settings: Settings, environ: Mapping[str, str] | None = 
     if len(secret) >= _MIN_KEY_CHARS:
         names |= {name for name, value in environ.items() if secret in value}
     kept = {name: value for name, value in environ.items() if name not in names}
+    for name in {name for profile in profiles for name in profile.base_env} & kept.keys():
+        url, mark, query = kept[name].partition("?")
+        if query_secrets(f"{mark}{query}"):
+            kept[name] = url
     if settings.broker_url is None:
         # In a rehearsal, whose Valkey carries the messages. A variable that is missing would be read from .env.
         kept["BRIMFUL_BROKER_URL"] = NO_BROKER
