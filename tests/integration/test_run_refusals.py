@@ -188,6 +188,40 @@ def test_a_full_standard_output_is_named(tmp_path: Path, shared: dict[str, str])
     assert done.stderr.splitlines()[-1] == "brimful: cannot write standard output: No space left on device"
 
 
+def test_closed_standard_streams_neither_fail_a_run_nor_mix(tmp_path: Path, shared: dict[str, str]) -> None:
+    source, out = write_prompts(tmp_path / "in.jsonl", 3), tmp_path / "out.jsonl"
+
+    def run(redirection: str, *more: str) -> subprocess.CompletedProcess[str]:
+        words = ["sh", "-c", f'exec "$@" {redirection}', "sh", *command("run", source, "-o", out, *_RUN, *more)]
+        return subprocess.run(words, env=environment(**shared), capture_output=True, text=True, timeout=90)
+
+    closed = run(">&-")
+    assert closed.returncode == 0, closed.stderr
+    mute = run("2>&-", "--json")
+    assert mute.returncode == 0
+    assert json.loads(mute.stdout)["rollouts"] == 3
+    refused = run(">&-", "--json")
+    assert refused.returncode == 1
+    assert refused.stderr.splitlines()[-1] == "brimful: cannot write standard output: Bad file descriptor"
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_standard_output_is_no_internal_error(tmp_path: Path, unbuffered: str) -> None:
+    source = write_prompts(tmp_path / "in.jsonl", 3)
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            command("validate", source),
+            env=environment(PYTHONUNBUFFERED=unbuffered),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=90,
+        )
+    assert done.returncode == 1, done.stderr
+    what = "cannot write" if unbuffered else "cannot write standard output"
+    assert done.stderr.splitlines()[-1].startswith(f"brimful: {what}: No space left on device")
+
+
 def test_a_wrong_model_in_the_first_lines_fails_those_lines_only(tmp_path: Path, shared: dict[str, str]) -> None:
     lines = [{"prompt": f"p{line}", "model": "nosuch" if line < 60 else "llama-8b"} for line in range(90)]
     source, out = write_lines(tmp_path / "in.jsonl", lines), tmp_path / "out.jsonl"

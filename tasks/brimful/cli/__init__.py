@@ -18,6 +18,7 @@ a tenth of a command's start; next to none of it is garbage."""
 def main() -> None:
     """The console script. Exits with the codes of :class:`brimful.errors.ExitCode`."""
     gc.set_threshold(_GC_THRESHOLD)
+    encoding.open_closed_streams()
     interrupt.take()
     encoding.use_plain_text()
     from brimful.cli import commands

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -155,6 +156,9 @@ def run_command(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return int(ExitCode.INTERNAL)
     except Exception as error:
+        if isinstance(error, OSError) and error.filename is None and (fault := _writing_fault(error)) is not None:
+            say(fault)
+            return int(ExitCode.INTERNAL)
         if hasattr(error, "show") and hasattr(error, "format_message"):  # click's: a bad option
             wrong: Any = error
             wrong.message = str(wrong.message).replace("Value error, ", "")  # pydantic's, where a choice is unknown
@@ -167,3 +171,16 @@ def run_command(arguments: list[str]) -> int:
         # The message alone: the values in a traceback could hold prompts.
         say(f"internal error: {type(error).__name__}: {error} (set BRIMFUL_DEBUG=1 for a traceback)")
         return int(ExitCode.INTERNAL)
+
+
+def _writing_fault(error: OSError) -> str | None:
+    """A message for an error of standard output, or of a full disk; None for any other. What standard output still
+    holds is dropped."""
+    try:
+        sys.stdout.flush()
+    except OSError as held:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return f"cannot write standard output: {held.strerror or held}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):  # unbuffered output holds nothing
+        return f"cannot write: {error.strerror}; make room, and type the command again"
+    return None

@@ -1,4 +1,4 @@
-"""Output on terminals whose encoding is not UTF-8: an error handler that writes ASCII in place of what they lack.
+"""Standard streams: those that the caller has closed, and terminals whose encoding is not UTF-8.
 
 Imports only the standard library, since it is imported before everything else.
 """
@@ -6,6 +6,7 @@ Imports only the standard library, since it is imported before everything else.
 from __future__ import annotations
 
 import codecs
+import os
 import sys
 
 _HANDLER = "brimful.plain"
@@ -14,6 +15,21 @@ _PLAIN = {
     "╸": "=", "╺": "-", "✓": "ok", "‘": "'", "’": "'", "“": '"', "”": '"', "\u00a0": " ", "±": "+-", "µ": "u",
 }  # fmt: skip
 """Of the characters in our own texts. Others, such as those of a prompt, are written as escapes: ``\\u4f60``."""
+
+
+def open_closed_streams() -> None:
+    """Replace standard streams that were closed by the caller (``>&-``), which Python leaves None.
+
+    Else ``print`` would send messages for standard error to standard output. Standard input is empty then, what is
+    written to standard error is dropped, and writing to standard output raises OSError, as data would be lost.
+    """
+    for name, flags, mode in (
+        ("stdin", os.O_RDONLY, "r"),
+        ("stdout", os.O_RDONLY, "w"),  # refuses what is written
+        ("stderr", os.O_WRONLY, "w"),
+    ):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, flags), mode))
 
 
 def use_plain_text() -> None:
