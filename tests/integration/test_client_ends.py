@@ -50,6 +50,32 @@ async def test_a_closed_fleet_waits_for_no_result(valkey: Valkey) -> None:
         await wait_until_async(lambda: len(redis.client_list()) == 1, "its connections to be closed")
 
 
+def test_a_second_event_loop_is_refused_instead_of_waiting_for_the_first(valkey: Valkey) -> None:
+    client = AsyncFleet(valkey.url)
+
+    async def wait_for_result() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await client.result("a")
+
+    async def refused() -> None:
+        for call in (client.result("a"), client.sample("a")):
+            with pytest.raises(RuntimeError, match="one event loop only: open another"):
+                await call
+
+    with asyncio.Runner() as first, asyncio.Runner() as second:
+        first.run(wait_for_result())
+        second.run(refused())
+        first.run(client.aclose())
+    with sync_redis_client(valkey.url) as redis:
+        assert not redis.exists("interactive")
+
+
+def test_a_value_that_is_no_json_is_a_bad_request(valkey: Valkey) -> None:
+    with Fleet(valkey.url) as client, pytest.raises(errors.BadRequest, match=r"seed: must be made of JSON's types"):
+        client.submit("q", seed=object())
+
+
 async def test_what_was_cancelled_without_a_worker_is_not_sampled_when_one_comes(
     valkey: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,3 +76,56 @@ def test_a_map_takes_no_idempotency_key() -> None:
         [one] = fleet.map([{"prompt": "q", "idempotency_key": "k"}])
         assert one.failure is not None
         assert "only single requests" in one.failure.message
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({1: 2}, "field 1: the name of a field must be a string"),
+        ({None: 2, "colour": "blue"}, "field None: the name of a field must be a string"),
+        ({"stop": {"x"}}, "stop: must be made of JSON's types: Object of type set is not JSON serializable"),
+        ({"logit_bias": {(1, 2): 3}}, "logit_bias: must be made of JSON's types: keys must be "),
+        ({"workload": "fast"}, "workload: 'fast' is not one of interactive, batch"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::brimful.fields.UnknownFieldWarning")
+def test_what_no_message_can_hold_fails_its_own_request_only(fields: dict[Any, Any], said: str) -> None:
+    wrong = {"prompt": "q", **fields}
+    with Fleet() as fleet:
+        mapped = list(fleet.map(["one", wrong, wrong, "two"], max_tokens=4))
+        with fleet.group(["one", wrong], n=2, max_tokens=4) as groups:
+            grouped = list(groups)
+        for call in (fleet.sample, fleet.submit):
+            with pytest.raises(errors.BadRequest) as raised:
+                call(wrong, max_tokens=4)
+            assert str(raised.value).startswith(said)
+    assert [one.ok for one in mapped] == [True, False, False, True]
+    assert all(one.failure is None or one.failure.message.startswith(said) for one in mapped)
+    assert sorted(len(group.samples) for group in grouped) == [0, 2]
+
+
+def test_a_name_that_is_no_string_is_refused_by_the_task_too() -> None:
+    with pytest.raises(errors.BadRequest, match="field 1: the name of a field must be a string"):
+        sample.delay({"prompt": "q", 1: 2})
+
+
+def test_a_workload_that_does_not_exist_is_a_bad_request() -> None:
+    with Fleet() as fleet:
+        for call in (fleet.map, fleet.as_completed, lambda *args, **named: fleet.group(*args, n=2, **named)):
+            with pytest.raises(errors.BadRequest, match="'fast' is not one of interactive, batch"):
+                call(["q"], workload="fast")
+
+
+@pytest.mark.parametrize(
+    ("own", "argument", "queue"),
+    [("batch", None, "batch"), (None, None, "interactive"), ("batch", "interactive", "interactive")],
+)
+async def test_a_request_s_own_workload_counts(
+    backend: Backend, own: str | None, argument: str | None, queue: str
+) -> None:
+    request = {"prompt": "q", "workload": own}
+    with Fleet() as fleet:
+        fleet.sample(request, workload=argument)
+    async with AsyncFleet() as fleet_async:
+        await fleet_async.sample(request, workload=argument)
+    assert [one.workload for one in backend.requests] == [queue, queue]

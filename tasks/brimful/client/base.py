@@ -9,11 +9,12 @@ from typing import Any, Generic, TypeVar
 
 from amqp import AMQPError
 from celery.result import AsyncResult
-from kombu.exceptions import OperationalError
+from kombu.exceptions import EncodeError, OperationalError
 from redis import RedisError
 
 from brimful.addresses import FleetAddress
 from brimful.celery import app_for
+from brimful.client.arguments import check_message, checked_workload
 from brimful.client.group import GroupOptions
 from brimful.client.group_run import GroupRun
 from brimful.client.mapping import Asked, MapRun
@@ -118,13 +119,15 @@ class Client(Generic[Results]):
         task_id: str | None,
         idempotency_key: str | None,
     ) -> Handle:
-        """Raises RedisUnreachable and FleetTaken."""
+        """Raises BadRequest, RedisUnreachable and FleetTaken."""
         raw = request.as_message() if isinstance(request, Request) else request
-        queue = Workload(workload or Workload.INTERACTIVE).value
+        own = request.get("workload") if isinstance(request, Mapping) else None
+        queue = checked_workload(workload or own or Workload.INTERACTIVE).value
         arguments = {**fields, "workload": queue}
         if idempotency_key is not None:
             arguments[IDEMPOTENCY_KEY] = idempotency_key
         if (backend := in_process()) is not None:
+            check_message(_named(raw, arguments))
             answered: Handle = backend.submit(raw, arguments, task_id)
             return answered
         with self._reporting():
@@ -132,9 +135,13 @@ class Client(Generic[Results]):
                 check_servers(self._settings)  # with a wrong URL, Celery's result backend would retry for long
                 check_submitter(self._settings)
                 self._reached = True
-            sent: Handle = self._app.send_task(
-                TASK_SAMPLE, args=[raw], kwargs=arguments, queue=queue, task_id=task_id, headers={HEADER: MESSAGES}
-            )
+            try:
+                sent: Handle = self._app.send_task(
+                    TASK_SAMPLE, args=[raw], kwargs=arguments, queue=queue, task_id=task_id, headers={HEADER: MESSAGES}
+                )
+            except EncodeError:
+                check_message(_named(raw, arguments))
+                raise
             return sent
 
     @contextlib.contextmanager
@@ -186,3 +193,7 @@ def check_names(request: Asked, fields: Mapping[str, Any]) -> None:
 
 def timed_out(timeout: float | None) -> SampleTimeout:
     return SampleTimeout(f"no completion within {timeout:g} s; the request is cancelled", "timeout")
+
+
+def _named(raw: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {**(raw if isinstance(raw, Mapping) else {"prompt": raw}), **fields}

@@ -72,6 +72,8 @@ class AsyncFleet(Client[AsyncGenerator[Sampled, None]]):
         self._threads = ThreadPoolExecutor(4, thread_name_prefix="brimful-fleet")
         self._redis = redis_client(self._url, decode_responses=False)
         self._closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """That on which results are awaited."""
         self._awaited: dict[str, _Awaited] = {}
         self._poller: asyncio.Task[None] | None = None
         self._new = asyncio.Event()
@@ -93,6 +95,7 @@ class AsyncFleet(Client[AsyncGenerator[Sampled, None]]):
     ) -> dict[str, Any]:
         """As :meth:`Fleet.sample`. If it is cancelled, so is the request."""
         check_names(request, fields)
+        self._check_loop()
         id = uuid()
         try:
             async with asyncio.timeout(timeout):
@@ -123,13 +126,14 @@ class AsyncFleet(Client[AsyncGenerator[Sampled, None]]):
         """Wait for the completion of a submitted request (its handle or task id). Any number may be awaited at once.
 
         Raises brimful.errors.BadRequest and SampleError, as :meth:`Fleet.sample`, and RuntimeError once the fleet is
-        closed.
+        closed, or on another event loop than before.
         """
         id = handle if isinstance(handle, str) else handle.id
         if (backend := in_process()) is not None:
             return await _completion(asyncio.wrap_future(backend.future(id)))
         if self._closed:
             raise RuntimeError("the fleet is closed: open another to wait for results")
+        self._check_loop()
         awaiting = self._awaited.setdefault(id, _Awaited(asyncio.get_running_loop().create_future()))
         awaiting.by += 1
         self._new.set()
@@ -223,6 +227,15 @@ class AsyncFleet(Client[AsyncGenerator[Sampled, None]]):
             if not batches.running:  # else ``aclose`` ends it at this moment
                 await batches.aclose()
             self._maps.discard(batches)
+
+    def _check_loop(self) -> None:
+        """Raises RuntimeError on a second event loop: its requests would wait for the first one's connection."""
+        if in_process() is not None:
+            return
+        loop = asyncio.get_running_loop()
+        if self._loop not in (None, loop):
+            raise RuntimeError("an AsyncFleet awaits results on one event loop only: open another on this one")
+        self._loop = loop
 
     async def _in_thread(self, call: Any, *arguments: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._threads, partial(call, *arguments))

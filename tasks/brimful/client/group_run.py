@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Self
 
+from brimful.client.arguments import checked_workload
 from brimful.client.group import Group, GroupOptions
 from brimful.client.group_pack import GroupPacking
 from brimful.client.mapping import Asked, open_driver, parse_asked, refuse_key
@@ -57,7 +58,7 @@ class GroupRun:
         self._n = n = options.n
         self._width = n + options.oversample
         self._weight = settings.weight if weight is None else checked_weight(weight)
-        self._fields = {**fields, "workload": Workload(workload).value}
+        self._fields = {**fields, "workload": checked_workload(workload).value}
         self._unknown = set(self._fields)
         self._open: dict[int, _Open] = {}
         """By the prompt's place."""

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Siz
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from brimful.client.arguments import check_packable, checked_workload
 from brimful.config import Settings
 from brimful.dispatch.driver import Driver
 from brimful.dispatch.in_process import InProcessDriver
@@ -116,7 +117,7 @@ class MapRun:
         self._weight = settings.weight if weight is None else checked_weight(weight)
         self._ordered = ordered
         refuse_key(fields)
-        self._fields = {**fields, "workload": Workload(workload).value}
+        self._fields = {**fields, "workload": checked_workload(workload).value}
         self._open: dict[int, tuple[Sampled, int]] = {}
         """By index: what came of a request so far, and how many of its rollouts are missing."""
         self._ended: dict[int, Sampled] = {}
@@ -247,9 +248,11 @@ def parse_asked(one: Asked, defaults: Mapping[str, Any], profile: Profile, known
     raw = one if isinstance(one, Mapping) else {"prompt": one}
     for name in raw.keys() - KNOWN - known:
         refuse_key(raw)
-        known.add(name)
         log.warning("brimful: %s", unknown_field(name))
-    return Request.parse({**defaults, **raw}, profile)
+        known.add(name)
+    request = Request.parse({**defaults, **raw}, profile)
+    check_packable(request.fields)
+    return request
 
 
 def refuse_key(fields: Mapping[str, Any]) -> None:
