@@ -14,8 +14,6 @@ from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
 
-from brimful.errors import BadRequest
-
 _PROMPT = frozenset({"prompt", "messages"})
 """Either is a prompt on any endpoint: what does not fit the endpoint is an error, not a column."""
 
@@ -69,10 +67,8 @@ def likely(name: str, known: Iterable[str] = KNOWN) -> str | None:
     return close[0] if close else None
 
 
-def unknown_field(name: Any) -> str:
-    """The message about an unknown field. Raises BadRequest for a name that is no string."""
-    if not isinstance(name, str):
-        raise BadRequest(f"field {name!r}: the name of a field must be a string")
+def unknown_field(name: str) -> str:
+    """The message about an unknown field."""
     text = f"field {name!r} is unknown to brimful and sent unchanged"
     if meant := _HINTS.get(name):
         return f"{text}; {meant}"
@@ -80,12 +76,12 @@ def unknown_field(name: Any) -> str:
 
 
 def warn_of_unknown(names: Iterable[str]) -> None:
-    """Warn of each unknown field, at the line of the service that names it. Raises BadRequest."""
+    """Warn of each unknown field, at the line of the service that names it."""
     unknown = set(names) - KNOWN - _ARGUMENTS
     if not unknown:
         return
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _LIBRARIES:
         level, frame = level + 1, frame.f_back
-    for name in sorted(unknown, key=str):
+    for name in sorted(unknown):
         warnings.warn(unknown_field(name), UnknownFieldWarning, stacklevel=level)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from celery import Task
@@ -46,6 +46,13 @@ class Handle(Protocol):
     def revoke(self, connection: Any = None, terminate: bool = False) -> None: ...
 
 
+def check_field_names(names: Iterable[Any]) -> None:
+    """Raises BadRequest for a name that is no string."""
+    for name in names:
+        if not isinstance(name, str):
+            raise BadRequest(f"field {name!r}: the name of a field must be a string")
+
+
 class CoroutineTask(Task):  # type: ignore[misc]  # celery ships no types
     """A task whose body is a coroutine. It runs on the worker's event loop while Celery's tracer waits in a thread."""
 
@@ -72,7 +79,9 @@ class SampleTask(CoroutineTask):
         fields = dict(kwargs or {})
         request = args[0] if args else fields.get("request")
         options["headers"] = {HEADER: MESSAGES, **(options.get("headers") or {})}
-        warn_of_unknown({*fields, *(request if isinstance(request, Mapping) else ())})
+        names = {*fields, *(request if isinstance(request, Mapping) else ())}
+        check_field_names(names)
+        warn_of_unknown(names)
         handle: Handle = super().apply_async(args, fields, **options)
         return handle
 

@@ -173,6 +173,23 @@ def test_an_idempotency_key_is_answered_once() -> None:
     assert len(backend.requests) == 1
 
 
+@pytest.mark.parametrize("error", [ZeroDivisionError(), errors.SampleError("no", "content_filter")])
+def test_what_failed_is_answered_again(error: Exception) -> None:
+    def fails(request: Request) -> str:
+        raise error
+
+    with Backend(fails) as backend, Fleet() as fleet:
+        for _ in range(2):
+            with pytest.raises(type(error)):
+                fleet.sample("a", idempotency_key="k")
+            with pytest.raises(type(error)):
+                fleet.submit("a", task_id="t").get()
+        backend.answer = lambda request: "fine"
+        assert _texts(fleet.sample("a", idempotency_key="k")) == ["fine"]
+        assert _texts(fleet.submit("a", task_id="t").get()) == ["fine"]
+    assert len(backend.requests) == 6
+
+
 def test_the_mock_gateway_answers() -> None:
     with Backend() as backend, Fleet() as fleet:
         gateway = backend.use_gateway(faults="500:x1")

@@ -71,7 +71,7 @@ class Backend:
         if key is None:
             return await self._recorded(request)
         first = self._once.get(key)
-        if first is None or (first.done() and (first.cancelled() or not first.result().ok)):
+        if first is None or (first.done() and _failed(first)):
             first = self._once[key] = asyncio.create_task(self._recorded(request))
         return await asyncio.shield(first)
 
@@ -80,7 +80,8 @@ class Backend:
 
     def submit(self, raw: Any, fields: Mapping[str, Any], task_id: str | None) -> PendingResult:
         id = task_id or uuid.uuid4().hex
-        if id not in self._futures:
+        known = self._futures.get(id)
+        if known is None or (known.done() and not known.cancelled() and known.exception() is not None):
             self._futures[id] = self.start(tasks.sample.run(raw, **fields))
         return PendingResult(id, self._futures[id], lambda id: self.cancel([id]))
 
@@ -135,3 +136,7 @@ class Backend:
         except SampleError as error:
             return Outcome(request.id, failure=answers.failure(error), attempts=1)
         return answers.outcome(request, returned)
+
+
+def _failed(first: asyncio.Task[Outcome]) -> bool:
+    return first.cancelled() or first.exception() is not None or not first.result().ok
