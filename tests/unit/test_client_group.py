@@ -46,6 +46,22 @@ async def test_without_prompts_there_are_no_groups() -> None:
             assert await collect(fleet, [], n=2) == []
 
 
+async def test_a_block_is_entered_once() -> None:
+    with Backend() as backend, Fleet() as fleet:
+        groups = fleet.group(["a"], n=2, max_tokens=4)
+        with groups:
+            assert len(list(groups)) == 1
+        with pytest.raises(RuntimeError, match="was entered before"):
+            groups.__enter__()
+        async with AsyncFleet() as fleet_async:
+            groups_async = fleet_async.group(["b"], n=2, max_tokens=4)
+            async with groups_async:
+                pass
+            with pytest.raises(RuntimeError, match="was entered before"):
+                await groups_async.__aenter__()
+        assert sum(request.prompts == ["a"] for request in backend.requests) <= 2
+
+
 def test_the_blocking_client_has_them_too() -> None:
     with Backend(), Fleet() as fleet, fleet.group(PROMPTS, n=2) as groups:
         assert [group.texts for group in groups] == [["text", "text"]] * 6

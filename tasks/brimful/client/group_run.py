@@ -188,6 +188,9 @@ class AsyncGroups:
         return self._run.dropped
 
     async def __aenter__(self) -> Self:
+        """Raises RuntimeError the second time: all would be sampled again."""
+        if self._task is not None:
+            raise RuntimeError("its block was entered before: call fleet.group(…) again for new groups")
         self._all.add(self)
         self._task = asyncio.create_task(self._run.run(self._groups.put_nowait))
         self._task.add_done_callback(lambda _: self._groups.put_nowait(None))
