@@ -70,11 +70,11 @@ class Settings(ServeSettings):
     """Active requests of the key; ``auto`` = the workers learn how many it allows. Default: the profile's."""
     starts: int | None = Field(None, ge=0)
     """Requests started in any window; 0 = no limit. Default: the profile's."""
-    window_s: float | None = Field(None, gt=0)
+    window_s: float | None = Field(None, gt=0, lt=1e12)
     """The window, in seconds. Default: the profile's."""
     tokens: int | None = Field(None, ge=0)
     """Tokens requested in any window; 0 = no limit. Default: the profile's."""
-    guard_s: float | None = Field(None, ge=0)
+    guard_s: float | None = Field(None, ge=0, lt=1e12)
     """Seconds by which the window is widened. Default: 0.2 s + 1 % of the window."""
     lease_s: float = Field(8.0, gt=0.5, le=60)
     """Seconds after which the slots of a silent process go to others."""
@@ -90,15 +90,15 @@ class Settings(ServeSettings):
     """Slots that batch requests leave to interactive ones."""
     reserve_starts: int = Field(0, ge=0)
     """Starts in a window that batch requests leave to interactive ones."""
-    starvation_s: float = Field(30.0, gt=0)
+    starvation_s: float = Field(30.0, gt=0, lt=1e12)
     """Seconds of waiting after which a batch request takes turns with interactive ones."""
 
     # one request
     model: str | None = None
     """The model of requests that name none. Default: the profile's."""
-    timeout_s: float = Field(120.0, gt=0)
+    timeout_s: float = Field(120.0, gt=0, lt=1e12)
     """Seconds of one attempt, from sending to the last byte of the answer."""
-    connect_timeout_s: float = Field(10.0, gt=0)
+    connect_timeout_s: float = Field(10.0, gt=0, lt=1e12)
     """Seconds to connect to the provider."""
     attempts: int = Field(8, ge=1)
     """Attempts per request on transient failures, answers of 429 aside."""
@@ -112,10 +112,10 @@ class Settings(ServeSettings):
     """Most seconds between two attempts."""
     retry_after_cap_s: float = Field(300.0, gt=0)
     """Most seconds of a Retry-After that are obeyed."""
-    max_answer_mb: float = Field(64.0, gt=0)
+    max_answer_mb: float = Field(64.0, gt=0, lt=1e12)
     """Megabytes of an answer at most, decompressed; all that a process reads at once may be four times, and the values
     of one in memory eight times as large. A larger answer is a failure, and is not asked for again."""
-    job_poll_s: float = Field(1.0, gt=0)
+    job_poll_s: float = Field(1.0, gt=0, lt=1e12)
     """Seconds before the second poll of a Job; the pauses grow to ten times this."""
     circuit_breaker: int = Field(20, ge=0)
     """Consecutive failures, fleet-wide, that open the circuit breaker; 0 = never."""

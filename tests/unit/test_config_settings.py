@@ -20,6 +20,18 @@ from support.docs import descriptions
         ("SLOTS", "0", "BRIMFUL_SLOTS: must be at least 1"),
         ("WINDOW_S", "soon", "BRIMFUL_WINDOW_S: 'soon' is not a number"),
         ("TIMEOUT_S", "0", "BRIMFUL_TIMEOUT_S: must be more than 0"),
+        *[
+            (name, "inf", f"BRIMFUL_{name}: must be less than 1e+12")
+            for name in (
+                "TIMEOUT_S",
+                "CONNECT_TIMEOUT_S",
+                "MAX_ANSWER_MB",
+                "WINDOW_S",
+                "GUARD_S",
+                "STARVATION_S",
+                "JOB_POLL_S",
+            )
+        ],
         ("LEASE_S", "61", "BRIMFUL_LEASE_S: must be at most 60"),
         ("GUARDIAN", "perhaps", "BRIMFUL_GUARDIAN: 'perhaps' is neither true nor false"),
     ],
