@@ -12,6 +12,7 @@ from brimful.errors import UsageError
 from brimful.hooks import Again, Completion, Line
 from brimful.run.checks.load import describe, load_object, place_of
 from brimful.run.checks.verdict import Accepted, Broken, Rejected, Verdict, one_line
+from brimful.runtime.json_bytes import encode
 
 FLAG = "--hook"
 
@@ -67,6 +68,7 @@ class Hook:
                 return _unfit(f"it returned the column {name!r}: names of columns are strings")
             try:
                 columns[name] = to_jsonable_python(value, fallback=_plain)
+                encode(columns[name])  # an integer of thousands of digits has no form either
             except Exception as error:
                 return _unfit(f"it returned a column {name!r} that is no JSON: {error}")
         return Accepted(columns)
