@@ -14,6 +14,8 @@ from pydantic import SecretStr
 from brimful.errors import SettingError
 
 DOTENV = ".env"
+MIN_KEY_CHARS = 8
+"""A shorter key (``none``, ``x`` for a local server) is no secret: messages and variables may contain it."""
 _PUBLIC_PARAMETERS = ("api-version",)
 """Parameters of a provider's URL that are no secret; any other may be a key."""
 _QUERY_VALUE = re.compile(rf"([?&](?!(?:{'|'.join(_PUBLIC_PARAMETERS)})=)[^=&#]*)=[^&#]+")

@@ -11,13 +11,13 @@ from urllib.parse import urlsplit
 from pydantic import SecretStr
 
 from brimful.config import Settings
-from brimful.credentials import filled_headers, first_set, header_variables, query_secrets, shown_url
+from brimful.credentials import MIN_KEY_CHARS, filled_headers, first_set, header_variables, query_secrets, shown_url
 from brimful.errors import SettingError
 from brimful.names import Mode, Workload
 from brimful.runtime import json_bytes
 from brimful_worker.provider.answers.answer import Answer, Classification, TransportError
 from brimful_worker.provider.answers.classify import classify_answer
-from brimful_worker.provider.answers.redact import MIN_KEY_CHARS, redact
+from brimful_worker.provider.answers.redact import redact
 from brimful_worker.provider.assembly import Part
 from brimful_worker.provider.endpoints import Endpoints
 from brimful_worker.provider.environment import proxy_for, raise_open_file_limit, tls_context
@@ -54,7 +54,6 @@ class Provider:
         for name in header_variables(self._profile.headers):
             if (value := first_set((name,))) is not None:
                 self._secrets.append((SecretStr(value.strip()), name))
-        self._add_query_secrets(settings.api_base)
         self._routes: dict[tuple[Mode, Workload], Route] = {}
 
     async def __aenter__(self) -> Self:
@@ -83,16 +82,15 @@ class Provider:
         except ValueError:
             name = self._profile.base_env[0]
             raise SettingError(f"{name}: invalid provider URL {shown_url(settings.api_base)!r}") from None
-        for route in self._routes.values():  # the form in which the provider receives it
-            self._add_query_secrets(str(route.target.url))
+        # As it is set, and as the provider receives it.
+        for url in (settings.api_base, *(str(route.target.url) for route in self._routes.values())):
+            known = {secret.get_secret_value() for secret, _ in self._secrets}
+            found = query_secrets(url).items()
+            self._secrets += [(SecretStr(value), name) for value, name in found if value not in known]
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self._http.aclose()
-
-    def _add_query_secrets(self, url: str) -> None:
-        known = {secret.get_secret_value() for secret, _ in self._secrets}
-        self._secrets += [(SecretStr(value), name) for value, name in query_secrets(url).items() if value not in known]
 
     @property
     def host(self) -> str:

@@ -9,12 +9,9 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from brimful.config import Settings
-from brimful.credentials import first_set, header_variables, query_secrets, read_key
+from brimful.credentials import MIN_KEY_CHARS, first_set, header_variables, query_secrets, read_key
 from brimful.names import NO_BROKER
 from brimful.profile import load_profiles
-
-_MIN_KEY_CHARS = 8
-"""A shorter key (``none``, ``x`` for a local server) is no secret, and variables such as PATH may contain it."""
 
 
 def worker_environment(settings: Settings, environ: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -42,7 +39,7 @@ def keyless_environment(settings: Settings, environ: Mapping[str, str] | None = 
     names = keys | {f"{name}_FILE" for name in keys}
     names |= {name for name in environ if name.startswith("FLOWER_")} | {"BRIMFUL_FLOWER_PASSWORD"}
     secret = settings.api_key.get_secret_value()
-    if len(secret) >= _MIN_KEY_CHARS:
+    if len(secret) >= MIN_KEY_CHARS:
         names |= {name for name, value in environ.items() if secret in value}
     kept = {name: value for name, value in environ.items() if name not in names}
     for name in {name for profile in profiles for name in profile.base_env} & kept.keys():

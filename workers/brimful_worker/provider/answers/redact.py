@@ -6,11 +6,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
+from brimful.credentials import MIN_KEY_CHARS
 from brimful.request import Request
 from brimful_worker.provider.answers.answer import Classification
 
-MIN_KEY_CHARS = 8
-"""A shorter key (``none``, ``x`` for a local server) is no secret, and a word that messages may contain."""
 _SURE_KEY_CHARS = 16
 """A shorter key is replaced only where it stands as a whole word."""
 _MIN_PROMPT_CHARS = 6
