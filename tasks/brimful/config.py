@@ -13,12 +13,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dotenv import dotenv_values
 from pydantic import ByteSize, Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import SettingsConfigDict
 
 from brimful.addresses import checked_broker_url, with_tls_files
-from brimful.credentials import DOTENV, checked_url, first_set, is_set, key_file, read_key
+from brimful.credentials import DOTENV, checked_url, first_set, in_dotenv, is_set, key_file, read_key
 from brimful.errors import SettingError
 from brimful.limits import default_guard_s
 from brimful.names import BATCH_CALLER_VARIABLE, BATCH_VARIABLE, MOST_WEIGHT, LogFormat, LogLevel
@@ -78,7 +77,7 @@ class Settings(ServeSettings):
     """Seconds by which the window is widened. Default: 0.2 s + 1 % of the window."""
     lease_s: float = Field(8.0, gt=0.5, le=60)
     """Seconds after which the slots of a silent process go to others."""
-    cooldown_s: float = Field(1.0, ge=0)
+    cooldown_s: float = Field(1.0, ge=0, lt=1e12)
     """Seconds for which a slot stays taken after its request was aborted: the provider may still be working on it."""
     release_delay_s: float = Field(0.02, ge=0, le=1)
     """Most seconds between an answer and the release of its slot: the provider may count the request for a moment
@@ -106,7 +105,7 @@ class Settings(ServeSettings):
     """Answers of 429 after which a request fails."""
     deadline_s: float = Field(3600.0, gt=0)
     """Seconds from a request's first start to its failure, retries and pauses included."""
-    backoff_base_s: float = Field(0.5, gt=0)
+    backoff_base_s: float = Field(0.5, gt=0, lt=1e12)
     """Most seconds before the second attempt; each further one may wait twice as long."""
     backoff_cap_s: float = Field(30.0, gt=0)
     """Most seconds between two attempts."""
@@ -123,7 +122,7 @@ class Settings(ServeSettings):
     # the fleet
     workers: int = Field(4, ge=1)
     """Worker processes of a fleet on this machine."""
-    concurrency: int = Field(64, ge=1)
+    concurrency: int = Field(64, ge=1, le=100_000)
     """Tasks (shards and single requests) that one worker process runs at once; a quarter more if both workloads wait.
     More than what fills the slots, since a shard counts until its last request has ended."""
     worker_max_memory: ByteSize | None = None
@@ -193,7 +192,7 @@ class Settings(ServeSettings):
         """``flags`` are fields (None = not given). Raises SettingError naming the variable; the option if ``typed``."""
         try:
             given = {name: value for name, value in flags.items() if value is not None}
-            return cls(**former_values(given, {**dotenv_values(DOTENV), **os.environ}), **given)
+            return cls(**former_values(given, {**in_dotenv(), **os.environ}), **given)
         except ValidationError as error:
             options = given if typed else ()
             raise SettingError("; ".join(fault_text(fault, options) for fault in error.errors())) from None
@@ -201,7 +200,7 @@ class Settings(ServeSettings):
     @classmethod
     def unknown_variables(cls) -> list[tuple[str, str]]:
         """(what is wrong, what to do) for each ``BRIMFUL_*`` variable that is no setting, such as a misspelt limit."""
-        stated = (*os.environ, *dotenv_values(DOTENV))
+        stated = (*os.environ, *in_dotenv())
         return unknown_variables(cls.model_fields, stated, (BATCH_VARIABLE, BATCH_CALLER_VARIABLE))
 
     @property

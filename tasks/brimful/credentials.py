@@ -22,11 +22,20 @@ _QUERY_VALUE = re.compile(rf"([?&](?!(?:{'|'.join(_PUBLIC_PARAMETERS)})=)[^=&#]*
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
+def in_dotenv() -> dict[str, str | None]:
+    """The variables of ``.env``; none without the file. Raises SettingError if it cannot be read."""
+    try:
+        return dotenv_values(DOTENV)
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else f"it is not UTF-8, at byte {error.start}"
+        raise SettingError(f"cannot read {DOTENV} in {os.getcwd()}: {why}") from None
+
+
 def first_set(names: tuple[str, ...]) -> str | None:
-    """The value of the first of these variables that is set, without white space around it."""
-    dotenv = dotenv_values(DOTENV)
+    """The value of the first of these variables that is set, without white space around it. Raises SettingError."""
+    stated = in_dotenv()
     for name in names:
-        for value in (os.environ.get(name), dotenv.get(name)):
+        for value in (os.environ.get(name), stated.get(name)):
             if value is not None and (value := value.strip()):
                 return value
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from celery.exceptions import TaskRevokedError
@@ -48,6 +49,32 @@ async def test_a_closed_fleet_waits_for_no_result(valkey: Valkey) -> None:
         with pytest.raises(RuntimeError, match="the fleet is closed"):
             await client.result("b")
         await wait_until_async(lambda: len(redis.client_list()) == 1, "its connections to be closed")
+
+
+def test_closing_a_fleet_cancels_what_another_thread_samples(valkey: Valkey) -> None:
+    with sync_redis_client(valkey.url) as redis, ThreadPoolExecutor(2) as threads:
+        with Fleet(valkey.url) as client:
+            asked = [threads.submit(client.sample, f"prompt {place}", max_tokens=2, timeout=60) for place in range(2)]
+            wait_until(lambda: redis.llen("interactive") == 2, "the requests to be sent")
+            # The results are subscribed to before the requests are sent.
+            ids = [channel.rpartition("meta-")[2] for channel in redis.pubsub_channels("*task-meta-*")]
+        for one in asked:
+            with pytest.raises(errors.Cancelled, match="the request was revoked"):
+                one.result(timeout=60)
+        assert [bool(redis.exists(revoked_key(id))) for id in ids] == [True, True]
+        wait_until(lambda: not redis.pubsub_channels(), "its subscriptions to end")
+
+
+@pytest.mark.filterwarnings("ignore:Call to deprecated setex")
+def test_a_handle_that_another_thread_waits_for_outlives_its_fleet(valkey: Valkey) -> None:
+    with sync_redis_client(valkey.url) as redis, ThreadPoolExecutor(1) as threads:
+        with Fleet(valkey.url) as client:
+            handle = client.submit("a", max_tokens=2)
+            waiting = threads.submit(handle.get, timeout=60)
+            wait_until(lambda: redis.pubsub_numsub(*redis.pubsub_channels())[0][1], "the result to be awaited")
+            wait_until(lambda: redis.info("commandstats").get("cmdstat_get"), "the result to be asked for")
+        app_for(FleetAddress(valkey.url)).backend.store_result(handle.id, {"choices": []}, "SUCCESS")
+        assert waiting.result(timeout=60) == {"choices": []}
 
 
 def test_a_second_event_loop_is_refused_instead_of_waiting_for_the_first(valkey: Valkey) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -129,3 +130,25 @@ async def test_a_request_s_own_workload_counts(
     async with AsyncFleet() as fleet_async:
         await fleet_async.sample(request, workload=argument)
     assert [one.workload for one in backend.requests] == [queue, queue]
+
+
+@pytest.mark.parametrize("timeout", [float("nan"), "5", True])
+async def test_a_timeout_that_is_no_number_of_seconds_is_refused(timeout: Any) -> None:
+    said = re.escape(f"timeout={timeout!r}: must be seconds, or None to wait without end")
+    with Fleet() as fleet, pytest.raises(errors.SettingError, match=said):
+        fleet.sample("q", timeout=timeout)
+    async with AsyncFleet() as fleet_async:
+        with pytest.raises(errors.SettingError, match=said):
+            await fleet_async.sample("q", timeout=timeout)
+
+
+def test_a_list_of_handles_is_refused_with_the_way_out() -> None:
+    with Fleet() as fleet:
+        handles = [fleet.submit("q")]
+        with pytest.raises(TypeError, match=r"list is not a handle or a task id; a list as cancel\(\*handles\)"):
+            fleet.cancel(handles)  # type: ignore[arg-type]
+
+
+def test_a_wrong_pack_is_named_as_the_argument() -> None:
+    with Fleet() as fleet, pytest.raises(errors.SettingError, match=r"^pack: 'some' is not off, auto"):
+        fleet.map(["q"], pack="some")

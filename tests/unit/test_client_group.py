@@ -186,7 +186,10 @@ async def test_arguments_out_of_range_are_refused_at_once() -> None:
         async with AsyncFleet() as fleet:
             for options, said in (
                 ({"n": 0}, "n=0"),
+                ({"n": 2.5}, "n=2.5: must be a whole number of at least 1"),
+                ({"n": "2"}, "n='2'"),
                 ({"n": 2, "deadline_s": 0}, "deadline_s=0"),
+                ({"n": 2, "deadline_s": float("nan")}, "deadline_s=nan"),
                 ({"n": 2, "oversample": -1}, "oversample"),
                 ({"n": 2, "stragglers": "wat"}, "stragglers"),
                 ({"n": 2, "stragglers": "drop"}, "deadline_s"),

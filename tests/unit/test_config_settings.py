@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from brimful.config import Settings
+from brimful.credentials import first_set
 from brimful.errors import SettingError
 from brimful.words.setting_faults import FORMER_NAMES
 from support.docs import descriptions
@@ -30,8 +32,11 @@ from support.docs import descriptions
                 "GUARD_S",
                 "STARVATION_S",
                 "JOB_POLL_S",
+                "COOLDOWN_S",
+                "BACKOFF_BASE_S",
             )
         ],
+        ("CONCURRENCY", "100000000000", "BRIMFUL_CONCURRENCY: must be at most 100000"),
         ("LEASE_S", "61", "BRIMFUL_LEASE_S: must be at most 60"),
         ("GUARDIAN", "perhaps", "BRIMFUL_GUARDIAN: 'perhaps' is neither true nor false"),
     ],
@@ -51,6 +56,13 @@ def test_a_value_that_may_be_secret_is_not_shown(monkeypatch: pytest.MonkeyPatch
         Settings.load(flower_password=["hush"])
     assert "BRIMFUL_FLOWER_PASSWORD" in str(error.value)
     assert "hush" not in str(error.value)
+
+
+@pytest.mark.parametrize("call", [Settings.load, Settings.unknown_variables, lambda: first_set(("OPENAI_API_KEY",))])
+def test_a_dotenv_file_that_is_no_text_is_named(call: Callable[[], object]) -> None:
+    Path(".env").write_bytes("NAME=Zoë\n".encode("latin-1"))
+    with pytest.raises(SettingError, match=rf"cannot read \.env in {Path.cwd()}: it is not UTF-8, at byte 7"):
+        call()
 
 
 def test_unknown_variables_with_the_nearest_known_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any
 
 from kombu.utils.json import dumps
 
-from brimful.errors import BadRequest
+from brimful.errors import BadRequest, SettingError
 from brimful.names import Workload
 from brimful.packing.packing import SCALARS
 
@@ -32,6 +34,16 @@ def check_packable(fields: Mapping[str, Any]) -> None:
     for name, value in fields.items():
         if name != "prompt":
             _check(name, value, dumps if name == "messages" else json.dumps)
+
+
+def check_timeout(timeout: float | None) -> None:
+    """Raises SettingError for what is no number of seconds."""
+    if timeout is not None and not is_number(timeout):
+        raise SettingError(f"timeout={timeout!r}: must be seconds, or None to wait without end")
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and not math.isnan(value)
 
 
 def _check(name: str, value: Any, encode: Any) -> None:

@@ -52,6 +52,7 @@ class Client(Generic[Results]):
         address = FleetAddress(_TESTING, settings.fleet) if in_process() else address_of(settings)
         self._url = address.redis_url
         self._app = app_for(address)
+        _ = self._app.backend  # threads that need it first at the same time would make several
         self._reached = False
         fork.register(self)
 
@@ -160,29 +161,27 @@ class Client(Generic[Results]):
     def _disconnect(self) -> None:
         """Close Celery's connections to the broker and to the result backend."""
         with contextlib.suppress(Exception):  # they may be broken, and are thrown away
-            consumer = self._app.backend.result_consumer
-            consumer.stop()
-            consumer.subscribed_to.clear()  # else a handle that is collected later reconnects, to unsubscribe
+            self._app.backend.result_consumer.stop()
             self._app.backend.client.connection_pool.disconnect()
             close_sentinels(self._app.backend.client.connection_pool)
         with contextlib.suppress(Exception):
             self._app.close()
 
     def _revoke(self, handles: Iterable[Handle | AsyncResult[Any] | str]) -> None:
-        """Raises RedisUnreachable."""
-        ids = [handle if isinstance(handle, str) else handle.id for handle in handles]
+        """Raises TypeError for what is no handle, and RedisUnreachable."""
+        ids = [_id_of(handle) for handle in handles]
         if (backend := in_process()) is not None:
             backend.cancel(ids)
         elif ids:
             with self._reporting():
                 self._app.control.revoke(ids, terminate=True)
 
-    def _abandon(self, id: str) -> None:
-        """Revoke a request that its caller does not wait for any more."""
+    def _abandon(self, *ids: str) -> None:
+        """Revoke requests that their callers do not wait for any more."""
         try:
-            self._revoke([id])
+            self._revoke(ids)
         except RedisUnreachable as error:
-            log.warning("brimful: request %s was abandoned and could not be cancelled: %s", id, error)
+            log.warning("brimful: request %s was abandoned and could not be cancelled: %s", ", ".join(ids), error)
 
 
 def check_names(request: Asked, fields: Mapping[str, Any]) -> None:
@@ -191,6 +190,13 @@ def check_names(request: Asked, fields: Mapping[str, Any]) -> None:
     names = {*fields, *(own if isinstance(own, Mapping) else ())}
     check_field_names(names)
     warn_of_unknown(names)
+
+
+def _id_of(handle: Any) -> str:
+    id = handle if isinstance(handle, str) else getattr(handle, "id", None)
+    if not isinstance(id, str):
+        raise TypeError(f"cancel: {type(handle).__name__} is not a handle or a task id; a list as cancel(*handles)")
+    return id
 
 
 def timed_out(timeout: float | None) -> SampleTimeout:

@@ -13,6 +13,7 @@ from celery.exceptions import TimeoutError as CeleryTimeout
 from celery.result import AsyncResult
 from celery.utils import uuid
 
+from brimful.client.arguments import check_timeout
 from brimful.client.base import Client, check_names, timed_out
 from brimful.client.group import Group, GroupOptions, GroupPack, Stragglers
 from brimful.client.group_run import AsyncGroups
@@ -21,6 +22,7 @@ from brimful.errors import BrimfulError
 from brimful.names import Workload
 from brimful.runtime import fork
 from brimful.runtime.aio import OwnedAsyncGenerator, cancel_and_wait
+from brimful.state.result_consumer import end_waits
 from brimful.tasks import Handle
 
 _T = TypeVar("_T")
@@ -44,10 +46,12 @@ class Fleet(Client[Generator[Sampled, None, None]]):
         super().__init__(redis_url, fleet=fleet)
         self._loop: _LoopThread | None = None
         self._lock = threading.Lock()
+        self._waiting: set[str] = set()
+        """Ids of the requests that ``sample`` waits for."""
 
     def after_fork(self) -> None:
         fork.keep_inherited(self._loop)
-        self._loop, self._lock = None, threading.Lock()
+        self._loop, self._lock, self._waiting = None, threading.Lock(), set()
 
     def sample(
         self,
@@ -68,8 +72,10 @@ class Fleet(Client[Generator[Sampled, None, None]]):
         Raises brimful.errors.BadRequest for a request that the provider would refuse, SampleTimeout (a TimeoutError),
         another SampleError for one that failed (Cancelled if it was revoked), and RedisUnreachable.
         """
+        check_timeout(timeout)
         check_names(request, fields)
-        id = uuid()
+        id, waiting = uuid(), self._waiting
+        waiting.add(id)
         try:
             handle = self._send(request, workload, fields, id, idempotency_key)
             try:
@@ -85,6 +91,10 @@ class Fleet(Client[Generator[Sampled, None, None]]):
         except BaseException:
             self._abandon(id)
             raise
+        finally:
+            waiting.discard(id)
+            if waiting is not self._waiting:  # closed meanwhile; this thread may have connected again
+                self._disconnect()
         return completion
 
     def submit(
@@ -135,11 +145,18 @@ class Fleet(Client[Generator[Sampled, None, None]]):
         self._revoke(handles)
 
     def close(self) -> None:
-        """Cancel maps that were not read to their end, and disconnect. Idempotent."""
+        """Cancel maps that were not read to their end, and what other threads wait for, and disconnect. Idempotent.
+
+        A ``sample`` in another thread raises Cancelled within about a second.
+        """
         with self._lock:
             loop, self._loop = self._loop, None
+            waiting, self._waiting = tuple(self._waiting), set()
         if loop is not None:
             loop.close()
+        if waiting:
+            self._abandon(*waiting)
+            end_waits(self._app.backend, waiting)
         self._disconnect()
 
     def __enter__(self) -> Fleet:

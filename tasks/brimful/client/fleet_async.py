@@ -17,6 +17,7 @@ from typing import Any
 from celery.result import AsyncResult
 from celery.utils import uuid
 
+from brimful.client.arguments import check_timeout
 from brimful.client.base import Client, check_names, timed_out
 from brimful.client.group import GroupOptions, GroupPack, Stragglers
 from brimful.client.group_run import AsyncGroups
@@ -94,6 +95,7 @@ class AsyncFleet(Client[AsyncGenerator[Sampled, None]]):
         **fields: Any,
     ) -> dict[str, Any]:
         """As :meth:`Fleet.sample`. If it is cancelled, so is the request."""
+        check_timeout(timeout)
         check_names(request, fields)
         self._check_loop()
         id = uuid()

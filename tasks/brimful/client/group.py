@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Literal
 
+from brimful.client.arguments import is_number
 from brimful.client.mapping import Asked
 from brimful.errors import SettingError
 from brimful.outcome import Failure, Rollout
@@ -63,9 +65,9 @@ class GroupOptions:
     def __post_init__(self) -> None:
         """Raises SettingError."""
         for name, fits in (
-            ("n", self.n >= 1),
-            ("deadline_s", self.deadline_s is None or self.deadline_s > 0),
-            ("oversample", self.oversample >= 0),
+            ("n", _is_whole(self.n, 1)),
+            ("deadline_s", self.deadline_s is None or (is_number(self.deadline_s) and self.deadline_s > 0)),
+            ("oversample", _is_whole(self.oversample, 0)),
             ("stragglers", self.stragglers in ("wait", "drop")),
             ("pack", self.pack in ("auto", "off", "group")),
         ):
@@ -77,10 +79,14 @@ class GroupOptions:
             raise SettingError("pack='group' sends a group's samples in one request, so oversample must be 0")
 
 
+def _is_whole(value: object, least: int) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
+
+
 _RANGES = {
-    "n": "must be at least 1",
+    "n": "must be a whole number of at least 1",
     "deadline_s": "must be above 0, or None to wait without end",
-    "oversample": "must be 0 or more",
+    "oversample": "must be a whole number of at least 0",
     "stragglers": "is not wait or drop",
     "pack": "is not auto, off or group",
 }

@@ -114,7 +114,7 @@ class MapRun:
     ) -> None:
         self._requests = requests
         self._settings = settings
-        self._pack = parse_pack(pack)
+        self._pack = parse_pack(pack, "pack")
         self._weight = settings.weight if weight is None else checked_weight(weight)
         self._ordered = ordered
         refuse_key(fields)

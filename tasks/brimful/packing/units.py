@@ -24,15 +24,15 @@ WEIGHT = "weight"
 """Field of each request in a shard's message: its run's share beside other runs. Absent = 1."""
 
 
-def parse_pack(text: str | int) -> PackOption:
-    """From ``--pack``: ``off``, ``auto`` or a whole number of at least 1. Raises SettingError."""
+def parse_pack(text: str | int, name: str = "--pack") -> PackOption:
+    """``off``, ``auto`` or a whole number of at least 1. Raises SettingError, naming it ``name``."""
     word = str(text).strip().lower()
     if word == "auto":
         return "auto"
     if word in ("off", "1"):
         return "off"
     if not (word.isascii() and word.isdigit()) or int(word) < 1:
-        raise SettingError(f"--pack: {text!r} is not off, auto or a whole number of at least 1")
+        raise SettingError(f"{name}: {text!r} is not off, auto or a whole number of at least 1")
     return int(word)
 
 

@@ -45,6 +45,13 @@ def keep_waiting(backend: Any) -> Any:
     return backend
 
 
+def end_waits(backend: Any, ids: Iterable[str]) -> None:
+    """Threads that wait for these results raise :class:`Revoked` within about a second."""
+    for id in ids:
+        meta = {"task_id": id, "status": states.REVOKED, "result": revoked(), "traceback": None, "children": []}
+        backend.result_consumer.on_state_change(meta, None)
+
+
 class Revoked(Cancelled, TaskRevokedError):  # type: ignore[misc]
     """What a handle's ``get`` raises for a request that was revoked. Code that knows only Celery's error catches it."""
 
@@ -91,6 +98,12 @@ class PatientConsumer(ResultConsumer):  # type: ignore[misc]  # celery ships no 
             if now - self._logged_at >= _LOG_AGAIN_S:
                 self._logged_at = now
                 log.warning("brimful: Redis does not answer (%s); still waiting for results", type(error).__name__)
+
+    def stop(self) -> None:
+        """Disconnect. A thread that still waits for a result connects again."""
+        with self._locked():
+            super().stop()
+            self._pubsub = None
 
     def _reconnect(self) -> None:
         """Subscribe to what is awaited, then read what came before."""
