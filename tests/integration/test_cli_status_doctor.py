@@ -194,6 +194,19 @@ def test_status_only_names_a_key_that_nothing_uses(valkey: Valkey) -> None:
         assert "key bbbb" in brimful_in_process("status", BRIMFUL_REDIS_URL=valkey.url).stdout, "its workers are missed"
 
 
+def test_status_begins_with_the_fleet_that_is_named(valkey: Valkey) -> None:
+    with connect(valkey.url) as client:
+        for tag, fleet in (("aaaa", ""), ("bbbb", "evals"), ("cccc", "third")):
+            _worker_of(client, tag)
+            client.hset(FLEETS, fleet, tag)
+    for fleet, first in (("", "aaaa"), ("evals", "bbbb"), ("third", "cccc")):
+        done = brimful_in_process("status", "--json", BRIMFUL_REDIS_URL=valkey.url, BRIMFUL_FLEET=fleet)
+        shown = json.loads(done.stdout)
+        assert (shown["tag"], shown["keys"][0]["tag"], len(shown["keys"])) == (first, first, 3)
+    done = brimful_in_process("status", "--json", BRIMFUL_REDIS_URL=valkey.url, BRIMFUL_FLEET="new")
+    assert len(json.loads(done.stdout)["keys"]) == 3
+
+
 def test_two_keys_in_one_fleet_are_reported(valkey: Valkey) -> None:
     settings = Settings.load()
     target = RedisTarget(valkey.url)

@@ -349,6 +349,8 @@ async def test_a_count_that_redis_refuses_holds_up_no_other(valkey: Valkey, capl
                         account.sent = True
                 await usage.exchange(pipeline, ["ann", "bob"], 50.0)
             assert read_usage_of(client, "bob") == {"requests": 2, "tokens": 200, "waited_ms": 0}
+            used = read_usage(client, "")  # for `serve token list`
+            assert (used["ann"]["tokens"], used["bob"]["tokens"]) == (2**63 - 1, 200)
             usage.check(bob, 700)
             for caller, hold in ((bob, 701), (ann, 0)):
                 with pytest.raises(Refusal, match="budget of caller"):

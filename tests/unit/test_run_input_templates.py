@@ -311,6 +311,13 @@ def test_a_resumed_run_has_the_same_template(tmp_path: Path) -> None:
     assert (summary.resumed, summary.left) == (3, 0)
 
 
+def test_an_empty_template_is_refused(tmp_path: Path) -> None:
+    (file := tmp_path / "t").write_text("\n")
+    for label, given in (("--template", ("", None)), (f"--template-file {file}", (None, str(file)))):
+        with pytest.raises(UsageError, match=f"^{label}: is empty"):
+            templates(given[0], template_file=given[1])
+
+
 def test_options_exclude_each_other(tmp_path: Path) -> None:
     (tmp_path / "t").write_text("{a}")
     with pytest.raises(UsageError, match="exclude each other"):

@@ -339,7 +339,16 @@ def test_a_page_is_written_over_a_page_and_an_empty_file(out: Path) -> None:
 
 def test_places_that_can_be_no_page_are_refused(out: Path) -> None:
     os.mkfifo(pipe := out.with_name("pipe"))
-    for page, says in ((pipe, "is not a regular file"), (out.parent, "is a directory"), (Path(), "is a directory")):
+    nowhere = out.parent / "nowhere"
+    (link := out.with_name("link.html")).symlink_to(nowhere / "page.html")
+    missing = f"there is no directory {nowhere}; make it first: mkdir -p {nowhere}"
+    for page, says in (
+        (pipe, "is not a regular file"),
+        (out.parent, "is a directory"),
+        (Path(), "is a directory"),
+        (nowhere / "page.html", missing),
+        (link, missing),
+    ):
         with pytest.raises(UsageError, match=says):
             write_report(out, page)
     assert pipe.is_fifo()

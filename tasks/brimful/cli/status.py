@@ -14,7 +14,7 @@ import typer
 from brimful.addresses import FleetAddress
 from brimful.cli.style import ago, coloured, paint, say
 from brimful.config import Settings
-from brimful.errors import RedisUnreachable
+from brimful.errors import RedisUnreachable, UsageError
 from brimful.limits import learnt_lines
 from brimful.names import QUEUES, fleet_in
 from brimful.runtime.interrupt import unwinding
@@ -81,7 +81,11 @@ def status(
 
 
 def _tags(target: RedisTarget, client: redis.Redis, settings: Settings, wanted: str | None) -> list[str]:
+    """The key that other commands would choose is the first."""
     if wanted is None and len(tags := known_tags(client)) > 1:
+        with contextlib.suppress(UsageError):  # none of them is this fleet's
+            first = find_tag(target, client, settings)
+            return sorted(tags, key=lambda tag: tag != first)
         return tags
     return [find_tag(target, client, settings, wanted)]
 

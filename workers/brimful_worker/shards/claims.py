@@ -26,7 +26,7 @@ from brimful_worker.lua_script import load_script
 
 log = logging.getLogger(__name__)
 
-_RENEW = load_script("brimful_worker.shards", "claims.lua")
+_RENEW, _GIVE_UP = (load_script("brimful_worker.shards", f"{name}.lua") for name in ("claims", "give_up"))
 _WAIT_S = 0.5
 _AWAY = (RedisError, OSError)
 
@@ -56,6 +56,7 @@ class Claims:
         Nothing is claimed once ``stopping`` is set.
         """
         self._redis = client
+        self._give_up = client.register_script(_GIVE_UP.text)
         self._renewing = renewing
         self._stopping = stopping
         self._ttl_ms = int(ttl_s * 1000)
@@ -113,16 +114,11 @@ class Claims:
                 await pipe.execute()
 
     async def give_up(self, claim: Claim, *, given_back: bool) -> None:
-        """Let the next delivery claim the shard at once. A shard given back does not count as a try."""
+        """Let the next delivery claim the shard at once, unless it did. A shard given back does not count as a try."""
+        keys = [claim.keys.claim(claim.shard), claim.keys.tries(claim.shard)]
         with contextlib.suppress(*_AWAY):
             async with asyncio.timeout(1.0):
-                if await self._redis.get(claim.keys.claim(claim.shard)) != claim.token:
-                    return
-                async with self._redis.pipeline(transaction=True) as pipe:
-                    pipe.delete(claim.keys.claim(claim.shard))
-                    if given_back:
-                        pipe.decr(claim.keys.tries(claim.shard))
-                    await pipe.execute()
+                await self._give_up(keys=keys, args=[claim.token, int(given_back)])
 
     async def keep(
         self, held: Callable[[], Sequence[_Claim]], on_state: Callable[[_Claim, str, int], None], every_s: float

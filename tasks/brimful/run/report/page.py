@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
+import os
 import stat
 from array import array
 from collections.abc import Iterator
@@ -78,6 +79,11 @@ def _check_page(page: Path) -> None:
         with page.open("rb") as file:
             head = file.read(64)
     except FileNotFoundError:
+        folder = Path(os.path.realpath(page)).parent  # of a link, where the page goes
+        if not folder.is_dir():
+            raise UsageError(
+                f"--page {page}: there is no directory {folder}; make it first: mkdir -p {folder}"
+            ) from None
         return
     except OSError as error:
         raise UsageError(f"--page {page}: cannot be read: {error.strerror or error}; name another file") from None

@@ -29,6 +29,8 @@ _PREFIX = "brimful_"
 """By which scanners for secrets find a token."""
 REQUESTS, TOKENS, WAITED_MS = KINDS = ("requests", "tokens", "waited_ms")
 """What is counted of each caller."""
+_UNREADABLE = 2**63 - 1
+"""Tokens that count as spent where Redis holds no number: nothing may be spent that cannot be counted."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
@@ -71,6 +73,14 @@ class CallerRecord:
 
 def digest_of(token: str) -> str:
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def stored_count(value: bytes | str | None) -> int:
+    """A count as Redis has it; the largest number where it has none that can be read."""
+    try:
+        return int(value or 0)
+    except ValueError:
+        return _UNREADABLE
 
 
 def usage_field(caller: str, kind: str) -> str:
@@ -163,7 +173,7 @@ def read_usage(client: redis.Redis, fleet: str) -> dict[str, dict[str, int]]:
     usage: dict[str, dict[str, int]] = {}
     for entry, amount in found.items():
         kind, _, caller = entry.partition(" ")
-        usage.setdefault(caller, dict.fromkeys(KINDS, 0))[kind] = int(amount)
+        usage.setdefault(caller, dict.fromkeys(KINDS, 0))[kind] = stored_count(amount)
     return usage
 
 
@@ -178,7 +188,7 @@ def parse_record(raw: bytes) -> CallerRecord | None:
         counts = (int(stored.get(limit, 0)) for limit in ("starts", "slots", "tokens_per_minute"))
         record = CallerRecord(name, digest, created, budget, weight, *counts)
         return record if 0 < weight < math.inf else None
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return None
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from redis import RedisError, ResponseError
 
 from brimful.outcome import Outcome
-from brimful.state.callers.tokens import KINDS, REQUESTS, TOKENS, WAITED_MS, CallerRecord, usage_field
+from brimful.state.callers.tokens import KINDS, REQUESTS, TOKENS, WAITED_MS, CallerRecord, stored_count, usage_field
 from brimful.state.keys import caller_batches_key, callers_usage_key
 from brimful.state.redis_retry import refused_for_now
 from brimful_worker.metrics import catalogue as metrics
@@ -24,8 +24,6 @@ from brimful_worker.singles.pipeline import SharedPipeline
 
 log = logging.getLogger(__name__)
 
-_UNREADABLE = 2**63 - 1
-"""Tokens that count as spent where Redis holds no number: nothing may be spent that cannot be counted."""
 _MOST_LABELS = 100
 """Callers with series of their own in the metrics; the others share one."""
 
@@ -121,7 +119,7 @@ class Usage:
             self._writing.subtract(news)
         if reading is not None:
             await reading
-            self._written = {name: _number(value) for name, value in zip(budgeted, reading.result(), strict=True)}
+            self._written = {name: stored_count(value) for name, value in zip(budgeted, reading.result(), strict=True)}
         if holding is not None:
             self._batches = _held_by_batches(await holding, now_s)
         self._writing = Counter()
@@ -131,7 +129,9 @@ class Usage:
     async def of(self, pipeline: SharedPipeline, caller: str) -> dict[str, int]:
         """Kind → amount, of all front doors. Raises redis.RedisError."""
         values = await pipeline.ask("HMGET", self._key, *(usage_field(caller, kind) for kind in KINDS))
-        return {kind: _number(value) + self._unwritten[caller, kind] for kind, value in zip(KINDS, values, strict=True)}
+        return {
+            kind: stored_count(value) + self._unwritten[caller, kind] for kind, value in zip(KINDS, values, strict=True)
+        }
 
     def charged(self, caller: str, requests: int, tokens: int) -> None:
         """A batch has used so many, which are in Redis already. For the metrics."""
@@ -209,13 +209,6 @@ def _held_by_batches(stored: list[bytes], now_s: float) -> Counter[str]:
             if int(until or 0) >= int(now_s):
                 found[name.decode().partition(" ")[0]] += int(tokens)
     return found
-
-
-def _number(value: bytes | None) -> int:
-    try:
-        return int(value or 0)
-    except ValueError:
-        return _UNREADABLE
 
 
 def _tokens(outcome: Outcome) -> int:

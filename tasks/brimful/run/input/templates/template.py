@@ -71,6 +71,8 @@ def load_templates(
     if template_file is not None:
         label = f"--template-file {template_file}"
         prompt = Text(read_text(Path(template_file), label).removesuffix("\n"), label)
+    if prompt is not None and not prompt.text:
+        raise UsageError(f"{prompt.label}: is empty, so that every prompt would be; write one, such as '{{prompt}}'")
     system = Text(_unescaped(system_template), "--system-template") if system_template is not None else None
     messages, label = None, ""
     if messages_template is not None:
