@@ -31,6 +31,13 @@ def test_counts_limits_and_times(tmp_path: Path) -> None:
     assert slow.seconds_off == pytest.approx(2000 / 16 * 10)
 
 
+def test_a_short_run_takes_whole_rounds_of_the_slots(tmp_path: Path) -> None:
+    found = _validate(write_lines(tmp_path / "in.jsonl", [{"prompt": f"say {line}"} for line in range(17)]))
+    assert found.seconds_off == pytest.approx(2.0)  # 16 API calls of 1 s, then the last one
+    assert "in long runs starts bind while" in dict(found.rows())["limits"]
+    assert "(in this one, assuming 1 s: slots bind)" in dict(found.rows())["limits"]
+
+
 def test_split_lines_pack_keys_and_bad_lines(tmp_path: Path) -> None:
     lines = [
         {"prompt": "a", "n": 2000},

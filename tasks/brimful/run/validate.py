@@ -111,8 +111,8 @@ class Validation:
             return f"{counted(self.slots, 'slot')}, no limit of starts: slots bind"
         return (
             f"{counted(self.slots, 'slot')}, {counted(self.starts, 'start')} in {self.window_s:g} s; "
-            f"starts bind while an API call takes less than {self.turning_s:.2g} s, slots beyond "
-            f"(assuming {self.latency_s:g} s: {self.binds})"
+            f"in long runs starts bind while an API call takes less than {self.turning_s:.2g} s, slots beyond "
+            f"(in this one, assuming {self.latency_s:g} s: {self.binds})"
         )
 
 
@@ -189,7 +189,7 @@ def _estimate(found: Validation, profile: Profile) -> None:
     """Which limit binds, and the shortest times."""
     found.slots, found.starts, found.window_s = profile.slots, profile.starts, profile.window_s
     by_starts = _last_start_s(found.calls_off, profile)
-    by_slots = found.calls_off / profile.slots * found.latency_s
+    by_slots = math.ceil(found.calls_off / profile.slots) * found.latency_s
     found.binds = "starts bind" if by_starts > by_slots else "slots bind"
     if profile.starts is not None:
         found.turning_s = profile.slots * profile.window_s / profile.starts
