@@ -219,6 +219,7 @@ def test_what_was_withdrawn_is_sent_again_unless_the_run_stops(stopping: str | N
     pack = packed("1", 1, 2)
     assert outcomes.records(pack, Outcome("1", failure=Failure(Cause.CANCELLED, "withdrawn"))) == []
     assert (batcher.held, status.split, status.failures) == (held, 0, 0)
+    assert (status.packed, status.attempts) == (0, 0), "it was not sent"
     if held:
         assert batcher.next(0.0, 0, True) == (pack.pack_key, pack.slices)
     lasting = Failure(Cause.BAD_REQUEST, "no", permanent=True)

@@ -148,10 +148,10 @@ class Outcomes:
         return True
 
     def _count(self, packed: PackedRequest, outcome: Outcome) -> None:
-        status = self._status
+        status, attempts = self._status, attempts_since(outcome, self._began)
         status.requests += 1
-        status.packed += packed.lines > 1
-        status.attempts += attempts_since(outcome, self._began)
+        status.packed += packed.lines > 1 and attempts > 0
+        status.attempts += attempts
         status.rate_limited += outcome.rate_limited
         status.unmetered_tokens += outcome.unmetered_tokens
         for cause, count in outcome.retries.items():
