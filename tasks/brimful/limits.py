@@ -39,6 +39,10 @@ def default_guard_s(window_s: float) -> float:
     return round(0.2 + 0.01 * window_s, 3)
 
 
+REBUILDING = "the key is new here, or Redis lost its memory; nothing starts until all workers have reported"
+"""Said by status and doctor."""
+
+
 def starts_share(window_s: float, guard_s: float, lag_s: float) -> float:
     """The share of the limit on starts that can be reached: each counts for window + guard + lag."""
     return window_s / (window_s + guard_s + lag_s) if window_s > 0 else 1.0
@@ -47,10 +51,14 @@ def starts_share(window_s: float, guard_s: float, lag_s: float) -> float:
 def describe_cost(window_s: float, guard_s: float, rtt_s: float, lag_s: float) -> str:
     """What this distance from Redis costs, and the remedy: a sentence for status, doctor and the log."""
     share = starts_share(window_s, guard_s, lag_s)
+    if lag_s <= 2 * rtt_s:
+        remedy = "move the workers and Redis nearer to each other"
+    else:
+        remedy = "some answers came that much later than others: give the worker and Redis more CPU if it stays so"
     return (
         f"a round trip takes {rtt_s * 1000:.0f} ms; a freed slot stays idle for one, and each start counts "
         f"{lag_s * 1000:.0f} ms longer: at most {share:.0%} of the starts (windows of {window_s:g} s); "
-        "move the workers and Redis nearer to each other"
+        f"{remedy}"
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import pytest
 from redis.exceptions import ResponseError
 
+from brimful.limits import describe_cost
 from brimful_worker.admission import Lease
 from brimful_worker.admission.lease import Refused
 from brimful_worker.admission.local_state import LocalState
@@ -447,6 +448,13 @@ class TestRoundTrips:
         assert "each start counts 61 ms longer: " in caplog.messages[0]
         assert "a round trip takes 300 ms; " in caplog.messages[1]
         assert "each start counts 291 ms longer: at most 94% " in caplog.messages[1]
+        assert all("nearer to each other" in message for message in caplog.messages)
+
+    def test_answers_that_are_late_without_a_distance_are_not_put_down_to_it(self) -> None:
+        said = describe_cost(60.0, 0.8, 0.0, 0.186)
+        assert "each start counts 186 ms longer" in said
+        assert "nearer" not in said
+        assert "more CPU" in said
 
     def test_the_log_says_it_again_where_it_is_more_than_half_as_much_more(
         self, caplog: pytest.LogCaptureFixture

@@ -135,8 +135,9 @@ def run(
 
     It uses the fleet at BRIMFUL_REDIS_URL; where that is not set, it starts a fleet on this machine.
 
-    Exits 0 when everything is sampled, 3 when some prompts failed (OUT.errors.jsonl), 2 for bad input or settings, 4
-    when the budget is used up, 5 when the key is refused, 130 when interrupted.
+    Exits 0 when everything is sampled, 1 when it could not go on (the same command resumes it), 2 for bad input or
+    settings, 3 when some prompts failed (OUT.errors.jsonl), 4 when the budget is used up, 5 when the key is refused,
+    130 when interrupted.
     """
     given = dict(locals())
     from brimful.config import Settings

@@ -15,7 +15,7 @@ from brimful.addresses import FleetAddress
 from brimful.cli.style import ago, coloured, paint, say
 from brimful.config import Settings
 from brimful.errors import RedisUnreachable, UsageError
-from brimful.limits import learnt_lines
+from brimful.limits import REBUILDING, learnt_lines
 from brimful.names import QUEUES, fleet_in
 from brimful.runtime.interrupt import unwinding
 from brimful.state.broker_queues import Queues, read_queues
@@ -185,7 +185,7 @@ def _headline(status: Status) -> str:
         return f"{key}  no worker has used it here yet"
     if status.rebuilding:
         state = paint("rebuilding", "yellow")
-        return f"{key}  {state}: Redis lost its memory; nothing starts until all workers have reported"
+        return f"{key}  {state}: {REBUILDING}"
     if status.provider is not None and (why := _STOPPED.get(status.provider.state)):
         return f"{key}  {paint(why, 'red')}"
     if status.pause_s > 0:

@@ -33,11 +33,17 @@ def worker(
     ] = None,
     log_level: Annotated[
         LogLevel | None,
-        typer.Option("--log-level", "-l", case_sensitive=False, help="Default: BRIMFUL_LOG_LEVEL, else INFO."),
+        typer.Option(
+            "--log-level", "-l", case_sensitive=False, help="Level of its log. Default: BRIMFUL_LOG_LEVEL, else INFO."
+        ),
     ] = None,
     log_format: Annotated[
         LogFormat | None,
-        typer.Option("--log-format", case_sensitive=False, help="Default: BRIMFUL_LOG_FORMAT, else text."),
+        typer.Option(
+            "--log-format",
+            case_sensitive=False,
+            help="Text, or one JSON object a record. Default: BRIMFUL_LOG_FORMAT, else text.",
+        ),
     ] = None,
     take_over: Annotated[
         bool, typer.Option("--take-over", help="Take the fleet and its queued tasks over from another API key.")

@@ -12,7 +12,7 @@ from brimful.config import Settings
 from brimful.doctor import Check, Level
 from brimful.doctor.rabbitmq import reader_checks
 from brimful.errors import UsageError
-from brimful.limits import learnt_lines
+from brimful.limits import REBUILDING, learnt_lines
 from brimful.names import QUEUES, plain_queue
 from brimful.state.broker_queues import read_queues
 from brimful.state.dead_letters import read
@@ -86,7 +86,11 @@ def _admission_checks(status: Status) -> Iterator[Check]:
         said, _, todo = cost.rpartition("; ")
         yield Check("distance", Level.WARN, said, todo)
     if status.rebuilding:
-        yield Check("admission", Level.WARN, "Redis lost its memory; nothing starts until all workers have reported")
+        yield Check(
+            "admission",
+            Level.WARN,
+            REBUILDING,
+        )
     for line in learnt_lines(status.learnt, status.limits):
         yield Check(
             "limits",
