@@ -70,8 +70,8 @@ def test_only_a_large_shard_lets_other_workers_go_first(
             wait_until(lambda: next(loop) is None and len(got) == len(sizes), "all messages")
     assert got == sizes
     assert len(later) == 3, "a pause after each large one, and none after the others"
-    assert all(0 < delay < 0.06 for delay in later)
-    assert max(slept) < 0.06, "it asks again as soon as the pause is over"
+    assert all(0 < delay < 0.09 for delay in later)
+    assert max(slept) < 0.09, "it asks again as soon as the pause is over"
 
 
 def test_a_freed_place_takes_the_next_message_though_a_pop_without_its_queue_is_under_way(
