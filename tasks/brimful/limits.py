@@ -1,4 +1,5 @@
-"""The limits by their names and as Redis stores them; a window's guard; what a worker's distance from Redis costs.
+"""The limits by their names and as Redis stores them; by how much a window is widened; the starts that are
+lost where Redis answers late.
 
 Durations are in seconds.
 """

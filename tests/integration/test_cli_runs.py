@@ -88,7 +88,7 @@ async def a_batch(monkeypatch: pytest.MonkeyPatch, workers: Fleet) -> AsyncItera
 
 
 def test_tail_prints_what_is_there_and_ends_with_the_run(tmp_path: Path, valkey: Valkey) -> None:
-    """A run without an entry that nobody is at work on."""
+    """A run without an entry on which no command reports."""
     elsewhere = Elsewhere(tmp_path / "elsewhere", valkey.url)
     choice = {"index": 0, "text": "blue", "finish_reason": "stop"}
     outcome = Outcome("q", {"choices": [choice], "usage": {"total_tokens": 7}}, attempts=1)
@@ -96,7 +96,7 @@ def test_tail_prints_what_is_there_and_ends_with_the_run(tmp_path: Path, valkey:
         client.xadd(run_key("abcdef", "results"), dict(result_fields("q", [[4, "p4", 0, [0]]], outcome)))
     printed = elsewhere("runs", "tail", "abc", "--text")
     assert "p4  1 rollout, 7 tokens (stop), 0.0 s, 1 attempt\n  0.0 'blue'\n" in printed
-    assert "run abcdef: nobody is at work on it" in printed
+    assert "run abcdef: no command reports on it" in printed
     assert "no run xyz in redis://" in elsewhere("runs", "show", "xyz", code=2)
 
 

@@ -91,7 +91,7 @@ def test_the_table_and_the_details() -> None:
     assert "in Redis 3 shards without outcome, 2 outcomes not collected" in shown
     assert "by ann@lab, process 0" in shown
     cancelled = replace(ENTRY, state="cancelled", ended=ENTRY.started, exit_code=130)
-    assert "exit code 130; the same command, typed again, continues it" in details(cancelled, LEFT)
+    assert "exit code 130; the `brimful run` that began it, typed again, continues it" in details(cancelled, LEFT)
     assert "its front door goes on with it" in details(lost, LEFT)
     assert "goes on" not in details(replace(cancelled, batch="batch_1"), LEFT)
     assert [ago(seconds) for seconds in (0.5, 42, 300, 9000, 300000)] == [

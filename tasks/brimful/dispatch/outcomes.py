@@ -1,4 +1,4 @@
-"""What a request's outcome means: records for the lines it carried, figures, and requests to send again. No I/O."""
+"""What a request's outcome means: records for the lines it carried, counts, and requests to send again. No I/O."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def find_tag(target: RedisTarget, client: redis.Redis, settings: Settings, wante
         found = [tag for tag in tags if tag.startswith(wanted)]
         if len(found) != 1:
             which = "several" if found else "no"
-            raise UsageError(f"--tag {wanted}: {which} tags begin so; there are {', '.join(tags) or 'none'}")
+            raise UsageError(f"--tag {wanted}: {which} key tags begin with it; there are {', '.join(tags) or 'none'}")
         return found[0]
     own = own_tag(settings)
     if own in tags:

@@ -1,7 +1,4 @@
-"""Places of a process's waiters in the fleet's queue: times to register them with, instead of their arrival.
-
-The queue is ordered by these times.
-"""
+"""Places of a process's waiters in the fleet's queue: the times by which it is ordered, in place of their arrivals."""
 
 from __future__ import annotations
 

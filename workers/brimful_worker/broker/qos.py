@@ -193,7 +193,7 @@ class QoS(transport.QoS):
             self._requeue(connection, tag, "tail" if leftmost else "head", None)
 
     def restore_visible(self, start: int = 0, num: int = 10, interval: int = 10) -> None:
-        """Requeue what dead workers left. Every worker does this every few seconds."""
+        """Requeue the tasks of dead workers. Every worker does this every few seconds."""
         if not unacked.stable():
             return  # after an outage the others must renew first, or their running tasks would count as abandoned
         abandoned = unacked.server_time() - self.visibility_timeout
@@ -208,7 +208,7 @@ class QoS(transport.QoS):
         except MutexHeld:
             pass
         except redis.ResponseError as error:
-            log.warning("cannot look for what dead workers left: %s", reply_text(error))
+            log.warning("cannot look for the tasks of dead workers: %s", reply_text(error))
 
     def _abandoned(self, client: Any, before: float) -> list[Any]:
         """Tags of the messages, but those kept here, that were last renewed before this time of the server."""

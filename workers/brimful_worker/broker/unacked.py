@@ -1,5 +1,7 @@
 """The messages this process holds: those of its live requests, and those whose acknowledgement Redis has yet to get.
 
+The tasks of dead workers are requeued in :mod:`.qos`.
+
 The broker's channel (main thread) and the renewal thread share it. It follows the requests themselves, so a message
 whose request is gone is not kept from other workers.
 """

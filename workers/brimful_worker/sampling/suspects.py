@@ -2,7 +2,7 @@
 
 Each request on the wire at a death may have caused it (:attr:`Lease.deaths` counts); what waited is not suspected. A
 request with two deaths is from then on the only one of its process on the wire, so a further death shows that it is the
-cause, and charges nothing else. A pack is divided instead, until the prompt that kills workers stands alone.
+cause, and counts for no other request. A pack is divided instead, until the prompt that kills workers stands alone.
 """
 
 from __future__ import annotations

@@ -187,7 +187,7 @@ def read_options(given: Mapping[str, Any], workload: Workload = Workload.BATCH) 
     fields |= {name: values[0] for name, values in lists.items() if len(values) == 1}
     sweep = make_sweep({name: values for name, values in lists.items() if len(values) > 1}, fields, given["sweep"])
     if "system" in sweep.fields and (given["system"] is not None or given["system_template"] is not None):
-        raise UsageError("--system and --system-template exclude a sweep of system: give one of them")
+        raise UsageError("--system or --system-template, and several values of system to sweep: give one of them")
     return ReadOptions(
         sources=tuple(map(Source, files)),
         form=given["input_format"],

@@ -99,7 +99,7 @@ def runs_list(as_json: Annotated[bool, typer.Option("--json", help="Print one JS
     elif entries or others:
         print(table(entries, others))
     if not found and not entries:
-        say("no run has anything in Redis")
+        say("Redis holds no runs")
 
 
 @runs.command("show")
@@ -166,7 +166,7 @@ def runs_tail(
             for line in (line for result in results for line in lines(result, text=text)):
                 print(line, flush=True)
             if not results and not _live(place, entry := read_entry(place.client, run), run):
-                say(f"run {run}: {entry.state_now if entry is not None else 'nobody is at work on it'}")
+                say(f"run {run}: {entry.state_now if entry is not None else 'no command reports on it'}")
                 return
 
 

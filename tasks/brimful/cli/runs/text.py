@@ -79,7 +79,7 @@ def _row(entry: RunEntry) -> tuple[str, ...]:
 
 
 def _state(entry: RunEntry) -> str:
-    again = "the same command, typed again, continues it"
+    again = "the `brimful run` that began it, typed again, continues it"
     if entry.batch:
         again = "its front door goes on with it"
     if entry.lost:

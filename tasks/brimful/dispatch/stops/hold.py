@@ -1,7 +1,8 @@
 """Holds a run: nothing new is sent until it is resumed. What has reached the provider ends, and is delivered.
 
-What waits is taken back to be planned again: shards that no worker has begun are withdrawn, and of the others workers
-give back what is not on the wire. So a held run takes neither slots nor workers' places from other runs.
+What waits is taken back to be planned again: shards that no worker has begun are withdrawn; of those that were begun,
+the workers give back the requests that are not on the wire. So a held run takes neither slots nor workers' places from
+other runs.
 """
 
 from __future__ import annotations

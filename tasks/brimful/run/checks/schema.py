@@ -15,6 +15,7 @@ from brimful.run.checks.json_text import NotJson, find_json
 from brimful.run.checks.load import describe, is_object_name, load_object
 from brimful.run.checks.verdict import one_line
 from brimful.runtime.json_bytes import encode
+from brimful.words.values import shown
 
 FLAG = "--schema"
 _MORE = 3
@@ -100,7 +101,7 @@ def _json_schema(text: str, schema: Any) -> Schema:
             "model (module:Model) needs nothing more"
         ) from None
     if not isinstance(schema, dict | bool):
-        raise UsageError(f"{FLAG} {text}: a JSON Schema is an object")
+        raise UsageError(f"{FLAG} {text}: holds {shown(schema)}, and a JSON Schema is an object")
     kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
     try:
         kind.check_schema(schema)

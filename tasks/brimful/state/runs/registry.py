@@ -91,12 +91,12 @@ def _check(entry: RunEntry, asked: Asked, *, there: bool) -> None:
         )
     if entry.lost and not entry.batch:
         raise UsageError(
-            f"run {run} is lost: it has not reported for {entry.silent_s:.0f} s. The same command, typed again at "
-            f"{entry.host or 'its machine'}, continues it"
+            f"run {run} is lost: it has not reported for {entry.silent_s:.0f} s. The `brimful run` that began it, "
+            f"typed again at {entry.host or 'its machine'}, continues it"
         )
     stopping = entry.state == RunState.STOPPING or entry.ask in (Asked.CANCEL, Asked.CANCEL_NOW)
     if asked in (Asked.HOLD, Asked.NOTHING) and stopping:
-        raise UsageError(f"run {run} is stopping: the same command, typed again, continues it")
+        raise UsageError(f"run {run} is stopping: the `brimful run` that began it, typed again, continues it")
     if asked is Asked.NOTHING and entry.ask != Asked.HOLD:
         raise UsageError(f"run {run} is not held")
 

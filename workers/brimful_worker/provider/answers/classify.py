@@ -1,4 +1,7 @@
-"""Classifies the provider's answers: one pure function from an :class:`Answer` to a :class:`Classification`."""
+"""Classifies the provider's answers: one pure function from an :class:`Answer` to a :class:`Classification`.
+
+What refuses a request, such as a 429, is judged in :mod:`.refusal`.
+"""
 
 from __future__ import annotations
 
