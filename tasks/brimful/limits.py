@@ -1,5 +1,4 @@
-"""The limits by their names and as Redis stores them; by how much a window is widened; the starts that are
-lost where Redis answers late.
+"""The limits by their names and as Redis stores them; by how much a window is widened; what late answers of Redis cost.
 
 Durations are in seconds.
 """

@@ -144,9 +144,9 @@ async def test_a_timeout_that_is_no_number_of_seconds_is_refused(timeout: Any) -
 
 def test_a_list_of_handles_is_refused_with_the_way_out() -> None:
     with Fleet() as fleet:
-        handles = [fleet.submit("q")]
+        handles: Any = [fleet.submit("q")]
         with pytest.raises(TypeError, match=r"list is not a handle or a task id; a list as cancel\(\*handles\)"):
-            fleet.cancel(handles)  # type: ignore[arg-type]
+            fleet.cancel(handles)
 
 
 def test_a_wrong_pack_is_named_as_the_argument() -> None:

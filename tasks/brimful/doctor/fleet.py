@@ -86,11 +86,7 @@ def _admission_checks(status: Status) -> Iterator[Check]:
         said, _, todo = cost.rpartition("; ")
         yield Check("distance", Level.WARN, said, todo)
     if status.rebuilding:
-        yield Check(
-            "admission",
-            Level.WARN,
-            REBUILDING,
-        )
+        yield Check("admission", Level.WARN, REBUILDING)
     for line in learnt_lines(status.learnt, status.limits):
         yield Check(
             "limits",

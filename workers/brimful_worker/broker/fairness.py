@@ -23,7 +23,7 @@ _LARGE_BYTES = 2**15
 """Size of a message from which it counts as a large shard."""
 _BYTES_PER_S, _LONGEST_PAUSE_S = 2**19, 0.08
 """About what an event loop starts, 3,000 short requests; and the longest pause, since work may wait while no other
-worker is up. With four times as many bytes a second, 6,000 slots took 8,900 connections instead of 7,400."""
+worker is up. With four times as many bytes a second, 6,000 slots took 8,900 connections instead of 7,700."""
 
 
 class Fairness:
