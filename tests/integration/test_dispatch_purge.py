@@ -70,7 +70,7 @@ def test_nothing_of_an_abandoned_run_is_left(monkeypatch: pytest.MonkeyPatch, tm
             wait_until(lambda: stored["run"].encode() not in _all_of(client), "all of it to be gone")
             assert b"prompt 1" not in _all_of(client)
             assert b"a single prompt" in _all_of(client), "another's task is not touched"
-        assert "no run has anything" in brimful_in_process("runs", "list", **env).stderr
+        assert "Redis holds no runs" in brimful_in_process("runs", "list", **env).stderr
         assert brimful_in_process("runs", "purge", "--all", **env).returncode == 0
         assert brimful_in_process("runs", "purge", "nobody", **env).returncode == 2
         again = brimful("run", source, "-o", out, "--pack", "off", "--max-tokens", "4", **env)
