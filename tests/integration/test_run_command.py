@@ -136,6 +136,16 @@ def test_validate_reads_standard_input_and_prints_one_object(tmp_path: Path) -> 
     assert '"prompt": "The sky is"' in done.stdout
 
 
+def test_validate_says_that_slots_are_learnt(command: Command, tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "in.jsonl", [GOOD])
+    assert "auto" not in command("validate", path).stdout
+    for starts in ("600", "0"):
+        learnt = command("validate", path, BRIMFUL_SLOTS="auto", BRIMFUL_STARTS=starts)
+        assert "16 slots assumed (auto: the workers learn how many the key has)" in learnt.stdout
+    found = json.loads(command("validate", path, "--json", BRIMFUL_SLOTS="auto").stdout)
+    assert (found["slots"], found["slots_auto"]) == (16, True)
+
+
 def test_report_refuses_a_file_that_is_not_a_run_s(command: Command, tmp_path: Path) -> None:
     path = write_lines(tmp_path / "in.jsonl", [GOOD])
     for name in (path, tmp_path / "nothing"):

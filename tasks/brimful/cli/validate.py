@@ -59,7 +59,14 @@ def validate(
 
     options = shared.read_options(given)
     settings = Settings.load(typed=True, provider=provider)
-    found = examine(options, settings.profile, pack=parse_pack(pack), latency_s=latency, strict=strict)
+    found = examine(
+        options,
+        settings.profile,
+        pack=parse_pack(pack),
+        latency_s=latency,
+        strict=strict,
+        slots_auto=settings.slots_auto,
+    )
     if as_json:
         print(json.dumps(found.as_json()))
     else:

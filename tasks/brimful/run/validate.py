@@ -55,6 +55,9 @@ class Validation:
     prompts_per_call: int = 1
     """Prompts in the largest packed request."""
     slots: int = 1
+    """The limit as set, or the profile's, which is assumed with ``slots_auto``."""
+    slots_auto: bool = False
+    """How many slots the key has is learnt while requests are sampled (``BRIMFUL_SLOTS=auto``)."""
     starts: int | None = None
     window_s: float = 60.0
     latency_s: float = _ASSUMED_S
@@ -107,10 +110,13 @@ class Validation:
         return rows
 
     def _limits(self) -> str:
+        slots = counted(self.slots, "slot")
+        if self.slots_auto:
+            slots += " assumed (auto: the workers learn how many the key has)"
         if self.starts is None:
-            return f"{counted(self.slots, 'slot')}, no limit of starts: slots bind"
+            return f"{slots}, no limit of starts: slots bind"
         return (
-            f"{counted(self.slots, 'slot')}, {counted(self.starts, 'start')} in {self.window_s:g} s; "
+            f"{slots}, {counted(self.starts, 'start')} in {self.window_s:g} s; "
             f"in long runs starts bind while an API call takes less than {self.turning_s:.2g} s, slots beyond "
             f"(in this one, assuming {self.latency_s:g} s: {self.binds})"
         )
@@ -123,10 +129,11 @@ def validate(
     pack: PackOption = "auto",
     latency_s: float | None = None,
     strict: bool = False,
+    slots_auto: bool = False,
 ) -> Validation:
     """Read the whole input. Raises InputError if nothing of it could be sampled, or at a bad line if ``strict``."""
     options.check()
-    found = Validation(latency_s=latency_s or _ASSUMED_S)
+    found = Validation(latency_s=latency_s or _ASSUMED_S, slots_auto=slots_auto)
     slices: Counter[str] = Counter()
     limits: dict[str, int] = {}
     ratio = TokenRatio()
