@@ -59,6 +59,11 @@ def fleet_in(name: str) -> str:
     return name.rpartition(".")[0]
 
 
+def describe_fleet(fleet: str) -> str:
+    """For messages."""
+    return f"the fleet {fleet}" if fleet else "the unnamed fleet"
+
+
 def plain_queue(queue: str) -> str:
     """The queue's name without its fleet's, which contains no dot."""
     return queue.rpartition(".")[2]

@@ -14,15 +14,16 @@ import pytest
 from openai import AsyncOpenAI
 
 from brimful.dispatch.ledger import result_fields
+from brimful.errors import ExitCode
 from brimful.outcome import Outcome
 from brimful.runtime.identity import who
 from brimful.state.callers.tokens import add_caller
-from brimful.state.keys import run_key
+from brimful.state.keys import RUNS, entry_key, run_key
 from brimful.state.redis_url import sync_redis_client
 from brimful.state.runs.entry import RunEntry
 from brimful.state.runs.registry import read_entries
 from brimful_worker.local.server.valkey import Valkey
-from support.commands import Running, brimful, write_prompts
+from support.commands import Running, brimful, brimful_in_process, write_prompts
 from support.doors import door
 from support.fleets import Fleet, fleet
 from support.gateways import gateway_process
@@ -98,6 +99,28 @@ def test_tail_prints_what_is_there_and_ends_with_the_run(tmp_path: Path, valkey:
     assert "p4  1 rollout, 7 tokens (stop), 0.0 s, 1 attempt\n  0.0 'blue'\n" in printed
     assert "run abcdef: no command reports on it" in printed
     assert "no run xyz in redis://" in elsewhere("runs", "show", "xyz", code=2)
+
+
+@pytest.mark.parametrize("command", ["show", "tail", "hold", "resume", "cancel", "purge"])
+def test_no_command_acts_on_another_fleet_s_run(valkey: Valkey, command: str) -> None:
+    """Of runs with an entry, and of maps, which have none; typed with the fleet's name and without."""
+    with sync_redis_client(valkey.url) as client:
+        client.hset(entry_key("evals.abcdef"), mapping={"state": "running", "said": client.time()[0]})
+        client.zadd(RUNS, {"evals.abcdef": client.time()[0]})
+        client.zadd(run_key("123456", "shards"), {"s": 1})
+        before = {key: client.dump(key) for key in client.scan_iter()}
+        for run, own, way_out in (
+            ("evals.abcdef", "", "set BRIMFUL_FLEET=evals"),
+            ("abc", "", "set BRIMFUL_FLEET=evals"),
+            ("123456", "evals", "unset BRIMFUL_FLEET"),
+        ):
+            env = {"BRIMFUL_REDIS_URL": valkey.url, "BRIMFUL_FLEET": own}
+            done = brimful_in_process("runs", command, run, **env)
+            assert (done.returncode, done.stdout) == (ExitCode.USAGE, "")
+            assert way_out in done.stderr
+        assert {key: client.dump(key) for key in client.scan_iter()} == before
+    done = brimful_in_process("runs", "show", "abc", BRIMFUL_REDIS_URL=valkey.url, BRIMFUL_FLEET="evals")
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.timeout(400)  # some twenty commands, each a process

@@ -51,9 +51,37 @@ def test_a_silent_run_is_lost_and_one_that_has_ended_is_not() -> None:
 @pytest.mark.parametrize("given", ["0123", "0123456789abcdef", "batch_77", "batch_77aa"])
 def test_a_run_is_found_by_its_id_its_batch_and_their_beginnings(given: str) -> None:
     entries = [replace(ENTRY, batch="batch_77aa"), RunEntry("evals.9123")]
-    assert find_run(given, entries, ["77"], "here") == ENTRY.run
-    assert find_run("91", entries, [], "here") == find_run("evals.9", entries, [], "here") == "evals.9123"
-    assert find_run("77", entries, ["77", "778"], "here") == "77", "an id is never ambiguous"
+    assert find_run(given, entries, ["77"], "here", fleet="") == ENTRY.run
+    for typed in ("91", "evals.9"):
+        assert find_run(typed, entries, [], "here", fleet="evals") == "evals.9123"
+    assert find_run("77", entries, ["77", "778"], "here", fleet="") == "77", "an id is never ambiguous"
+
+
+@pytest.mark.parametrize(
+    ("given", "fleet", "said"),
+    [
+        ("91", "", r"^run evals.9123 belongs to the fleet evals, but .* unnamed fleet: set BRIMFUL_FLEET=evals$"),
+        ("evals.9123", "b", "^run evals.9123 belongs to the fleet evals, but this command is for the fleet b: "),
+        ("batch_9", "b", "^run evals.9123 belongs to the fleet evals"),
+        ("0123", "evals", "belongs to the unnamed fleet, .* the fleet evals: unset BRIMFUL_FLEET$"),
+        (
+            "8",
+            "",
+            "^runs a.81 and evals.82 belong to the fleet evals and the fleet a, .*: set BRIMFUL_FLEET=evals or set",
+        ),
+        ("91234", "", "^no run 91234 in here: `brimful runs list`"),
+    ],
+)
+def test_a_run_of_another_fleet_is_refused_with_the_way_out(given: str, fleet: str, said: str) -> None:
+    entries, others = [ENTRY, RunEntry("evals.9123", batch="batch_9")], ["a.81", "evals.82"]
+    with pytest.raises(UsageError, match=said):
+        find_run(given, entries, others, "here", fleet=fleet)
+
+
+def test_a_fleet_s_own_run_is_meant_where_others_begin_alike() -> None:
+    entries = [ENTRY, RunEntry("evals.0123ff")]
+    assert find_run("01", entries, ["b.01"], "here", fleet="evals") == "evals.0123ff"
+    assert find_run("01", entries, ["b.01"], "here", fleet="") == ENTRY.run
 
 
 @pytest.mark.parametrize(
@@ -66,12 +94,12 @@ def test_a_run_is_found_by_its_id_its_batch_and_their_beginnings(given: str) -> 
 )
 def test_a_run_that_is_not_found_is_named_with_those_that_may_be_meant(given: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        find_run(given, [ENTRY, RunEntry("01ff")], [], "here")
+        find_run(given, [ENTRY, RunEntry("01ff")], [], "here", fleet="")
 
 
 def test_an_empty_id_does_not_name_the_only_run() -> None:
     with pytest.raises(UsageError, match="the run's id is empty"):
-        find_run("", [ENTRY], [], "here")
+        find_run("", [ENTRY], [], "here", fleet="")
 
 
 def test_the_table_and_the_details() -> None:

@@ -17,6 +17,7 @@ import redis.asyncio as redis_async
 from brimful.addresses import FleetAddress
 from brimful.config import Settings
 from brimful.errors import FleetTaken, RedisUnreachable, SettingError
+from brimful.names import describe_fleet
 from brimful.runtime.port import in_process
 from brimful.state.broker_queues import read_queues
 from brimful.state.keys import BROKERS, FLEETS, admission_keys
@@ -81,7 +82,7 @@ class FleetState:
 
     @property
     def shown(self) -> str:
-        return f"the fleet {self.name}" if self.name else "the unnamed fleet"
+        return describe_fleet(self.name)
 
     def others(self, tag: str) -> list[Member]:
         return [member for member in self.members if member.tag != tag]
@@ -196,8 +197,7 @@ def register_replaced(client: redis.Redis, name: str, tag: str, replaced: str) -
 
 
 def check_registered(client: redis.Redis, name: str, tag: str, *, rehearsal: bool) -> bool:
-    """Whether the fleet is still the key's. Registers it again where Redis has lost its memory. Raises
-    redis.RedisError."""
+    """Whether the fleet is still the key's. Registers it again where Redis has lost it. Raises redis.RedisError."""
     client.hsetnx(FLEETS, name, str(Registration(tag, rehearsal)))
     owner = Registration.parse(client.hget(FLEETS, name))
     return owner is None or owner.admits(tag)

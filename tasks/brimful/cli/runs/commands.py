@@ -28,7 +28,8 @@ from brimful.state.target import find_redis
 from brimful.words.counted import counted
 
 runs = typer.Typer(
-    help="See, hold, resume, cancel and delete the runs of a fleet, from any machine that reaches its Redis.",
+    help="See, hold, resume, cancel and delete a fleet's runs, from any machine that reaches its Redis. BRIMFUL_FLEET "
+    "names the fleet.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -53,26 +54,29 @@ class _Place:
     raw: redis.Redis
     """Answers with bytes: keys of others may be no UTF-8."""
     shown: str
+    fleet: str
+    """Its runs may be named; those of other fleets are only listed."""
 
     def find(self, names: Sequence[str]) -> list[str]:
-        """The ids of the runs that are named. Raises UsageError."""
+        """The ids of the fleet's runs that are named. Raises UsageError."""
         entries = read_entries(self.client)
         others: dict[str, list[str]] = {}  # runs without an entry, for names that do not mean exactly one with an entry
-        if unclear := [name for name in names if len(runs_named(name, entries)) != 1]:
+        if unclear := [name for name in names if len(runs_named(name, entries, fleet=self.fleet)[0]) != 1]:
             known = {entry.run for entry in entries}
             found = [run.run for run in stored_runs(self.raw) if run.run not in known]  # reads all keys' names
             others = dict.fromkeys(unclear, found)
-        return list(dict.fromkeys(find_run(name, entries, others.get(name, ()), self.shown) for name in names))
+        found = [find_run(name, entries, others.get(name, ()), self.shown, fleet=self.fleet) for name in names]
+        return list(dict.fromkeys(found))
 
 
 @contextlib.contextmanager
-def _opened() -> Iterator[tuple[_Place, Settings]]:
+def _opened() -> Iterator[_Place]:
     """Connect to the Redis of the settings. Raises RedisUnreachable, also for what fails in the block."""
     settings = Settings.load()
     target = find_redis(settings)
     try:
         with connect(target.url) as client, sync_redis_client(target.url, decode_responses=False) as raw:
-            yield _Place(client, raw, target.shown), settings
+            yield _Place(client, raw, target.shown, settings.fleet)
     except BrokenPipeError:  # of what is printed
         raise
     except (redis.RedisError, OSError) as error:
@@ -85,9 +89,10 @@ def runs_list(as_json: Annotated[bool, typer.Option("--json", help="Print one JS
 
     A run that ended with everything asked for is listed for a day, others for a week. Maps of services, and runs of
     earlier releases, are listed while they have something in Redis. A batch of the front door is listed once its
-    sampling has begun; while it waits for its turn, only the front door's page and `GET /v1/batches` show it.
+    sampling has begun; while it waits for its turn, only the front door's page and `GET /v1/batches` show it. The runs
+    of all fleets on the Redis are listed; before the id of a named fleet's run stands the fleet's name.
     """
-    with _opened() as (place, _):
+    with _opened() as place:
         entries = read_entries(place.client)
         found = {run.run: run for run in stored_runs(place.raw)}
     others = [run for run in found.values() if run.run not in {entry.run for entry in entries}]
@@ -107,7 +112,7 @@ def runs_show(
     name: _Run, as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False
 ) -> None:
     """Show one run: its state, progress and failures, who started it where, and what it has in Redis."""
-    with _opened() as (place, _):
+    with _opened() as place:
         (run,) = place.find([name])
         entry, left = read_entry(place.client, run), stored_run(place.raw, run)
     if as_json:
@@ -160,7 +165,7 @@ def runs_tail(
 
     An outcome leaves Redis once the run has written it down, so that a reader that is slower than the run misses some.
     """
-    with _opened() as (place, _), contextlib.suppress(KeyboardInterrupt), unwinding():
+    with _opened() as place, contextlib.suppress(KeyboardInterrupt), unwinding():
         (run,) = place.find([name])
         for results in read_outcomes(place.client, run):
             for line in (line for result in results for line in lines(result, text=text)):
@@ -186,9 +191,9 @@ def runs_purge(
     """
     if bool(names) == everything:
         raise UsageError("name the runs to delete (`brimful runs list`), or use --all")
-    with _opened() as (place, settings):
+    with _opened() as place:
         if everything:
-            wanted = [run.run for run in stored_runs(place.raw) if fleet_in(run.run) == settings.fleet]
+            wanted = [run.run for run in stored_runs(place.raw) if fleet_in(run.run) == place.fleet]
         else:
             wanted = place.find(names or ())
         live = [run for run in wanted if _live(place, read_entry(place.client, run), run)]
@@ -203,7 +208,7 @@ def runs_purge(
 
 
 def _ask(names: Sequence[str], asked: Asked) -> None:
-    with _opened() as (place, _):
+    with _opened() as place:
         code = ask_all(place.client, place.find(names), asked)
     raise typer.Exit(int(code))
 

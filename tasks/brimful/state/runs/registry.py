@@ -12,6 +12,7 @@ from typing import Any
 import redis
 
 from brimful.errors import UsageError
+from brimful.names import describe_fleet, fleet_in
 from brimful.state.keys import RUNS, entry_key
 from brimful.state.runs.entry import LOST_S, Asked, RunEntry, RunState, parse_entry
 from brimful.words.phrases import enumerated
@@ -32,27 +33,36 @@ def read_entry(client: redis.Redis, run: str) -> RunEntry | None:
     return next(iter(_read(client, [run], _now(client))), None)
 
 
-def runs_named(given: str, entries: Sequence[RunEntry], others: Sequence[str] = ()) -> list[str]:
-    """Runs that ``given`` names: those with this run id or batch id, or else those whose id starts with it."""
+def runs_named(
+    given: str, entries: Sequence[RunEntry], others: Sequence[str] = (), *, fleet: str
+) -> tuple[list[str], list[str]]:
+    """The fleet's runs that ``given`` names, and those of other fleets.
+
+    It names the runs with this run id or batch id, or else those whose id starts with it.
+    """
     names = _names(entries, others)
     exact = [run for run, each in names.items() if given in each]
-    return exact or [run for run, each in names.items() if any(_begins(name, given) for name in each if name)]
+    found = exact or [run for run, each in names.items() if any(_begins(name, given) for name in each if name)]
+    return [run for run in found if fleet_in(run) == fleet], [run for run in found if fleet_in(run) != fleet]
 
 
-def find_run(given: str, entries: Sequence[RunEntry], others: Sequence[str], where: str) -> str:
-    """The run whose id, or batch's id, is or begins as ``given``; the name of its fleet may be left out.
+def find_run(given: str, entries: Sequence[RunEntry], others: Sequence[str], where: str, *, fleet: str) -> str:
+    """The fleet's run whose id, or batch's id, is or begins as ``given``; the fleet's name may be left out.
 
-    ``others``: ids of runs without an entry. Raises UsageError, with runs that may be meant, unless it is one run.
+    ``others``: ids of runs without an entry. Raises UsageError, with runs that may be meant, unless it is one run, and
+    where it is another fleet's.
     """
     if not given:  # as of a variable that is not set; it would be the beginning of every id
         raise UsageError("the run's id is empty: `brimful runs list` shows all")
-    found = runs_named(given, entries, others)
+    found, elsewhere = runs_named(given, entries, others, fleet=fleet)
     if len(found) == 1:
         return found[0]
     if found:
-        shown = enumerated([*found[:_SHOWN], *(["more"] if len(found) > _SHOWN else [])])
+        shown = _some(found)
         raise UsageError(f"{given!r} begins the ids of several runs in {where}: {shown}; type more of the one you mean")
-    names = _names(entries, others)
+    if elsewhere:
+        raise UsageError(_of_another_fleet(elsewhere, fleet))
+    names = {run: each for run, each in _names(entries, others).items() if fleet_in(run) == fleet}
     known = {name: run for run, each in names.items() for name in (*each, _plain(run)) if name}
     near = list(dict.fromkeys(known[name] for name in difflib.get_close_matches(given, known, 3, 0.6)))
     meant = f"did you mean {' or '.join(near)}? " if near else ""
@@ -99,6 +109,19 @@ def _check(entry: RunEntry, asked: Asked, *, there: bool) -> None:
         raise UsageError(f"run {run} is stopping: the `brimful run` that began it, typed again, continues it")
     if asked is Asked.NOTHING and entry.ask != Asked.HOLD:
         raise UsageError(f"run {run} is not held")
+
+
+def _of_another_fleet(runs: Sequence[str], fleet: str) -> str:
+    """Why runs that were named are refused, and what to do."""
+    fleets = sorted({fleet_in(run) for run in runs}, reverse=True)
+    subject = f"run {runs[0]} belongs" if len(runs) == 1 else f"runs {_some(runs)} belong"
+    theirs = enumerated([describe_fleet(name) for name in fleets])
+    ways = " or ".join(f"set BRIMFUL_FLEET={name}" if name else "unset BRIMFUL_FLEET" for name in fleets)
+    return f"{subject} to {theirs}, but this command is for {describe_fleet(fleet)}: {ways}"
+
+
+def _some(runs: Sequence[str]) -> str:
+    return enumerated([*runs[:_SHOWN], *(["more"] if len(runs) > _SHOWN else [])])
 
 
 def _names(entries: Sequence[RunEntry], others: Sequence[str]) -> dict[str, tuple[str, str]]:
