@@ -358,8 +358,11 @@ def test_which_key_a_command_uses(valkey: Valkey, monkeypatch: pytest.MonkeyPatc
         mine = Settings.load()
         client.zadd(TAGS, {mine.key_tag: 3})
         assert find_tag(target, client, mine) == mine.key_tag
-    done = brimful_in_process("status", "--json", BRIMFUL_REDIS_URL=valkey.url)
-    assert len(json.loads(done.stdout)["keys"]) == 3
+        client.config_resetstat()
+        done = brimful_in_process("status", "--json", BRIMFUL_REDIS_URL=valkey.url)
+        assert len(json.loads(done.stdout)["keys"]) == 3
+        read: Any = client.info("commandstats")
+        assert read["cmdstat_zrevrange"]["calls"] == 1, "the tags are read once"
 
 
 def test_queues_are_counted_over_all_priorities(valkey: Valkey) -> None:

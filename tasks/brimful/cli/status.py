@@ -82,12 +82,13 @@ def status(
 
 def _tags(target: RedisTarget, client: redis.Redis, settings: Settings, wanted: str | None) -> list[str]:
     """The key that other commands would choose is the first."""
-    if wanted is None and len(tags := known_tags(client)) > 1:
-        with contextlib.suppress(UsageError):  # none of them is this fleet's
-            first = find_tag(target, client, settings)
-            return sorted(tags, key=lambda tag: tag != first)
-        return tags
-    return [find_tag(target, client, settings, wanted)]
+    tags = known_tags(client)
+    if wanted is not None or len(tags) <= 1:
+        return [find_tag(target, client, settings, wanted, tags=tags)]
+    with contextlib.suppress(UsageError):  # none of them is this fleet's
+        first = find_tag(target, client, settings, tags=tags)
+        return sorted(tags, key=lambda tag: tag != first)
+    return tags
 
 
 class _Look(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import redis
@@ -48,12 +49,21 @@ def find_redis(settings: Settings) -> RedisTarget:
     )
 
 
-def find_tag(target: RedisTarget, client: redis.Redis, settings: Settings, wanted: str | None = None) -> str:
+def find_tag(
+    target: RedisTarget,
+    client: redis.Redis,
+    settings: Settings,
+    wanted: str | None = None,
+    *,
+    tags: Sequence[str] | None = None,
+) -> str:
     """The key tag that begins with ``wanted``; without it this process's own key's, the fleet's, or the only one.
 
-    Raises UsageError listing the tags if none or several fit, and redis.RedisError.
+    ``tags``: those in Redis, where they have been read. Raises UsageError listing the tags if none or several fit, and
+    redis.RedisError.
     """
-    tags = known_tags(client)
+    if tags is None:
+        tags = known_tags(client)
     if wanted is not None:
         found = [tag for tag in tags if tag.startswith(wanted)]
         if len(found) != 1:
@@ -61,7 +71,7 @@ def find_tag(target: RedisTarget, client: redis.Redis, settings: Settings, wante
             raise UsageError(f"--tag {wanted}: {which} key tags begin with it; there are {', '.join(tags) or 'none'}")
         return found[0]
     own = own_tag(settings)
-    if own in tags:
+    if own is not None and own in tags:
         return own
     registered = str(client.hget(FLEETS, settings.fleet) or "").partition(" ")[0]
     if registered in tags:
