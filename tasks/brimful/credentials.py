@@ -18,7 +18,7 @@ MIN_KEY_CHARS = 8
 """A shorter key (``none``, ``x`` for a local server) is no secret: messages and variables may contain it."""
 _PUBLIC_PARAMETERS = ("api-version",)
 """Parameters of a provider's URL that are no secret; any other may be a key."""
-_QUERY_VALUE = re.compile(rf"([?&](?!(?:{'|'.join(_PUBLIC_PARAMETERS)})=)[^=&#]*)=[^&#]+")
+_QUERY_VALUE = re.compile(rf"([?&](?!(?:{'|'.join(_PUBLIC_PARAMETERS)})=)(?:[^=&#]*=|(?![^&#]*=)))[^&#]+")
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
@@ -48,14 +48,17 @@ def is_set(name: str) -> bool:
 def shown_url(url: str) -> str:
     """The URL for a message: without what may be a part of a user or password, wherever that seems to end, and without
     the values of its query that may be a key."""
-    return _QUERY_VALUE.sub(r"\1=…", f"…@{url.rpartition('@')[2]}" if "@" in url else url)
+    return _QUERY_VALUE.sub(r"\1…", f"…@{url.rpartition('@')[2]}" if "@" in url else url)
 
 
 def query_secrets(url: str) -> dict[str, str]:
-    """The values in a URL's query that may be a key, as they stand there and decoded, and their parameters' names."""
+    """The values in a URL's query that may be a key, as they stand there and decoded, and their parameters' names.
+
+    A parameter without a ``=`` (``?KEY``) is a value, whose name is ``query``.
+    """
     found: dict[str, str] = {}
     for parameter in urlsplit(url).query.split("&"):
-        name, _, value = parameter.partition("=")
+        name, _, value = parameter.partition("=") if "=" in parameter else ("query", "", parameter)
         if value and name not in _PUBLIC_PARAMETERS:
             # A + is one in a key, and may stand for a space where a provider decodes it.
             found |= dict.fromkeys((value, unquote(value), unquote(value.replace("+", " "))), unquote(name))

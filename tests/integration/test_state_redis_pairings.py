@@ -79,6 +79,8 @@ def test_an_untrusted_certificate_and_a_wrong_password_say_so(valkey: Valkey, tm
         assert "its certificate is for another name" in elsewhere.stderr
         plain = brimful_in_process("status", BRIMFUL_REDIS_URL=f"rediss://127.0.0.1:{valkey.port}/0")
         assert "that the server speaks TLS there" in plain.stderr
+        missing = brimful_in_process("status", BRIMFUL_REDIS_URL=f"redis://127.0.0.1:{port}/0")
+        assert "does not ask for TLS there (then use rediss://)" in missing.stderr
     wrong = brimful_in_process("doctor", BRIMFUL_REDIS_URL=f"redis://someone:hush@127.0.0.1:{valkey.port}/0")
     assert "refuses this user or password" in wrong.stdout
     assert "hush" not in wrong.stdout

@@ -45,6 +45,8 @@ _TLS_FAULTS = (
     ("CERTIFICATE_REQUIRED", "it asks for a client certificate", "set BRIMFUL_REDIS_CERT_FILE"),
 )
 """Text in OpenSSL's error, what it means, what to do."""
+_CUT_OFF = ("Connection reset", "Connection closed by server")
+"""What a client without TLS sees of a server that expects it."""
 EVICTION_REMEDY = "set `maxmemory-policy noeviction`"
 _TIMEOUT_S = 5.0
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "ALL_PROXY")
@@ -90,7 +92,11 @@ def unreachable(url: str, error: Exception) -> RedisUnreachable:
     for mark, why, remedy in _TLS_FAULTS:
         if mark in said:
             return RedisUnusable(f"Redis at {place}: {why} ({said}); {remedy}")
-    what = "speaks TLS there" if address.tls and isinstance(error, redis.TimeoutError) else "runs"
+    what = "runs"
+    if address.tls and isinstance(error, redis.TimeoutError):
+        what = "speaks TLS there"
+    elif not address.tls and any(mark in said for mark in _CUT_OFF):
+        what = "does not ask for TLS there (then use rediss://)"
     return RedisUnreachable(f"no Redis at {place}: {said}; check BRIMFUL_REDIS_URL, and that the server {what}")
 
 
