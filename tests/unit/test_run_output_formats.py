@@ -11,8 +11,9 @@ from openai.types.chat import ChatCompletion
 from brimful.errors import UsageError
 from brimful.names import Mode
 from brimful.outcome import Cause, Failure
-from brimful.run.output.paths import Order, OutputFormat
+from brimful.run.output.paths import SUFFIXES, Order, OutputFormat
 from brimful.run.prepare import prepare
+from brimful.run.report.reading import read_run
 from support.fake_driver import FakeDriver
 from support.runs import PROFILE, options, records, run, write_lines
 
@@ -57,6 +58,23 @@ def test_openai_batch_lines_of_a_chat_fit_openai_s_types(tmp_path: Path) -> None
     (line,) = records(out)
     body = ChatCompletion.model_validate(line["response"]["body"], strict=True)
     assert body.choices[0].message.content == "1/0/0"
+
+
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [*((f"out{suffix}", OutputFormat.ROLLOUTS) for suffix in SUFFIXES), *(("out", form) for form in OutputFormat)],
+)
+def test_every_format_is_named_written_and_read_by_the_report(tmp_path: Path, name: str, form: OutputFormat) -> None:
+    out = tmp_path / name
+    fault = Failure(Cause.BAD_REQUEST, "400: no", 400, permanent=True)
+    source = write_lines(tmp_path / "in.txt", ["a", "b"])
+    run(options(source, out=out, form=form), FakeDriver(lambda unit, *_: fault if unit.id == "2" else "t"))
+    assert out.stat().st_size
+    figures = read_run(out).figures
+    assert (figures.counts.rollouts, figures.failed_lines) == (1, 1)
+    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text("utf-8")
+    assert form.value in page
+    assert out.suffix in page
 
 
 def test_outputs_that_cannot_be_are_refused(tmp_path: Path) -> None:

@@ -17,19 +17,19 @@ from brimful.schema import FILES
 @pytest.mark.parametrize(
     ("name", "form", "kinds", "rollouts", "failures"),
     [
-        ("out.jsonl", "rollouts", (False, False, False), "", ".errors.jsonl"),
-        ("out", "rollouts", (False, False, False), "", ".errors.jsonl"),
-        ("out.CSV", "rollouts", (True, False, True), ".rollouts.jsonl", ".errors.jsonl"),
-        ("out.tsv", "rollouts", (True, False, True), ".rollouts.jsonl", ".errors.jsonl"),
-        ("out.parquet", "rollouts", (True, True, True), ".rollouts.jsonl", ".errors.jsonl"),
-        ("out.jsonl", "openai-batch", (False, False, True), ".rollouts.jsonl", ".failures.jsonl"),
+        ("out.jsonl", "rollouts", (False, False), "", ".errors.jsonl"),
+        ("out", "rollouts", (False, False), "", ".errors.jsonl"),
+        ("out.CSV", "rollouts", (True, True), ".rollouts.jsonl", ".errors.jsonl"),
+        ("out.tsv", "rollouts", (True, True), ".rollouts.jsonl", ".errors.jsonl"),
+        ("out.parquet", "rollouts", (True, True), ".rollouts.jsonl", ".errors.jsonl"),
+        ("out.jsonl", "openai-batch", (False, True), ".rollouts.jsonl", ".failures.jsonl"),
     ],
 )
 def test_the_files_beside_an_output(
-    tmp_path: Path, name: str, form: str, kinds: tuple[bool, bool, bool], rollouts: str, failures: str
+    tmp_path: Path, name: str, form: str, kinds: tuple[bool, bool], rollouts: str, failures: str
 ) -> None:
     paths = RunPaths(tmp_path / name, OutputFormat(form))
-    assert (paths.table, paths.parquet, paths.converted) == kinds
+    assert (paths.table, paths.converted) == kinds
 
     def beside(*suffixes: str) -> list[Path]:
         return [tmp_path / f"{name}{suffix}" for suffix in suffixes]

@@ -11,7 +11,8 @@ import typer
 from brimful.cli.options import reading as shared
 from brimful.names import Workload
 from brimful.run.input.formats import InputFormat
-from brimful.run.output.paths import Order, OutputFormat
+from brimful.run.output.paths import SUFFIXES, Order, OutputFormat
+from brimful.words.phrases import enumerated
 
 
 def run(
@@ -29,7 +30,7 @@ def run(
             "--output",
             "-o",
             metavar="OUT",
-            help="The file for rollouts: .jsonl, .csv, .tsv or .parquet; - is stdout.",
+            help=f"The file for rollouts: {enumerated(SUFFIXES, 'or')}; - is stdout.",
         ),
     ],
     model: shared.Model = None,
@@ -55,7 +56,8 @@ def run(
     limit: shared.Limit = None,
     strict: shared.Strict = False,
     form: Annotated[
-        OutputFormat, typer.Option("--format", help="The output's format: one rollout a line, or OpenAI's Batch API's.")
+        OutputFormat,
+        typer.Option("--format", help=f"The output's format: {', or '.join(form.words for form in OutputFormat)}."),
     ] = OutputFormat.ROLLOUTS,
     order: Annotated[Order, typer.Option(help="Order of the output: as rollouts arrive, or as the input has them.")] = (
         Order.COMPLETION

@@ -19,13 +19,12 @@ from brimful.run.input.changes import LineDigests
 from brimful.run.input.recorded import as_record
 from brimful.run.input.survey import Survey
 from brimful.run.options import RunOptions
-from brimful.run.output.convert import convert
+from brimful.run.output.convert import check_format, convert
 from brimful.run.output.done_index import DoneIndex
 from brimful.run.output.errors_file import ErrorsFile
 from brimful.run.output.jsonl import RecordFile, mend, scan
-from brimful.run.output.paths import Order, OutputFormat, RunPaths, naming_place
+from brimful.run.output.paths import Order, RunPaths, naming_place
 from brimful.run.output.sidecar import Sidecar
-from brimful.run.output.tables.parquet_file import check_parquet
 from brimful.words.counted import counted
 
 _LARGE = 100 << 20  # bytes of a rollouts file whose conversion takes a while
@@ -46,12 +45,7 @@ class RunFiles:
     def _open(self, options: RunOptions, profile: Profile) -> None:
         paths = self.paths
         paths.check([source.path for source in options.read.sources])
-        if paths.table and options.form is not OutputFormat.ROLLOUTS:
-            raise UsageError(
-                f"--format {options.form.value} is not a table; name an output that does not end in {paths.suffix}"
-            )
-        if paths.parquet:
-            check_parquet()
+        check_format(paths)
         self.notes: list[str] = []
         """Messages for the user."""
         if paths.suffix in (".json", ".txt"):

@@ -15,8 +15,8 @@ def printable(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
 
-def enumerated(words: Sequence[str]) -> str:
+def enumerated(words: Sequence[str], before_last: str = "and") -> str:
     """``a``, ``a and b``, ``a, b and c``; ``none`` without any."""
     if len(words) < 2:
         return words[0] if words else "none"
-    return ", ".join(words[:-1]) + " and " + words[-1]
+    return f"{', '.join(words[:-1])} {before_last} {words[-1]}"

@@ -11,19 +11,42 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Self
 
 from brimful.errors import FleetError, UsageError
+from brimful.words.phrases import enumerated
 
 _LINES = ("", ".jsonl", ".ndjson", ".jsonlines", ".json", ".txt", ".out")
 """Suffixes under which JSON lines are written."""
 _FOREIGN = (".7z", ".bz2", ".h5", ".hdf5", ".mp3", ".mp4", ".sqlite3")
 
 
-class OutputFormat(StrEnum):
-    """``--format``"""
+TABLES = (".csv", ".tsv", ".parquet")
+"""Suffixes of outputs that are tables, with one row a rollout."""
+SUFFIXES = (".jsonl", *TABLES)
+"""Of outputs, as help and messages name them."""
 
-    ROLLOUTS = "rollouts"
-    OPENAI_BATCH = "openai-batch"
+
+class OutputFormat(StrEnum):
+    """``--format``: its values, each with the words of the command's help."""
+
+    _value_: str
+    words: str
+    own_errors: bool
+    """Whether the errors file has this format too; failures then stand in another file in brimful's own format."""
+
+    ROLLOUTS = "rollouts", "one rollout a line"
+    OPENAI_BATCH = "openai-batch", "OpenAI's Batch API's", True
+
+    def __new__(cls, name: str, words: str, own_errors: bool = False) -> Self:
+        member = str.__new__(cls, name)
+        member._value_, member.words, member.own_errors = name, words, own_errors
+        return member
+
+    @classmethod
+    def recorded(cls, sidecar: object) -> OutputFormat:
+        """The format that a run's sidecar names. Tables are made of rollouts."""
+        return next((form for form in cls if form == sidecar), cls.ROLLOUTS)
 
 
 class Order(StrEnum):
@@ -47,11 +70,7 @@ class RunPaths:
     @property
     def table(self) -> bool:
         """Whether the name makes it a table, with one row a rollout."""
-        return self.suffix in (".parquet", ".csv", ".tsv")
-
-    @property
-    def parquet(self) -> bool:
-        return self.suffix == ".parquet"
+        return self.suffix in TABLES
 
     @property
     def converted(self) -> bool:
@@ -70,13 +89,13 @@ class RunPaths:
 
     @property
     def errors(self) -> Path:
-        """Failures: in OpenAI's format with ``openai-batch``, otherwise in brimful's own, also where OUT is a table."""
+        """Failures: in the format's own form if it has one, otherwise in brimful's own, also where OUT is a table."""
         return _beside(self.output, ".errors.jsonl")
 
     @property
     def failures(self) -> Path:
-        """Failures in brimful's own format: the same file as ``errors``, except with ``openai-batch``."""
-        return _beside(self.output, ".failures.jsonl") if self.form is OutputFormat.OPENAI_BATCH else self.errors
+        """Failures in brimful's own format: the same file as ``errors``, unless the format has its own."""
+        return _beside(self.output, ".failures.jsonl") if self.form.own_errors else self.errors
 
     @property
     def rejected(self) -> Path:
@@ -125,8 +144,8 @@ class RunPaths:
         known = self.table or self.suffix in _LINES or self.sidecar.exists()
         if not known and (self.suffix[1:].isalpha() or self.suffix in _FOREIGN):
             raise UsageError(
-                f"-o {self.output}: {self.output.suffix} files cannot be written; name a .jsonl, .csv, .tsv or "
-                ".parquet file"
+                f"-o {self.output}: {self.output.suffix} files cannot be written; name a "
+                f"{enumerated(SUFFIXES, 'or')} file"
             )
         for name in inputs:
             if name != "-" and any(mine.exists() and os.path.samefile(mine, name) for mine in self.all):

@@ -68,10 +68,7 @@ class _Reader:
     def __init__(self, output: Path, cells: Cells, run: int, lines: dict[str, _Request] | None) -> None:
         check_output(output)
         sidecar = Sidecar.load(RunPaths(output).sidecar)
-        form = OutputFormat.ROLLOUTS
-        if sidecar is not None and sidecar.parameters.get("format") == OutputFormat.OPENAI_BATCH:
-            form = OutputFormat.OPENAI_BATCH
-        paths = RunPaths(output, form)
+        paths = RunPaths(output, OutputFormat.recorded(sidecar and sidecar.parameters.get("format")))
         if not paths.rollouts.exists() and not paths.failures.exists():
             missing = paths.rollouts if output.exists() else output
             raise UsageError(f"{missing}: no such file; name the output of a run, as you gave it with -o")
