@@ -12,7 +12,7 @@ import pytest
 
 from brimful.addresses import FleetAddress
 from brimful.config import Settings
-from brimful.errors import ExitCode, FleetError
+from brimful.errors import BrimfulError, ExitCode, FleetError
 from brimful.outcome import Cause, Failure
 from brimful.run.display.terminal import TerminalDisplay
 from brimful.run.launch import DisplayOptions, run_to_end
@@ -61,6 +61,51 @@ def test_json_and_the_next_command(tmp_path: Path, valkey: Valkey, capfd: pytest
     assert "1: content_filter 1 – 400: no" in printed
     assert f"correct the lines ({out.name}.errors.jsonl names them), then type the command again" in printed
     assert "next " not in printed
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv"])
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({}, "no provider URL"),
+        ({"redis_url": "redis://127.0.0.1:9/0"}, "127.0.0.1:9"),
+        ({"key": "set"}, "cannot reach the provider at 127.0.0.1:9"),
+    ],
+)
+def test_a_fresh_run_that_does_not_begin_leaves_the_old_files_in_their_places(
+    tmp_path: Path,
+    valkey: Valkey,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, str],
+    said: str,
+    suffix: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source, out = write_lines(tmp_path / "in.txt", ["a", "b"]), tmp_path / f"out{suffix}"
+    shown = DisplayOptions(progress=False)
+    run_to_end(options(source, out=out), Settings.load(redis_url=valkey.url), shown, _with(FakeDriver()))
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    if settings.get("key"):
+        monkeypatch.setenv("ACS_API_BASE", "http://127.0.0.1:9/v1")
+        monkeypatch.setenv("ACS_API_KEY", "a-key-of-a-test")
+    capfd.readouterr()
+    with pytest.raises(BrimfulError, match=said):
+        run_to_end(
+            options(source, out=out, fresh=True),
+            Settings.load(redis_url=settings.get("redis_url")),
+            shown,
+            _with(FakeDriver()),
+        )
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
+    assert "kept as" not in capfd.readouterr().err
+    # Of the run in its place again nothing is left to ask. A fresh one that begins says where the old files are.
+    assert run_to_end(options(source, out=out), Settings.load(), shown) is ExitCode.OK
+    fresh = run_to_end(
+        options(source, out=out, fresh=True), Settings.load(redis_url=valkey.url), shown, _with(FakeDriver())
+    )
+    assert fresh is ExitCode.OK
+    assert f"the old output is kept as {out}.before-" in capfd.readouterr().err
 
 
 def test_transient_failures_are_offered_for_retry(

@@ -94,6 +94,10 @@ def test_the_files_of_an_earlier_run_are_renamed_together(tmp_path: Path, monkey
         names = {f"{aside.name}{suffix}" for suffix in ("", f".{extra}.jsonl", ".run.json")}
         assert names <= {path.name for path in tmp_path.iterdir()}
         assert not any(path.exists() for path in paths.all if path != paths.lines)
+    paths.output.write_text("newer")
+    paths.put_back(aside)
+    assert paths.output.read_text() == "newer"
+    assert (paths.rejected.read_text(), paths.sidecar.read_text(), aside.read_text()) == ("x", "x", "x")
 
 
 @pytest.mark.parametrize(

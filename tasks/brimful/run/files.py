@@ -59,6 +59,8 @@ class RunFiles:
         self.digests = LineDigests(paths.lines)
         """Also the lock."""
         self._target_lock: LineDigests | None = None
+        self._aside: Path | None = None
+        """Where ``--fresh`` has put the old output, from where it comes back if the run does not begin."""
         try:
             self._lock_target()
             moved = paths.set_aside() if options.fresh else None
@@ -68,8 +70,7 @@ class RunFiles:
         if options.fresh:
             self._unlock()
             self.digests = LineDigests(paths.lines)
-        if moved is not None and moved.exists():
-            self.notes.append(f"the old output is kept as {moved}")
+        self._aside = moved
         results = (paths.output, paths.rollouts, paths.kept, paths.errors, paths.failures, paths.rejected)
         self.continued = any(path.exists() for path in results)
         """Records of an earlier try stay: the lines that they came from must not have changed."""
@@ -175,8 +176,8 @@ class RunFiles:
         """Give the run a new id: its input has changed, and nothing was sampled from the old one."""
         self.sidecar = Sidecar.new(self.sidecar.parameters)
 
-    def begin(self, survey: Survey | None, profile: Profile) -> None:
-        """Write the sidecar: from here on the run exists on disk. Raises FleetError."""
+    def begin(self, survey: Survey | None, profile: Profile) -> str | None:
+        """Write the sidecar: from here on the run exists on disk. Returns a message for the user. Raises FleetError."""
         if survey is not None:
             self.sidecar.bad_lines = survey.bad_lines.ranges
         self.sidecar.limits = {"slots": profile.slots, "starts": profile.starts, "window_s": profile.window_s}
@@ -187,6 +188,8 @@ class RunFiles:
                 self.rejections.discard()
         self.digests.store()
         self.sidecar.store(self.paths.sidecar)
+        aside, self._aside = self._aside, None
+        return f"the old output is kept as {aside}" if aside is not None and aside.exists() else None
 
     def lost(self) -> str | None:
         """What became of the output if it is no longer the file that is being written; None while it is in its place.
@@ -257,7 +260,10 @@ class RunFiles:
                 raise
 
     def close(self, *, unused: bool = False) -> None:
-        """Close the files and release the lock. A run that never began, or was ``unused``, leaves no file."""
+        """Close the files and release the lock.
+
+        A run that never began, or was ``unused``, leaves no file. One that never began puts the old output back.
+        """
         self.errors.close()
         self.rejections.close()
         if unused and self.digests.created:
@@ -266,6 +272,8 @@ class RunFiles:
 
     def _unlock(self) -> None:
         self.sink.close()
+        if self._aside is not None:
+            self.paths.put_back(self._aside)
         if self.digests.created and not self.paths.sidecar.exists():
             self.digests.discard()
         self.digests.close()

@@ -90,8 +90,9 @@ class Session:
         ``driver`` None: nothing is left to ask. Raises the error that ended the run early, after all that was delivered
         is on disk.
         """
-        if self._prepared.files is not None:
-            self._prepared.files.begin(self._prepared.survey, self._prepared.profile)
+        files = self._prepared.files
+        if files is not None and (note := files.begin(self._prepared.survey, self._prepared.profile)):
+            self._display.say(note)
         self.driver = driver
         self._work = asyncio.create_task(self._drive(driver) if driver is not None else self._read_only())
         if self.interrupts:

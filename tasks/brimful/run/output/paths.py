@@ -163,6 +163,16 @@ class RunPaths:
             path.rename(_beside(self.output, f".before-{stamp}{path.name[len(self.output.name) :]}"))
         return _beside(self.output, f".before-{stamp}")
 
+    def put_back(self, aside: Path) -> None:
+        """Undo :meth:`set_aside`, which has returned ``aside``. A file that is there meanwhile stays, but for the lock.
+
+        The lock comes last: it keeps other runs out until all files are in their places.
+        """
+        for path in self.all:
+            moved = _beside(aside, path.name[len(self.output.name) :])
+            if moved.exists() and (path == self.lines or not path.exists()):
+                moved.rename(path)
+
 
 _OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
