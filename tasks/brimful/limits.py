@@ -48,10 +48,15 @@ def starts_share(window_s: float, guard_s: float, lag_s: float) -> float:
     return window_s / (window_s + guard_s + lag_s) if window_s > 0 else 1.0
 
 
+def far_away(rtt_s: float, lag_s: float) -> bool:
+    """Whether grants arrive late because of the distance from Redis, rather than because something is busy."""
+    return lag_s <= 2 * rtt_s
+
+
 def describe_cost(window_s: float, guard_s: float, rtt_s: float, lag_s: float) -> str:
-    """What this distance from Redis costs, and the remedy: a sentence for status, doctor and the log."""
+    """What late answers of Redis cost, and the remedy: a sentence for status, doctor and the log."""
     share = starts_share(window_s, guard_s, lag_s)
-    if lag_s <= 2 * rtt_s:
+    if far_away(rtt_s, lag_s):
         remedy = "move the workers and Redis nearer to each other"
     else:
         remedy = "some answers came that much later than others: give the worker and Redis more CPU if it stays so"

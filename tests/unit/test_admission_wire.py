@@ -448,7 +448,18 @@ class TestRoundTrips:
         assert "each start counts 61 ms longer: " in caplog.messages[0]
         assert "a round trip takes 300 ms; " in caplog.messages[1]
         assert "each start counts 291 ms longer: at most 94% " in caplog.messages[1]
+        assert all("Redis is far away: " in message for message in caplog.messages)
         assert all("nearer to each other" in message for message in caplog.messages)
+
+    def test_the_log_does_not_call_a_busy_redis_far_away(self, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.INFO)
+        trips = RoundTrips()
+        for seconds in (*(0.001,) * 24, *(0.3,) * 8):  # a quarter of the answers is late
+            trips.note(seconds, seconds)
+        trips.update(Rules(window_s=10, guard_s=0.3))
+        (said,) = caplog.messages
+        assert "some answers of Redis come late: a round trip takes 0 ms; " in said
+        assert "far away" not in said
 
     def test_answers_that_are_late_without_a_distance_are_not_put_down_to_it(self) -> None:
         said = describe_cost(60.0, 0.8, 0.0, 0.186)

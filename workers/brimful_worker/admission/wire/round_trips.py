@@ -11,7 +11,7 @@ import math
 import statistics
 from collections import deque
 
-from brimful.limits import describe_cost, starts_share
+from brimful.limits import describe_cost, far_away, starts_share
 from brimful_worker.admission.policy import Rules, wire_lag
 
 log = logging.getLogger(__name__)
@@ -64,8 +64,10 @@ class RoundTrips:
         if self.lag_ms <= 1.5 * self._logged_ms and costly <= self._logged_costly:
             return
         self._logged_ms, self._logged_costly = max(self.lag_ms, self._logged_ms), costly or self._logged_costly
-        text = describe_cost(rules.window_s, rules.guard_s, self.rtt_ms / 1000, self.lag_ms / 1000)
-        log.log(logging.WARNING if costly else logging.INFO, "admission: Redis is far away: %s", text)
+        rtt_s, lag_s = self.rtt_ms / 1000, self.lag_ms / 1000
+        what = "Redis is far away" if far_away(rtt_s, lag_s) else "some answers of Redis come late"
+        text = describe_cost(rules.window_s, rules.guard_s, rtt_s, lag_s)
+        log.log(logging.WARNING if costly else logging.INFO, "admission: %s: %s", what, text)
 
 
 def oldest(ages: deque[float]) -> float:
