@@ -95,7 +95,9 @@ class Failure:
 
 @dataclass(slots=True)
 class Outcome:
-    """Exactly one of ``completion`` and ``failure`` is set. (A frozen class would take three times as long to make.)
+    """Exactly one of ``completion`` and ``failure`` is set.
+
+    Its fields can be set, so it is not hashable. (A frozen class would take three times as long to make.)
 
     Times are seconds: ``waited_s`` waiting for slots and starts, ``provider_s`` from sending to the end of the answer,
     summed over the attempts, ``retrying_s`` backing off. ``started_at`` and ``ended_at`` are Unix times of the first

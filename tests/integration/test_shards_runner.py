@@ -34,6 +34,7 @@ class HeldSampler:
     def __init__(self, free: bool = True) -> None:
         self.free = free
         self.begun: list[str] = []
+        self.ended: list[str] = []
         self.cancelled: list[str] = []
         self.holds: dict[str, asyncio.Event] = {}
         self.waiting: set[str] = set()
@@ -53,6 +54,7 @@ class HeldSampler:
         except asyncio.CancelledError:
             self.cancelled.append(request.id)
             raise
+        self.ended.append(request.id)
         return Outcome(
             request.id, completion={"choices": [{"index": 0, "text": f"{request.fields['prompt']}\ud800 \u2028"}]}
         )
@@ -310,7 +312,7 @@ async def test_outcomes_wait_for_redis(valkey: Valkey, ledger: RunLedger, tmp_pa
                 server.kill()
                 for hold in sampler.holds.values():
                     hold.set()
-                await wait_until_async(lambda: runner.unstored == 2, "two outcomes wait")
+                await wait_until_async(lambda: len(sampler.ended) == 2, "two outcomes to wait for Redis")
                 server.start()
                 assert (await running)["requests"] == 2
         async with redis_client(server.url) as client:

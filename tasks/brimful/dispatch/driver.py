@@ -206,7 +206,6 @@ class Driver:
         return replace(
             status,
             queued=len(self._in_flight),
-            planned=self._batcher.held,
             pack=max(1, self._batcher.pack),
             retries=dict(status.retries),
             limits=self._in_flight.slot_model.limits,

@@ -171,8 +171,6 @@ class DriveStatus:
     """Units taken from the input."""
     queued: int = 0
     """Requests enqueued that have not ended: waiting in a queue or for a grant, or sent."""
-    planned: int = 0
-    """Slices read and not yet enqueued."""
     requests: int = 0
     """Requests that ended, with a completion or a failure."""
     packed: int = 0

@@ -10,7 +10,6 @@ Private parts of celery 5.7.0:
 from __future__ import annotations
 
 import contextlib
-import logging
 from typing import Any
 
 import redis
@@ -19,8 +18,6 @@ from celery.backends.redis import RedisBackend
 from brimful.errors import PermanentFailure
 from brimful.outcome import Cause
 from brimful.state.redis_retry import refused_for_now
-
-log = logging.getLogger(__name__)
 
 _LARGE = 2**20
 """Bytes from which a result may be more than the server takes (``proto-max-bulk-len`` is at least this)."""

@@ -144,11 +144,6 @@ class ShardRunner:
         await self._renewing.dispose()
         await close_redis_client(self._redis)
 
-    @property
-    def unstored(self) -> int:
-        """Outcomes that wait for Redis."""
-        return self._store.waiting
-
     async def run(self, run: str, shard: str, requests: list[dict[str, Any]]) -> dict[str, Any]:
         """Returns ``{"requests": …, "failed": …}`` once every request still wanted has its outcome stored.
 
