@@ -43,10 +43,11 @@ Results = TypeVar("Results")
 
 
 class Client(Generic[Results]):
-    """The base of both fleets; not for callers."""
+    """The base class of ``Fleet`` and ``AsyncFleet``. Not public."""
 
     def __init__(self, redis_url: str | None = None, *, fleet: str | None = None) -> None:
-        """None: BRIMFUL_REDIS_URL, and BRIMFUL_FLEET. Connects when first used. Raises SettingError."""
+        """Where an argument is None, BRIMFUL_REDIS_URL or BRIMFUL_FLEET is used. Connects when first used. Raises
+        SettingError."""
         self._settings = Settings.load(redis_url=redis_url, fleet=fleet).without_guess()
         settings = self._settings
         address = FleetAddress(_TESTING, settings.fleet) if in_process() else address_of(settings)
@@ -57,7 +58,7 @@ class Client(Generic[Results]):
         fork.register(self)
 
     def after_fork(self) -> None:
-        """In a forked child; its app is registered too."""
+        """Called in a forked child process. The Celery app has a call of its own."""
 
     def map(
         self,

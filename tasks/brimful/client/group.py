@@ -1,4 +1,4 @@
-"""A group of samples, as ``Fleet.group`` gives it, and what may be asked of it."""
+"""The samples of one prompt, as ``Fleet.group`` yields them, and the options of groups."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class _Open:
 
 
 class GroupRun:
-    """One set of groups; :meth:`run` once."""
+    """Samples one set of groups. Call :meth:`run` once."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""A run's files: what earlier tries left in them, and what this try writes."""
+"""A run's files: reads what earlier executions of the command left in them, and writes what this one samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options of ``brimful run``, and which of them must stay the same between tries."""
+"""The options of ``brimful run``, and which of them must stay the same when the run is continued."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of a run before it starts: its options, its output and what earlier tries left, its whole input."""
+"""Checks a run before it starts: its options, its output with what earlier executions left in it, its whole input."""
 
 from __future__ import annotations
 

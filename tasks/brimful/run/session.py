@@ -1,4 +1,4 @@
-"""One try of a run: requests from the input to the driver, outcomes to the files, and the ways to stop."""
+"""One execution of a run: passes requests from the input to the driver and outcomes to the files, and stops early."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figures of one try of a run: its progress, and its summary at the end."""
+"""The figures of one execution of a run: its progress, and its summary at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The provider as the workers have it, published in Redis: profile, default model, sizes, timeout of a request.
+"""The provider that the workers use, published in Redis: profile, default model, sizes, timeout of a request.
 
 A client picks endpoints and packs by what the workers say. Its own environment may name another provider, or none.
 """

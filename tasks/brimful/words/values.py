@@ -1,4 +1,4 @@
-"""Values that are wrong, for the messages that refuse them."""
+"""How messages show a value that they refuse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lets the keys of a key tag expire that nobody uses any more.
+"""Sets when the Redis keys of an API key's admission expire, so that those of unused API keys do not stay for ever.
 
 Every process that is no worker sets their time to live when it starts, every ten minutes and when it leaves. A fleet's
 worker takes it away when it starts and every ten minutes: what a fleet has spent, and its limits, wait for it for as

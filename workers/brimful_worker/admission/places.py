@@ -1,4 +1,4 @@
-"""Places of a process's waiters in the fleet's queue: the times by which it is ordered, in place of their arrivals."""
+"""Where a process's waiters stand in the fleet's queue: a time for each, used for the order instead of its arrival."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class _Pending:
 
 
 class DeadLetters:
-    """One process's. ``set_aside`` is for the main thread."""
+    """The dead letters of one process. :meth:`set_aside` is for the main thread."""
 
     def __init__(self, messages: UnackedMessages = unacked, *, retry_s: float = 1.0) -> None:
         """``retry_s``: seconds from one try to the next while Redis is away."""

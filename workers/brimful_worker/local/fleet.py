@@ -35,7 +35,7 @@ _AUXILIARY_STOP_S = 3.0
 
 
 class LocalFleet:
-    """``start``/``stop``, or a context manager.
+    """A fleet of processes on this machine. Call :meth:`start` and :meth:`stop`, or use it as a context manager.
 
     ``rehearse`` uses a mock gateway, a generated key and a Valkey that is not shared and keeps no data: a rehearsal's
     tasks must not reach workers that hold a real key.

@@ -1,4 +1,4 @@
-"""Lets a task of another app that killed workers run alone, so that a further death is charged to no other task.
+"""Runs a task that killed workers alone, if another app sent it, so that a further death counts against no other task.
 
 Requests to the provider are isolated by :mod:`brimful_worker.sampling.suspects` instead.
 """

@@ -1,4 +1,4 @@
-"""The end of the key's budget: a request whose hold does not fit waits until the holds of other requests end.
+"""Waits at the end of the key's token budget: a request that is refused is sent again once other requests have ended.
 
 A running request holds its tokens until it ends (ACS, "Handle the end of your Budget"), so a refusal means that one
 more request does not fit beside those in flight. The gate learns that number, keeps this process's requests under it,
@@ -30,7 +30,7 @@ _PROBE_FIRST_S, _PROBE_MOST_S = 0.5, 10.0
 
 
 class BudgetGate:
-    """One process's. Until a request is refused it only counts."""
+    """The gate of one process. Until a request is refused it only counts."""
 
     def __init__(
         self, clock: Callable[[], float] = time.monotonic, uniform: Callable[[], float] = random.random

@@ -25,7 +25,7 @@ _DRAIN_S = 0.5
 
 
 class KeyInUse:
-    """One process's. Used on its event loop."""
+    """The API key that one process uses. Use it on the process's event loop."""
 
     def __init__(self, settings: Settings, name: str, concurrency: int) -> None:
         """``name``: the process's, for ``brimful status``. ``concurrency``: tasks that it runs at once. Opens nothing.

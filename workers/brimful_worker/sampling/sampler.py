@@ -37,7 +37,7 @@ OnWire = Callable[[bool], None]
 
 
 class Sampler(Shared):
-    """One process's. It holds no request beyond the calls of :meth:`sample` that are running."""
+    """The sampler of one process. It holds no request beyond the calls of :meth:`sample` that are running."""
 
     @traced_request
     async def sample(

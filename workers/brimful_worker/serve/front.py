@@ -1,4 +1,4 @@
-"""What the handlers of one process share."""
+"""The state that the HTTP handlers of one front-door process share: admission, callers, files, batches and figures."""
 
 from __future__ import annotations
 
@@ -32,8 +32,11 @@ from brimful_worker.serve.rate_headers import RateHeaders
 
 
 class Front:
-    """Made when the port is known, since ``brimful status`` shows it. Raises SettingError. Opens nothing, but makes the
-    folder of files and batches."""
+    """Holds the parts of one front door.
+
+    It is made when the port is known, since ``brimful status`` shows it. It opens nothing, but makes the folder of
+    files and batches. Raises SettingError.
+    """
 
     def __init__(self, settings: Settings, name: str, *, tokens_required: bool = False) -> None:
         """``tokens_required``: even if the fleet has none yet."""

@@ -65,7 +65,7 @@ class Turn:
 
 
 class Gate:
-    """One process's. It is closed at first, until Redis has answered."""
+    """The gate of one front-door process. It is closed at first, until Redis has answered."""
 
     def __init__(self) -> None:
         self.turns: set[Turn] = set()

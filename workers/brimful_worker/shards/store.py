@@ -78,7 +78,7 @@ class _Run:
 
 
 class Store:
-    """One process's, for all its shards. A run that cannot be stored does not hold up the others."""
+    """Stores the outcomes of all shards of one process. A run that cannot be stored does not hold up the others."""
 
     def __init__(self, client: Redis, in_hand: Callable[[], int] = lambda: 0, expires_s: int = TTL_S) -> None:
         """``in_hand()`` is the number of requests whose outcomes are still to come. A run's outcomes expire

@@ -30,7 +30,7 @@ class Abandoned(Exception):
 
 
 class BoundedCalls:
-    """Use on one loop. What is called must not raise: exceptions are for the caller to catch within."""
+    """Calls functions in threads, a few at a time. Use on one event loop. The functions must catch their exceptions."""
 
     def __init__(self, workers: int, timeout_s: float) -> None:
         self.timeout_s = timeout_s

@@ -22,7 +22,7 @@ OUT_OF_TIME = "out of time"
 
 
 class Checker:
-    """Use on one loop."""
+    """Checks rollouts against a schema and with a hook. Use on one event loop."""
 
     def __init__(self, options: CheckOptions, sweep: Sweep = NO_SWEEP) -> None:
         self._sweep = sweep

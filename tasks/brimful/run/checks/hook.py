@@ -18,8 +18,11 @@ FLAG = "--hook"
 
 
 class Hook:
-    """A plain function is called by :meth:`begin`, where it may block. It returns a verdict, or an awaitable for
-    :meth:`end`. An async one is called by :meth:`call`."""
+    """A user's hook.
+
+    A plain function is called by :meth:`begin`, where it may block. It returns a verdict, or an awaitable for
+    :meth:`end`. An async one is called by :meth:`call`.
+    """
 
     def __init__(self, name: str, function: Any) -> None:
         self.name = name

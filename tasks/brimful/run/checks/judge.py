@@ -34,7 +34,11 @@ _STOPPED_S = 5.0
 
 
 class Judge:
-    """``recover``, then ``units`` for the driver and ``take`` for each delivery. ``settled`` before acknowledging."""
+    """Decides about all rollouts of a run.
+
+    Call :meth:`recover` first, give :meth:`units` to the driver and each delivery to :meth:`take`, and await
+    :meth:`settled` before acknowledging.
+    """
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Rollouts asked for, and neither accepted nor given up, by line; units that sample rejected ones again. No I/O."""
+"""The rollouts that checks have not decided about, by line of the input, and requests for new ones. No I/O."""
 
 from __future__ import annotations
 

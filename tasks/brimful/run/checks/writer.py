@@ -1,4 +1,4 @@
-"""Writes verdicts: rejected rollouts to ``OUT.rejected.jsonl``, accepted ones to the output, failures of choices."""
+"""Writes what checks decided: accepted rollouts to the output, rejected and failed ones to files of their own."""
 
 from __future__ import annotations
 

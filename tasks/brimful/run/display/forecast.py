@@ -1,6 +1,6 @@
 """Forecasts how long a run will take, and measures its rate, from its figures so far.
 
-It reads no clock: :attr:`Progress.seconds` is the time, in seconds since the try began.
+It reads no clock: :attr:`Progress.seconds` is the time, in seconds since the command began.
 """
 
 from __future__ import annotations

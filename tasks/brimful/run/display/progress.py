@@ -26,7 +26,7 @@ class Progress:
     """A run's figures at one moment; the fleet's are in :class:`brimful.state.status.Status`."""
 
     seconds: float
-    """Since the try began."""
+    """Since the command began."""
     requests: int
     """Prompts so far."""
     total: int | None
@@ -35,7 +35,7 @@ class Progress:
     failed: int
     rollouts: int
     new_rollouts: int
-    """Those of this try."""
+    """Those of this execution of the command (*try*)."""
     tokens: int
     budget: int | None = None
     """Tokens."""

@@ -1,4 +1,4 @@
-"""Changes of the input since the last try of a run, found line by line.
+"""Finds, line by line, what changed in a run's input since the command was last executed.
 
 ``OUT.run.lines`` holds a CRC-32 of each line of the input. The same file is the lock that keeps two runs from writing
 one output.

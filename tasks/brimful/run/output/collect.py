@@ -26,7 +26,7 @@ _UNKNOWN = 1 << 60  # rollouts of a line that was not read yet: never reached, s
 
 @dataclass
 class Collector:
-    """The figures cover the requests of this try; ``failed`` counts all tries."""
+    """Writes what the driver delivers, and counts it: the requests of this execution, in ``failed`` those of all."""
 
     sink: Sink
     done: DoneIndex

@@ -1,4 +1,4 @@
-"""Makes OUT from the rollouts file at the end of a try: a function for each format, and one for each kind of table."""
+"""Makes OUT from the rollouts file when the command ends: a function for each format and each kind of table."""
 
 from __future__ import annotations
 

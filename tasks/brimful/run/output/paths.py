@@ -74,7 +74,7 @@ class RunPaths:
 
     @property
     def converted(self) -> bool:
-        """Whether OUT is made from the rollouts file at the end of a try, instead of being that file."""
+        """Whether OUT is made from the rollouts file when the command ends, instead of being that file."""
         return self.table or self.form is not OutputFormat.ROLLOUTS
 
     @property

@@ -1,4 +1,4 @@
-"""``OUT.run.json``: which run an output belongs to, its parameters, and the summary of each try."""
+"""``OUT.run.json``: which run an output belongs to, its parameters, and the summary of each execution."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _VALUE_SHOWN = 60  # characters
 
 @dataclass
 class Sidecar:
-    """Written at the start and at the end of a try."""
+    """The contents of the file, which is written at the start and at the end of each execution."""
 
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
 

@@ -1,4 +1,4 @@
-"""What this process last read of the fleet, for a server that has lost its memory."""
+"""What this process last read of the fleet, which it reports to a Redis server that has lost its data."""
 
 from __future__ import annotations
 

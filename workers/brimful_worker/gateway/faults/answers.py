@@ -1,4 +1,4 @@
-"""Faults after the work: damaged answers, the true answer in an unusual form, and broken connections."""
+"""Faults that a sampled request meets: damaged answers, the true answer in an unusual form, and broken connections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults in place of the work: error statuses of every kind, junk, and silence."""
+"""Faults that replace the answer of a request, which is not sampled: error statuses, junk, and silence."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def check_port(port: int) -> None:
 
 
 class DoorChild:
-    """The owner's side. ``url`` ends in /v1."""
+    """The front door's process, as the fleet that starts it sees it. ``url`` ends in /v1."""
 
     def __init__(self, settings: Settings, port: int, logs: Path, owner_fd: int, pass_fds: tuple[int, ...]) -> None:
         """``port`` 0 takes a free one, and keeps it when the process is restarted."""
@@ -47,5 +47,5 @@ class DoorChild:
 
 
 def serve(port: str) -> None:
-    """The child's side. Its room is above this one, and is loaded by name."""
+    """Called in the child process. ``serve`` is a room above this one, so it is imported by its name."""
     import_module("brimful_worker.serve.server").serve(Settings.load(), host=_HOST, port=int(port), ready=print)

@@ -1,4 +1,4 @@
-"""The mock gateway as a child process of a rehearsal: takes its options as JSON, prints its URL, runs until SIGTERM."""
+"""Runs the mock gateway as a child process of a local fleet, which samples from it in place of the provider."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _START_S = 20.0
 
 
 def mock_gateway(settings: Settings, options: Mapping[str, Any], logs: Path, owner_fd: int) -> Child:
-    """The owner's side. It has the fleet's limits unless ``options``, fields of GatewayOptions, change them."""
+    """The child process, not started yet. The mock gateway has the fleet's limits, which ``options`` (fields of
+    GatewayOptions) may change."""
     profile = settings.profile
     fields = {
         "slots": profile.slots,
@@ -46,7 +47,7 @@ def start_mock_gateway(child: Child) -> str:
 
 
 def serve(options: str) -> int:
-    """The child's side: serve on a free port of 127.0.0.1 and write the URL as a line to stdout."""
+    """Called in the child process: serve on a free port of 127.0.0.1, and write the URL as a line to stdout."""
     from brimful_worker.gateway import Gateway, GatewayOptions
     from brimful_worker.gateway.process import serve as serve_gateway
 

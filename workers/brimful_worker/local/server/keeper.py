@@ -47,7 +47,7 @@ _BAD_DATA = re.compile(r"append.?only|\baof\b|\brdb\b|loading db|unrecoverable",
 
 
 class Keeper:
-    """One server's life. All its files are in ``directory``."""
+    """Starts one server, restarts it if it crashes, and stops it. All its files are in ``directory``."""
 
     def __init__(self, directory: Path, port: int, *, ephemeral: bool) -> None:
         self._stop_read, self._stop_write = os.pipe()

@@ -34,7 +34,10 @@ _LOOK_S = 0.01
 
 
 class SharedValkey:
-    """``open``/``close``, or a context manager. ``directory`` holds the files of one API key's server."""
+    """One process's use of the shared server. Call :meth:`open` and :meth:`close`, or use it as a context manager.
+
+    ``directory`` holds the files of one API key's server.
+    """
 
     def __init__(self, directory: Path, *, port: int = 0, ephemeral: bool = False) -> None:
         """``port`` 0 takes a free one; ``ephemeral``: the last user's end deletes the directory."""

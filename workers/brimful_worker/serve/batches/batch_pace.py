@@ -1,4 +1,4 @@
-"""Lets the lines of a batch into its run as its caller's limits of a minute allow.
+"""Lets the run of a batch sample no more lines than its caller's limits a minute allow.
 
 The run reads from a file up to which line it may ask (``brimful run --pace``). The file outlives the front door: lines
 that were counted once are not counted again.

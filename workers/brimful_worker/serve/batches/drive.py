@@ -1,4 +1,4 @@
-"""One batch from its creation to its end, by the front door that holds its lock."""
+"""Drives one batch from its creation to its end, in the front door that holds its lock."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MOST_PAUSE_S = 60.0
 
 
 class Drive:
-    """:meth:`run` once."""
+    """Drives one batch. Call :meth:`run` once."""
 
     most_refusals = 3
     """Tries that end because the input or a setting is wrong, which another try seldom mends."""

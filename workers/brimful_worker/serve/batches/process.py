@@ -14,7 +14,7 @@ _STOP_S = 3.0
 
 
 class RunProcess:
-    """Its output, input and log are the batch's. A run that was killed is gone on with by the next one."""
+    """One process of ``brimful run`` on the batch's files. If it is killed, the next one continues."""
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ _AT_ONCE = 8 * 2**20
 
 
 class RunFiles:
-    """In the batch's folder."""
+    """The files of a run in its batch's folder."""
 
     def __init__(self, folder: Path) -> None:
         self.input = folder / "input.jsonl"
@@ -54,7 +54,7 @@ class RunFiles:
 
 
 class Progress:
-    """Of one try, while the run writes."""
+    """Counts what one execution of the run has written so far."""
 
     def __init__(self, files: RunFiles) -> None:
         self._rollouts = _Tail(files.rollouts)

@@ -25,7 +25,7 @@ _IDLE_S = 5.0
 
 
 class BatchScheduler:
-    """Of one process. Use it on one event loop."""
+    """Starts the batches of one front-door process. Use it on one event loop."""
 
     again_s = 10.0
     """Seconds until a batch whose disk has failed is driven again."""

@@ -28,7 +28,7 @@ def new_id() -> str:
 
 
 class Batches:
-    """All methods block on the disk, and raise OSError or FleetError when it fails."""
+    """The batches on this machine's disk. All methods block, and raise OSError or FleetError when the disk fails."""
 
     def __init__(self, folder: Path, keep_s: float) -> None:
         """``folder`` is made with mode 0700. ``keep_s``: seconds for which a batch that has ended is kept."""

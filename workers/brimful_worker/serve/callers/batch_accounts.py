@@ -1,4 +1,4 @@
-"""What batches cost their callers: budget held back while they run, what they have used, and their caller's minutes."""
+"""Counts batches against their callers' limits: tokens are reserved while they run, then what they used is charged."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CHARGED_S = 30 * 86400
 
 
 class BatchAccounts:
-    """One front door's. A batch whose caller's token was revoked is charged to nobody."""
+    """The accounts of one front door's batches. A batch whose caller's token was revoked is charged to nobody."""
 
     def __init__(
         self,

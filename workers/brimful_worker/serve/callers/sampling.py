@@ -1,4 +1,4 @@
-"""A caller's request on its way through the sampler, counted as the caller's; and ``GET /usage``."""
+"""Samples a request and counts it as its caller's; answers ``GET /usage``."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ _PATIENCE_S = 0.5
 
 
 class Shares:
-    """One front door's."""
+    """Orders the waiting requests of one front door among those of all, by their callers' weights."""
 
     def __init__(self, fleet: str, admission: Callable[[], Admission], clock: CallersClock) -> None:
         """``admission``: of the key in use, started."""

@@ -1,4 +1,4 @@
--- slots: lets the requests of one caller go, as many at once as its limit allows, over all front doors, in the order in
+-- slots: lets requests of one caller be sent, as many at once as its limit allows, over all front doors, in the order in
 -- which they came. It follows clock.lua.
 -- KEYS: 1 ZSET: request that holds one of the caller's slots → end of its lease; 2 ZSET: request that waits → when it came;
 -- 3 ZSET: front door → until when what waits at it counts (all ms). A request's id begins with its front door's and a ".".

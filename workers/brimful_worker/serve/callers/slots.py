@@ -35,7 +35,7 @@ _RENEW_S = _LEASE_MS / 4000
 
 
 class CallerSlots:
-    """One front door's. Used on one event loop."""
+    """Keeps callers within their limits of requests at once, at one front door. Use it on one event loop."""
 
     def __init__(self, fleet: str, named: Callable[[str], CallerRecord | None], clock: CallersClock) -> None:
         """``named``: the caller of a name as it is now, whose limit may have been changed."""

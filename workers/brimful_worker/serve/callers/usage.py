@@ -30,7 +30,7 @@ _MOST_LABELS = 100
 
 @dataclass(slots=True)
 class Account:
-    """One request's."""
+    """What one request is charged."""
 
     outcome: Outcome | None = None
     """Stays None if its caller goes away, or it is refused."""

@@ -1,4 +1,4 @@
-"""A request that ended without an answer: the provider's own status and error document, or what stands for them."""
+"""Error responses for requests that failed: the provider's own status and error document, or ours if it sent none."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class StoredAnswer:
 
 
 class Claim:
-    """One request's on its key: :meth:`take` it, then :meth:`release` it however the request has ended."""
+    """One request's claim on its key: :meth:`take` it, then :meth:`release` it however the request has ended."""
 
     def __init__(self, once: Once, key: str, digest: bytes) -> None:
         self._once = once
@@ -91,7 +91,7 @@ class Claim:
 
 
 class Once:
-    """One front door's. An async context manager; everything is used on its loop."""
+    """The idempotency keys at one front door. An async context manager; everything is used on its event loop."""
 
     def __init__(self, settings: Settings) -> None:
         self._url = required(settings.redis_url)

@@ -59,7 +59,7 @@ class StreamRefusal:
 
 
 class StreamAnswer:
-    """One attempt's. ``forward`` gets each event of the answer, as it came, and the answer's headers.
+    """The stream that answers one attempt. ``forward`` gets each of its events, as it came, and the answer's headers.
 
     An error event is not forwarded, nor is ``[DONE]`` of an incomplete answer: what follows from them is decided when
     the attempt has ended.

@@ -53,7 +53,7 @@ class StoredFile(Owned):
 
 
 class Files:
-    """All methods block on the disk, and raise OSError or FleetError when it fails."""
+    """The files on this machine's disk. All methods block, and raise OSError or FleetError when the disk fails."""
 
     def __init__(self, folder: Path) -> None:
         """``folder`` is made with mode 0700."""

@@ -35,7 +35,7 @@ door's answers, tokens, 429s and failures since it started; whether the fleet pa
 
 
 class Feed:
-    """One process's."""
+    """The figures and their history in one front-door process."""
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ _CODE = 64
 
 
 class Recent:
-    """One process's."""
+    """What one front-door process has answered."""
 
     def __init__(self) -> None:
         self.answered: Counter[str] = Counter()

@@ -1,6 +1,6 @@
--- epoch: a server's unbroken memory. When it is lost, in whole or in part, or in doubt, a new epoch begins: nothing is
--- granted until every process has reported what it holds and what it started (join), or until a lease has passed, by which
--- time the leases of any process that could not report have ended by that process's own clock.
+-- epoch: the time in which Redis keeps all of the admission's keys. When some are lost, or may be, a new epoch begins:
+-- nothing is granted until every process has reported what it holds and what it started (join), or until a lease has
+-- passed, by which time the leases of any process that could not report have ended by that process's own clock.
 
 -- How many starts were in the window at this time, by the latest such count.
 local function note_used(at, used)

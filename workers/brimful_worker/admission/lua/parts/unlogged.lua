@@ -1,6 +1,6 @@
 -- unlogged: what was started while no limit on starts or tokens was set, so that a limit that is set later counts it. A
--- start counts in its slice of the last window, in the state: slice<n> = time of its last grant, starts, tokens. Those up to
--- unlogged_starts and unlogged_tokens may be missing from the slices.
+-- start counts in its slice of the last window, in the state: slice<n> = time of its last grant, starts, tokens. Slices are
+-- reused: starts and tokens granted at or before the times unlogged_starts and unlogged_tokens may no longer be in one.
 local SLICES, SPAN_LEAST_MS = 32, 60000
 local LOGGED_LEAST = 10000 -- the limit may be raised soon after, so more are logged than it allows
 
