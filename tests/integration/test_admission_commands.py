@@ -85,9 +85,16 @@ class TestRpc:
         marks = [message.pop("new_epoch") for message in server.messages]
         assert len(set(marks)) == 3
         assert server.messages == [
-            {"command": 1, "server": "scripted", "clock": "", "seen": 5},
-            {"command": 2, "server": "scripted", "clock": "c1", "seen": 6, "bound_ms": clock.ms + 250},
-            {"command": 3, "server": "scripted", "clock": "c2", "seen": 7},
+            {"command": 1, "server": "scripted", "clock": "", "read": 0, "seen": 5},
+            {
+                "command": 2,
+                "server": "scripted",
+                "clock": "c1",
+                "read": clock.ms,
+                "seen": 6,
+                "bound_ms": clock.ms + 250,
+            },
+            {"command": 3, "server": "scripted", "clock": "c2", "read": 0, "seen": 7},
         ]
 
     async def test_a_command_is_sent_until_it_is_answered(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -167,6 +168,39 @@ async def test_a_shorter_lease_never_shortens_one_that_is_held(valkey: Valkey, c
         await wait_until_async(lambda: held.lease.renewed > boot_time() - 0.5, "it has renewed since")
         assert left_in_redis(client, held.lease.id) > before - 15
         await held.end()
+
+
+async def test_a_server_that_took_the_data_of_a_replica_begins_an_epoch(
+    valkey: Valkey, client: redis.Redis, tmp_path: Path
+) -> None:
+    """The replica was behind, and the server is the one that the processes know: a failover and one back."""
+    with Valkey(tmp_path / "replica", options=("repl-diskless-sync-delay 0",)) as other:
+        behind = redis.Redis.from_url(other.url, decode_responses=True)
+
+        async def follow(server: redis.Redis, port: int) -> None:
+            server.replicaof("127.0.0.1", port)
+            await wait_until_async(lambda: server.info("replication").get("master_link_status") == "up", "in sync")
+            server.replicaof("NO", "ONE")
+
+        async with admissions(valkey.url, 2, slots=4, lease_s=8, starts=None) as (one, two):
+            set_limits(client, TAG, slots=3)
+            for each in (one, two):
+                await (await hold(each)).end()
+            await follow(behind, valkey.port)
+            client.hdel(KEYS["state"], "sums")  # the second epoch: the replica has the first
+            for each in (one, two):
+                await (await hold(each)).end()
+            set_limits(client, TAG, slots=2)
+            held = [await hold(one), await hold(two)]
+            await follow(client, other.port)
+            waiting = Holding(two)
+            await wait_until_async(lambda: client.zcard(KEYS["batch"]) == 1, "the third waits")
+            assert client.zcard(KEYS["slots"]) == 2
+            assert read_status(client, TAG).limits["slots"] == 2
+            for holding in held:
+                await holding.end()
+            await waiting.granted.wait()
+            await waiting.end()
 
 
 async def test_limits_set_just_before_a_failover_count(valkey: Valkey, client: redis.Redis) -> None:

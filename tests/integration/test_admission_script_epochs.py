@@ -166,6 +166,25 @@ class TestOpening:
             script.client.hset(script.keys["commands"], "aa", str(number - back))
             assert script.turn("aa")["status"] == status
 
+    def test_a_time_that_the_server_has_forgotten_is_one_too(self, client: redis.Redis) -> None:
+        """Its data is that of an epoch before the one that the processes know."""
+        script = pair(client)
+        epoch = script.turn("aa")["epoch"]
+        behind = {name: key for name, key in script.keys.items() if client.copy(key, f"behind {key}")}
+        script.forget()
+        for process in ("aa", "bb"):
+            script.join(process, **KNEW)
+        script.later(100).turn("aa")
+        script.forget()
+        for key in behind.values():
+            client.rename(f"behind {key}", key)
+        assert (known := script.turn("bb", read=script.now))["status"] == "join"
+        assert known["epoch"] != epoch
+        assert granted(asks(script, "bb", _read=known["now"])) == [], "the others have yet to join"
+        assert script.turn("aa", read=known["now"])["status"] == "join"
+        assert asks(script, "aa")["epoch"] == known["epoch"]
+        assert script.held()
+
     @pytest.mark.parametrize("key", ["slots", "starts", "tokens", "amounts", "heard", "commands", "state", "defaults"])
     def test_the_loss_of_one_key_is_noticed(self, client: redis.Redis, key: str) -> None:
         script = pair(client, tokens=1000, starts=1000)
@@ -488,6 +507,13 @@ class TestOperatorsLimits:
         script.turn("aa")
         reply = script.join("aa", **KNEW, overrides={"starts": 9, "rev": 5})
         assert (reply["limits"]["starts"], reply["limits"]["slots"]) == (9, 4)
+
+    def test_so_does_one_that_took_the_data_of_a_replica(self, client: redis.Redis) -> None:
+        script = pair(client)
+        script.set_limits(slots=3)
+        now = script.turn("aa")["now"]
+        assert script.turn("aa", read=now + 1)["status"] == "join"
+        assert script.join("aa", **KNEW, overrides={"slots": 2, "rev": 5}, _read=now)["limits"]["slots"] == 2
 
     def test_those_of_a_version_without_revisions_outlast_a_loss_of_the_state(self, client: redis.Redis) -> None:
         script = pair(client)

@@ -24,6 +24,7 @@
 --    bound_ms     optional: upper limit of the admission's clock, by the process's own clock
 --    stepped      optional true: a clock past bound_ms was stepped, and is held back to it
 --    clock        id of the clock that bound_ms is about; "" = it has not read any
+--    read         optional: the latest time of the admission's clock that an answer to the process showed
 --    waited       optional [reading, milliseconds, clock, most]: since the first "frozen" reply with this reading and
 --                 clock; and what Redis's TIME shows at most (ms), if it was not stepped since
 --    lease_ms     its value of the lease, used where the limits in force are not known yet
@@ -130,9 +131,12 @@ local function exchange()
   end
 
   local recorded = tonumber(redis.call('HGET', command_seq_key, me) or nil)
-  local rolled_back = recorded and state.epoch == message.epoch and recorded < message.command - 1 and not message.join
+  -- The clock never goes back, and commands are numbered: a process that has read a later time, or has sent more commands
+  -- than this server knows, was answered by data that is gone. A replica that was behind may have taken their place.
+  local rolled_back = turned_at < (message.read or 0)
+    or recorded and state.epoch == message.epoch and recorded < message.command - 1 and not message.join
   if not state.epoch or state.server ~= message.server or rolled_back or next(shrunken) then
-    begin_epoch()
+    begin_epoch(rolled_back)
     recorded = nil
   end
   reply.epoch = state.epoch

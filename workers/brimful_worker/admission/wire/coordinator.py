@@ -165,7 +165,7 @@ class Coordinator:
         else:
             log.debug("admission: %s, epoch %s", status, answer.reply["epoch"])
             self.local_state.outgoing.put_back(taken)
-            self._epoch = ""
+            self._epoch, self._clock.read_ms = "", answer.reply["now"]
 
     def _message(self, taken: Outgoing) -> dict[str, Any]:
         now, state = boot_time(), self.local_state

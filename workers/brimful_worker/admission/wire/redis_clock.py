@@ -38,6 +38,9 @@ class RedisClock:
     def __init__(self) -> None:
         self.id = ""
         """Of the clock that was read last; empty before the first reply. It stays the same over most epochs."""
+        self.read_ms = 0
+        """What it showed in the last answer; 0 before the first. It never goes back: a server whose clock shows less
+        has forgotten that answer."""
         self._readings: deque[tuple[float, float]] = deque(maxlen=_KEPT)
         """The least and the most by which ``boot_time()`` is ahead, by each reading."""
         self._ahead: float | None = None
@@ -48,8 +51,9 @@ class RedisClock:
     def reset(self) -> None:
         self._readings.clear()
         self._ahead = None
+        self.read_ms = 0
 
-    def note(self, sent: float, received: float, now_ms: float) -> None:
+    def note(self, sent: float, received: float, now_ms: int) -> None:
         """A command sent and answered at these times was answered with ``now_ms``."""
         least, most = sent - now_ms / 1000, received - now_ms / 1000
         # A clock that lost time, by a step backward, might regain it by one forward: older readings would allow that.
@@ -58,6 +62,7 @@ class RedisClock:
         self._ahead = None
         self._last_sent = sent
         self._frozen = None
+        self.read_ms = now_ms
 
     def note_frozen(self, sent: float, received: float, reply: Mapping[str, Any]) -> None:
         """A reply that shows ``now``, though more time may have passed."""

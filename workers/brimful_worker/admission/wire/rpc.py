@@ -187,6 +187,7 @@ class Rpc:
             "server": self._server,
             "new_epoch": secrets.token_hex(8),
             "clock": self._clock.id,
+            "read": self._clock.read_ms,
         }
         if (bound := self._clock.bound_ms(sent, stepped=stepped)) is not None:
             fields["bound_ms"] = bound

@@ -23,8 +23,9 @@ local function drop_damaged()
   end
 end
 
--- What the last turn counted in the window stays known, whoever started it.
-local function begin_epoch()
+-- What the last turn counted in the window stays known, whoever started it. `rolled_back`: the server has forgotten what it
+-- had answered before.
+local function begin_epoch(rolled_back)
   local lease = message.lease_ms
   local rebuilding, certain = state.opens_at, state.certain
   local newest = redis.call('ZREVRANGE', last_seen_key, 0, 0, 'WITHSCORES')[2]
@@ -37,7 +38,7 @@ local function begin_epoch()
   put('tokens_sum', 0)
   for _, amount in ipairs(redis.call('HVALS', token_amounts_key)) do put('tokens_sum', number('tokens_sum') + amount) end
   -- The limits may be those of a replica or a file that was behind.
-  if state.epoch and state.server ~= message.server then put('restored', 1) end
+  if state.epoch and (rolled_back or state.server ~= message.server) then put('restored', 1) end
   put('epoch', message.new_epoch)
   put('server', message.server)
   local awaited = ids('awaited') -- of a rebuild that was not complete yet
