@@ -15,7 +15,7 @@ from brimful.state.status import read_status, set_limits
 from brimful_worker.admission import Admission, LeaseLost, assume_full
 from brimful_worker.liveness.boot_time import boot_time
 from brimful_worker.local.server.valkey import Valkey
-from support.admissions import KEYS, TAG, Holding, admissions, hold, marked_clean
+from support.admissions import KEYS, TAG, Holding, admissions, follow, hold, marked_clean
 from support.proxy import Proxy
 from support.waiting import wait_until_async
 
@@ -176,11 +176,6 @@ async def test_a_server_that_took_the_data_of_a_replica_begins_an_epoch(
     """The replica was behind, and the server is the one that the processes know: a failover and one back."""
     with Valkey(tmp_path / "replica", options=("repl-diskless-sync-delay 0",)) as other:
         behind = redis.Redis.from_url(other.url, decode_responses=True)
-
-        async def follow(server: redis.Redis, port: int) -> None:
-            server.replicaof("127.0.0.1", port)
-            await wait_until_async(lambda: server.info("replication").get("master_link_status") == "up", "in sync")
-            server.replicaof("NO", "ONE")
 
         async with admissions(valkey.url, 2, slots=4, lease_s=8, starts=None) as (one, two):
             set_limits(client, TAG, slots=3)

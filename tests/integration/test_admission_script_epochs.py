@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 
+from brimful_worker.local.server.valkey import Valkey
 from support.admission_script import Script, granted
+from support.admissions import follow
 
 LEASE = 4000
 WINDOW = 5500
@@ -184,6 +187,20 @@ class TestOpening:
         assert script.turn("aa", read=known["now"])["status"] == "join"
         assert asks(script, "aa")["epoch"] == known["epoch"]
         assert script.held()
+
+    async def test_so_is_a_replica_that_was_behind(self, valkey: Valkey, tmp_path: Path) -> None:
+        """Also where nobody has read a later time: those who have are dead, or have yet to send a command."""
+        client = redis.Redis.from_url(valkey.url, decode_responses=True)
+        script = pair(client)
+        with Valkey(tmp_path / "replica", options=("repl-diskless-sync-delay 0",)) as behind:
+            await follow(redis.Redis.from_url(behind.url, decode_responses=True), valkey.port)
+            assert script.ask("aa"), "granted after the copy was made"
+            await follow(client, behind.port)
+        assert script.held() == {}, "it has forgotten that"
+        known = script.turn("bb")
+        assert known["status"] == "join"
+        assert granted(asks(script, "bb")) == [], "the other has yet to join"
+        assert script.join("aa", **KNEW)["epoch"] == known["epoch"] == script.turn("bb")["epoch"]
 
     @pytest.mark.parametrize("key", ["slots", "starts", "tokens", "amounts", "heard", "commands", "state", "defaults"])
     def test_the_loss_of_one_key_is_noticed(self, client: redis.Redis, key: str) -> None:

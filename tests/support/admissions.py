@@ -13,6 +13,7 @@ from brimful.state.keys import admission_keys
 from brimful_worker.admission import NO_FLOW, Admission, Flow, Limits, mark_clean
 from brimful_worker.admission.slot import Slot
 from brimful_worker.local.server.valkey import Valkey
+from support.waiting import wait_until_async
 
 TAG = "tag"
 KEYS = admission_keys(TAG)
@@ -23,6 +24,13 @@ def marked_clean(valkey: Valkey) -> redis.Redis:
     client = redis.Redis.from_url(valkey.url, decode_responses=True)
     mark_clean(client, TAG)
     return client
+
+
+async def follow(server: redis.Redis, port: int) -> None:
+    """The server takes the data of the one on this port in place of its own, and is then a primary again."""
+    server.replicaof("127.0.0.1", port)
+    await wait_until_async(lambda: server.info("replication").get("master_link_status") == "up", "in sync")
+    server.replicaof("NO", "ONE")
 
 
 @contextlib.asynccontextmanager

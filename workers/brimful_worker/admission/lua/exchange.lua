@@ -133,7 +133,7 @@ local function exchange()
   local recorded = tonumber(redis.call('HGET', command_seq_key, me) or nil)
   -- The clock never goes back, and commands are numbered: a process that has read a later time, or has sent more commands
   -- than this server knows, was answered by data that is gone. A replica that was behind may have taken their place.
-  local rolled_back = turned_at < (message.read or 0)
+  local rolled_back = followed_another() or turned_at < (message.read or 0)
     or recorded and state.epoch == message.epoch and recorded < message.command - 1 and not message.join
   if not state.epoch or state.server ~= message.server or rolled_back or next(shrunken) then
     begin_epoch(rolled_back)

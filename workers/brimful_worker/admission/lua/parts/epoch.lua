@@ -23,6 +23,26 @@ local function drop_damaged()
   end
 end
 
+-- Which promotion made this server the primary: the history that it followed, and the offset at which it left it; '' if
+-- none, or if that was long ago; nil where it does not say.
+local function last_promotion()
+  local replication = redis.pcall('INFO', 'replication')
+  if type(replication) ~= 'string' then return nil end
+  local followed = string.match(replication, 'master_replid2:(%x+)')
+  local left = string.match(replication, 'second_repl_offset:(%d+)') -- -1 = never
+  return followed and left and followed .. ':' .. left or ''
+end
+
+-- Whether this server followed another since the last turn: it may have taken the data of one that was behind, with the
+-- run id of this server in it.
+local function followed_another()
+  local promotion = last_promotion()
+  if not promotion or promotion == state.promotion then return false end
+  local recorded = state.promotion
+  put('promotion', promotion)
+  return recorded ~= nil and promotion ~= ''
+end
+
 -- What the last turn counted in the window stays known, whoever started it. `rolled_back`: the server has forgotten what it
 -- had answered before.
 local function begin_epoch(rolled_back)
