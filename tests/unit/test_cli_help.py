@@ -46,7 +46,9 @@ def test_every_command_says_in_sentences_what_it_does(capsys: pytest.CaptureFixt
     for path, command in _commands():
         assert command.help.strip().endswith("."), path
         assert run_command([*path, "--help"]) == 0
-        assert capsys.readouterr().out.isascii(), path
+        said = capsys.readouterr().out
+        assert said.isascii(), path
+        assert "<" not in said.replace("<=", ""), "a name of Python's types, as in <list[str]>"
     assert all(about[0].isupper() and about.endswith(".") for about in COMMANDS.values())
 
 

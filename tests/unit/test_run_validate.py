@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from brimful.cli.commands import run_command
 from brimful.run.input.reader import ReadOptions
 from brimful.run.input.sources import Source
 from brimful.run.validate import Validation, shown_body, validate
@@ -58,3 +59,11 @@ def test_a_long_first_request_is_cut() -> None:
     text = shown_body({"prompt": "x" * 10_000, "many": list(range(100)), "odd": "\ud800"})
     assert len(text) < 3000
     assert "(10,000 characters)" in text
+
+
+def test_a_command_line_of_a_rehearsal_may_be_validated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, said = write_lines(tmp_path / "in.jsonl", [{"prompt": "a"}]), []
+    for more in ([], ["--rehearse"]):
+        assert run_command(["validate", str(path), "--max-tokens", "8", *more]) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1]

@@ -37,11 +37,21 @@ _LISTS = ("model", "temperature", "seed", "max_tokens")
 """Parameters of options that take several values, separated by commas (:mod:`brimful.run.input.sweep.grid`)."""
 
 
+_TYPES = {"int": "INTEGER", "float": "FLOAT", "str": "TEXT", "path": "FILE"}
+"""Typer's name of a type → what help shows in its place, as Click always did."""
+
+
 class _OnceEach:
     """A command or group that refuses an option with one value that is given twice, of which Click keeps the last.
 
-    A flag may be repeated, and so may an option that collects its values.
+    A flag may be repeated, and so may an option that collects its values. Its help has no names of Python's types.
     """
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        found: list[Any] = super().get_params(ctx)  # type: ignore[misc]  # of the class beside it
+        for parameter in found:
+            _name_type(parameter, ctx)
+        return found
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         from brimful.errors import UsageError
@@ -78,6 +88,15 @@ def _commands(app: typer.Typer) -> Iterable[Any]:
     for group in app.registered_groups:
         if group.typer_instance is not None:
             yield from _commands(group.typer_instance)
+
+
+def _name_type(parameter: Any, ctx: Any) -> None:
+    """Show a parameter's type as TEXT or a|b where Typer would show ``<list[str]>`` or ``<a|b>``."""
+    if parameter.param_type_name == "argument":
+        parameter.display_type_rich = lambda ctx: None  # its name says what it is
+    elif parameter.metavar is None and not parameter.is_flag and hasattr(parameter, "display_type"):
+        shown = parameter.display_type(ctx).strip("<>").removeprefix("list[").removesuffix("]").removesuffix(" range")
+        parameter.metavar = _TYPES.get(shown, shown)
 
 
 def _takes_one(parameter: Any) -> bool:

@@ -57,7 +57,10 @@ def _serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
     data: Annotated[
         Path | None,
-        typer.Option(help="Folder of files and batches. Default: BRIMFUL_SERVE_DATA, else in the state directory."),
+        typer.Option(
+            metavar="FOLDER",
+            help="Folder of files and batches. Default: BRIMFUL_SERVE_DATA, else in the state directory.",
+        ),
     ] = None,
 ) -> None:
     """Serve OpenAI's API until SIGTERM or Ctrl-C. It prints its base URL as the only line on stdout.

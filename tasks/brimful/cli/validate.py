@@ -44,6 +44,9 @@ def validate(
     latency: Annotated[
         float | None, typer.Option(min=0.001, help="Seconds that one API call takes, for the estimate. Default: 1.")
     ] = None,
+    rehearse: Annotated[
+        bool, typer.Option("--rehearse", help="As typed for run; here it changes nothing, since nothing is sent.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object in place of the table.")] = False,
 ) -> None:
     """Read an input as run would and show what sampling it takes. Nothing is sampled, and no key is needed.
