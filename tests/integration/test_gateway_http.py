@@ -79,6 +79,9 @@ async def test_keys_routes_and_bodies(session: aiohttp.ClientSession) -> None:
             assert (status, found["error"]["type"]) == (401, "authentication_error")
         right = {"Authorization": "Bearer right"}
         assert (await post(session, url, ASK, headers=right))[0] == 200
+        for header in gateway.options.key_headers:
+            assert (await post(session, url, ASK, headers={"Authorization": "", header: "wrong"}))[0] == 401
+            assert (await post(session, url, ASK, headers={"Authorization": "", header: "right"}))[0] == 200
         status, found, _ = await post(session, url, {**ASK, "prompt": "x" * 200}, headers=right)
         assert (status, found["error"]["code"]) == (413, "body_too_large")
         async with session.post(url, data=b"{", headers=right) as answer:
@@ -91,7 +94,7 @@ async def test_keys_routes_and_bodies(session: aiohttp.ClientSession) -> None:
         for base in (gateway.url, gateway.root):
             async with session.get(f"{base}/healthz") as answer:
                 assert answer.status == 200
-        assert gateway.request_log.statuses == {401: 3, 200: 1, 413: 1, 400: 1}
+        assert gateway.request_log.statuses == {401: 5, 200: 3, 413: 1, 400: 1}
 
 
 async def test_slots_waiters_and_queue_full(session: aiohttp.ClientSession) -> None:

@@ -13,8 +13,11 @@ from typing import Any, cast
 import pytest
 
 from brimful.config import Settings
+from brimful.profile import load_profiles
 from brimful.request import Request
 from brimful_worker.admission import Admission
+from brimful_worker.gateway import GatewayOptions
+from brimful_worker.in_process import mock_provider
 from brimful_worker.local.processes.environment import worker_environment
 from brimful_worker.provider import Provider
 from brimful_worker.sampling.sampler import Sampler
@@ -184,3 +187,32 @@ x-plain = "yes"
         env = {"MINE_URL": face.root, "MINE_KEY": KEY, "MINE_TEAM": "red"}
         _typed(tmp_path, "--param", "top_p=0.9", profile=profile, **env)
     assert {(body["safety"], body["top_p"]) for body in face.asked} == {("off", 0.9)}
+
+
+@pytest.mark.parametrize("provider", load_profiles())
+async def test_the_mock_gateway_takes_the_key_where_the_provider_does(provider: str) -> None:
+    settings = Settings.load(provider=provider)
+    async with mock_provider(settings, {"key_headers": GatewayOptions().key_headers}) as (_, sample):
+        fields = {"prompt": "one", "max_tokens": 8, "model": "m"}
+        outcome = await sample(Request.parse(fields, settings.profile))
+        assert outcome.completion is not None, outcome.failure
+
+
+def test_a_rehearsal_with_a_key_header_of_one_s_own(tmp_path: Path) -> None:
+    profile = """
+[mine]
+base_env = ["MINE_URL"]
+key_env = ["MINE_KEY"]
+key_header = "x-mine-key"
+key_prefix = "Token "
+modes = ["chat"]
+model = "m"
+slots = 2
+"""
+    source, out, profiles = tmp_path / "in.txt", tmp_path / "out.jsonl", tmp_path / "profiles.toml"
+    source.write_text("one\n")
+    profiles.write_text(profile)
+    arguments = ("-o", out, "--max-tokens", "8", "--workers", "1", "--provider", "mine", "--rehearse")
+    done = brimful("run", source, *arguments, BRIMFUL_PROFILES=str(profiles))
+    assert done.returncode == 0, done.stderr
+    assert len(records(out)) == 1

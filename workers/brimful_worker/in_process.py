@@ -32,7 +32,8 @@ async def mock_provider(settings: Settings, options: Mapping[str, Any]) -> Async
 
     Answers take no time unless ``options`` say so, and retries wait for hundredths of a second.
     """
-    fields = {"latency_s": 0.0, "per_token_s": 0.0, "models": [], **options}
+    headers = (settings.profile.key_header,)
+    fields = {"latency_s": 0.0, "per_token_s": 0.0, "models": [], "key_headers": headers, **options}
     async with Gateway(GatewayOptions(**fields)) as gateway:
         quick = settings.model_copy(update={"backoff_base_s": 0.01, "backoff_cap_s": 0.05, "job_poll_s": 0.02})
         here = quick.placed(redis_url="memory://", api_base=gateway.url, api_key=SecretStr("test"))

@@ -127,9 +127,10 @@ class GatewayCore:
 
     def check_key(self, http: web.BaseRequest) -> None:
         """Raises Refusal (401)."""
-        scheme, _, key = http.headers.get("Authorization", "").partition(" ")
-        key = key.strip()
-        if scheme.lower() != "bearer" or not key:
+        scheme, _, token = http.headers.get("Authorization", "").partition(" ")
+        others = [http.headers.get(name, "") for name in self.options.key_headers]
+        key = next(filter(None, map(str.strip, [token if scheme.lower() == "bearer" else "", *others])), None)
+        if key is None:
             raise Refusal(401, "missing_api_key", "You didn't provide an API key (Authorization: Bearer KEY).")
         if self.options.keys and key not in self.options.keys:
             raise Refusal(401, "invalid_api_key", "Incorrect API key provided.")

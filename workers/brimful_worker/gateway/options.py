@@ -50,7 +50,9 @@ class GatewayOptions(BaseModel):
     models: tuple[str, ...] = ("llama-8b", "llama-70b", "gpt-5.5")
     """Known models; empty accepts every one."""
     keys: tuple[str, ...] = ()
-    """Accepted keys; empty accepts every non-empty bearer token."""
+    """Accepted keys; empty accepts every key that is not empty."""
+    key_headers: tuple[str, ...] = ("api-key", "x-portkey-api-key")
+    """Headers that may hold the key in place of ``Authorization: Bearer``: those of the built-in profiles."""
     max_request_tokens: _Count | None = 32_000
     """The maximum of prompts x n x max_tokens, else 400. ("Batch rollouts")"""
     max_tokens_required: bool = True

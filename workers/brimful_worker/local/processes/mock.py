@@ -28,6 +28,7 @@ def mock_gateway(settings: Settings, options: Mapping[str, Any], logs: Path, own
         "max_request_tokens": profile.max_request_tokens,
         "max_tokens_required": profile.max_tokens_required,
         "models": [],  # any
+        "key_headers": [profile.key_header],
         **options,
     }
     environment, log = keyless_environment(settings), logs / "gateway.log"
