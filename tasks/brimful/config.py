@@ -26,7 +26,7 @@ from brimful.profile.slots import AUTO, Slots
 from brimful.serve_settings import ServeSettings
 from brimful.words.setting_faults import fault_text, former_values, unknown_variables
 
-_REHEARSE = "--rehearse needs none"
+_REHEARSE = "`brimful run` and `brimful up` need none with --rehearse"
 REHEARSAL_KEY = "rehearsal-"
 """How a generated key begins. It is no provider's."""
 
@@ -262,8 +262,9 @@ class Settings(ServeSettings):
     def _way_out(self) -> str:
         """Other ways than setting a variable of this provider."""
         if self.provider_choice.why or self.provider is not None:
-            return f"{_REHEARSE}; this is the provider {self.profile.name}, --provider names another"
-        return f"{_REHEARSE}; with a key of another provider, --provider names it, as in --provider openai"
+            others = "BRIMFUL_PROVIDER, or --provider of `brimful run`, names another"
+            return f"{_REHEARSE}; this is the provider {self.profile.name}; {others}"
+        return f"{_REHEARSE}; with a key of another provider, set BRIMFUL_PROVIDER, as in BRIMFUL_PROVIDER=openai"
 
     @property
     def api_key_file(self) -> Path | None:

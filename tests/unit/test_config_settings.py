@@ -94,7 +94,7 @@ def test_a_wrong_value_under_a_former_name_names_the_present_one(monkeypatch: py
 
 @pytest.mark.parametrize("name", ["api_base", "api_key"])
 def test_a_missing_key_or_url_names_its_variable(name: str) -> None:
-    with pytest.raises(SettingError, match=r"set ACS_API_.*--rehearse needs none"):
+    with pytest.raises(SettingError, match=r"set ACS_API_.*need none with --rehearse"):
         getattr(Settings.load(), name)
 
 

@@ -130,7 +130,7 @@ def test_openai_api_key_alone_may_be_for_another_program(monkeypatch: pytest.Mon
 
 
 def test_what_is_missing_is_told_with_the_other_ways() -> None:
-    with pytest.raises(SettingError, match=r"ACS_API_BASE.*--rehearse needs none.*--provider openai"):
+    with pytest.raises(SettingError, match=r"ACS_API_BASE.*`brimful run`.*--rehearse; .*BRIMFUL_PROVIDER=openai"):
         _ = Settings.load().api_base
     with pytest.raises(SettingError, match=r"AZURE_OPENAI_ENDPOINT.*this is the provider azure"):
         _ = Settings.load(provider="azure").api_base
