@@ -10,6 +10,7 @@ from typing import Any
 import openai
 import pytest
 import redis
+import yarl
 from aiohttp import web
 
 from brimful.state.status import known_tags, read_status
@@ -309,3 +310,40 @@ async def test_a_stream_is_sampled_once_for_an_idempotency_key(monkeypatch: pyte
         assert found[0] == found[1] == await ask()
         assert events(found[0])[-1] == DONE
         assert gateway.request_log.attempts("once") == 2
+
+
+async def test_a_caller_that_hangs_up_after_done_has_its_answer(
+    monkeypatch: pytest.MonkeyPatch, valkey: Valkey, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As OpenAI's client does, which reads no further. By then the answer is kept for its key, and counted."""
+    caplog.set_level("INFO", "brimful_worker.serve.app")
+    goes_on = asyncio.Event()
+
+    async def answer(write: Write) -> None:
+        await write(CHUNK)
+        await goes_on.wait()
+        await write(LAST + END)
+
+    async with _provider(answer) as root, door(monkeypatch, valkey.url, root) as here:
+        body, headers = {"prompt": "a", "max_tokens": 2, "stream": True}, {"Idempotency-Key": "k"}
+        url = yarl.URL(f"{here.url}/completions")
+        reader, writer = await asyncio.open_connection(url.host, url.port)
+        content = json.dumps(body).encode()  # as here.http sends it, since the key is for this one body
+        head = (
+            f"POST {url.path} HTTP/1.1\r\nHost: {url.host}\r\nContent-Type: application/json\r\nIdempotency-Key: k\r\n"
+        )
+        writer.write(f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content)
+        await reader.readuntil(CHUNK)
+        with redis.Redis.from_url(valkey.url) as client:
+            client.execute_command("CLIENT PAUSE", 500, "WRITE")  # so that keeping the answer takes time
+        goes_on.set()
+        await reader.readuntil(END)
+        writer.transport.abort()
+        await wait_until_async(lambda: _statuses(caplog), "the request to be logged")
+        async with here.http.post(url, json=body, headers=headers) as again:
+            assert (await again.read(), again.headers.get("x-brimful-replayed")) == (CHUNK + LAST + END, "true")
+    assert _statuses(caplog) == [200, 200]
+
+
+def _statuses(caplog: pytest.LogCaptureFixture) -> list[int]:
+    return [record.__dict__["status"] for record in caplog.records if "path" in record.__dict__]

@@ -16,7 +16,7 @@ from brimful.words.counted import counted
 from brimful_worker.logs.fields import describe
 from brimful_worker.metrics import catalogue as metrics
 from brimful_worker.serve.batches.handlers import cancel_batch, create_batch, get_batch, list_batches
-from brimful_worker.serve.caller import CALLER, PROBES, PROVIDER_IDS, TOKENS_USED, Caller, identify
+from brimful_worker.serve.caller import ANSWERED, CALLER, PROBES, PROVIDER_IDS, TOKENS_USED, Caller, identify
 from brimful_worker.serve.callers.sampling import show_usage
 from brimful_worker.serve.completions.handlers import chat_completions, completions
 from brimful_worker.serve.completions.reading import REQUEST_ID, SHOWN_ID, callers_id
@@ -95,6 +95,8 @@ async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
     except ConnectionError:  # the caller went away while it was written to
         response = web.Response()
     finally:
+        if ANSWERED in request:
+            status = 200
         _count(request, status, time.monotonic() - began)
     if not response.prepared:
         response.headers["x-request-id"] = request[SHOWN_ID]

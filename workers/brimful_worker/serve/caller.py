@@ -34,6 +34,8 @@ TOKENS_USED = web.RequestKey("tokens_used", int)
 """What sampling the request took, once that is known."""
 PROVIDER_IDS = web.RequestKey("provider_ids", list)
 """The provider's own ids of its attempts, once they have ended."""
+ANSWERED = web.RequestKey("answered", bool)
+"""The caller has a whole stream. Whoever hangs up then has not gone away."""
 _ANYBODY = Caller()
 
 

@@ -58,6 +58,8 @@ class Streamed:
         self.error_event: bytes | None = None
         """The provider's own, which ended a stream that had begun."""
         self.begun = False
+        self.done = b""
+        """The event that ends a complete answer. It is not passed on: callers hang up when they have it."""
 
     async def send(self, provider: Provider, part: Part, body: bytes, lease: Lease, on_sent: OnSent) -> Classification:
         self.waited_s += lease.waited_s
@@ -81,6 +83,7 @@ class Streamed:
         self, provider: Provider, stream: StreamAnswer, answer: Answer | TransportError, part: Part
     ) -> Classification:
         if stream.complete:
+            self.done = stream.done
             return Classification(Kind.SUCCESS, completion=stream.completion(), status=200)
         if not stream.listening:
             return self._not_streamed(provider.classify(answer, part))

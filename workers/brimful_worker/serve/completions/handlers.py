@@ -29,7 +29,7 @@ async def _answer(http: web.Request, mode: Mode) -> web.StreamResponse:
     asked = await read(http, mode)
     if asked.idempotency_key is not None:
         return await _answer_once(http, asked, asked.idempotency_key)
-    return await (answer_stream(http, asked, []) if asked.stream else answer_whole(http, asked))
+    return await (answer_stream(http, asked) if asked.stream else answer_whole(http, asked))
 
 
 async def _answer_once(http: web.Request, asked: CallerRequest, key: str) -> web.StreamResponse:
@@ -45,11 +45,15 @@ async def _answer_once(http: web.Request, asked: CallerRequest, key: str) -> web
             return web.Response(body=body, headers=headers)
         if asked.deadline_s is not None:
             asked = replace(asked, deadline_s=max(0.0, asked.deadline_s - (time.monotonic() - began)))
-        events: list[bytes] = []
-        response = await (answer_stream(http, asked, events) if asked.stream else answer_whole(http, asked))
-        content = b"".join(events) if asked.stream else response.body if isinstance(response, web.Response) else b""
-        if isinstance(content, bytes) and content:
-            await claim.keep(StoredAnswer(response.headers["Content-Type"], response.headers.get(PROVIDER_ID)), content)
+
+        async def keep(answer: web.StreamResponse, body: bytes) -> None:
+            await claim.keep(StoredAnswer(answer.headers["Content-Type"], answer.headers.get(PROVIDER_ID)), body)
+
+        if asked.stream:
+            return await answer_stream(http, asked, keep)
+        response = await answer_whole(http, asked)
+        if isinstance(response, web.Response) and isinstance(response.body, bytes) and response.body:
+            await keep(response, response.body)
         return response
     finally:
         claim.release()

@@ -61,8 +61,7 @@ class StreamRefusal:
 class StreamAnswer:
     """The stream that answers one attempt. ``forward`` gets each of its events, as it came, and the answer's headers.
 
-    An error event is not forwarded, nor is ``[DONE]`` of an incomplete answer: what follows from them is decided when
-    the attempt has ended.
+    An error event is not forwarded, nor is ``[DONE]``: what follows from them is decided when the attempt has ended.
     """
 
     def __init__(self, asked: CallerRequest, forward: Callable[[bytes, Mapping[str, str]], None]) -> None:
@@ -79,6 +78,8 @@ class StreamAnswer:
         self._fault = ""
         self.listening = False
         """The provider answers with a stream."""
+        self.done = DONE
+        """The provider's event ``[DONE]``; ours where it sent none, since callers wait for it."""
 
     def listen(self, status: int, headers: Mapping[str, str]) -> Callable[[bytes], bool] | None:
         """For :meth:`Provider.exchange`."""
@@ -128,8 +129,6 @@ class StreamAnswer:
                 self._take(event)
         if not chunk and not self._over:
             self._ended = True
-            if self.complete:  # without [DONE], which callers wait for
-                self._forward(DONE, self.headers)
         return self._over
 
     def _take(self, event: bytes) -> None:
@@ -137,9 +136,7 @@ class StreamAnswer:
         if data is None:
             return
         if data.strip() == b"[DONE]":
-            self._done = self._over = True
-            if self.complete:
-                self._forward(event, self.headers)
+            self._done, self._over, self.done = True, True, event
             return
         try:
             document = json_bytes.decode(data)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from aiohttp import web
 
 from brimful.outcome import Outcome
 from brimful.runtime import json_bytes
 from brimful.runtime.aio import cancel_and_wait
-from brimful_worker.serve.caller import CALLER
+from brimful_worker.serve.caller import ANSWERED, CALLER
 from brimful_worker.serve.callers.sampling import sample_for_caller
 from brimful_worker.serve.completions.exchanges import Streamed
 from brimful_worker.serve.completions.failures import failed
@@ -25,6 +25,9 @@ from brimful_worker.serve.headers import answer_headers
 from brimful_worker.serve.refusals import Refusal
 
 log = logging.getLogger(__name__)
+
+Keep = Callable[[web.StreamResponse, bytes], Awaitable[None]]
+"""Gets a complete answer and its body."""
 
 _WAITING = b": waiting\n\n"
 _STALLED_S = 60.0
@@ -92,18 +95,20 @@ _STREAM_HEADERS: Mapping[str, str] = {
 }
 
 
-async def answer_stream(http: web.Request, asked: CallerRequest, kept: list[bytes]) -> web.StreamResponse:
+async def answer_stream(http: web.Request, asked: CallerRequest, keep: Keep | None = None) -> web.StreamResponse:
     """Raises Refusal if nothing was sent to the caller yet; later failures are an ``error`` event.
 
-    ``kept`` gets the events of a complete answer, if it has an ``Idempotency-Key``.
+    The last event, ``[DONE]``, is written when the request is counted and ``keep`` has the answer: a caller may hang up
+    as soon as it has read that, as OpenAI's client does, and aiohttp then cancels this handler.
     """
     front = http.app[FRONT]
     channel = Channel()
+    events: list[bytes] = []
 
     def forward(event: bytes) -> None:
         channel.put(event)
-        if asked.idempotency_key is not None:
-            kept.append(event)
+        if keep is not None:
+            events.append(event)
 
     exchange = Streamed(asked, forward)
     response = _Response(http, front)
@@ -116,13 +121,17 @@ async def answer_stream(http: web.Request, asked: CallerRequest, kept: list[byte
     except Refusal as error:
         refusal = error
     if refusal is not None:
-        kept.clear()
         if response.stream is None:
             raise refusal
         front.recent.refused(http[CALLER].name, refusal.status, refusal.code, http.path)
         log.info("the stream of %s ended with an error: %s", http[SHOWN_ID], refusal.code)
         await response.write(exchange.error_event or _error_event(refusal), exchange)
     assert response.stream is not None
+    if refusal is None:
+        if keep is not None:
+            await keep(response.stream, b"".join([*events, exchange.done]))
+        await response.write(exchange.done, exchange)
+        http[ANSWERED] = True
     await response.stream.write_eof()
     return response.stream
 
