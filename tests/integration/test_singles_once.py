@@ -72,6 +72,16 @@ def test_a_result_with_fields_of_a_later_release_is_returned_too(real: RealFleet
     assert _attempts(real, "later") == 1
 
 
+@pytest.mark.parametrize("stored", ["\\", '{"status": "SUCCESS", "result": "text"}'])
+def test_a_result_that_cannot_be_read_is_sampled_again(real: RealFleet, stored: str) -> None:
+    with Fleet(real.local.redis_url) as client, sync_redis_client(real.local.redis_url) as redis:
+        handle = client.submit(f"broken {stored}", max_tokens=4, idempotency_key=f"order-24 {stored}")
+        first = handle.get(timeout=60)
+        redis.set(f"celery-task-meta-{handle.id}", stored)
+        again = client.sample(f"broken {stored}", max_tokens=4, idempotency_key=f"order-24 {stored}", timeout=60)
+    assert len(again["choices"]) == len(first["choices"])
+
+
 def test_another_key_is_another_request(real: RealFleet) -> None:
     with Fleet(real.local.redis_url) as client:
         for key in ("a", "b"):

@@ -27,9 +27,9 @@ SIGNATURES = {
     "celery.backends.base.BaseKeyValueStoreBackend._store_result": (
         "(self, task_id, result, state, traceback=None, request=None, **kwargs)"
     ),
+    "celery.backends.base.BaseKeyValueStoreBackend._strip_prefix": "(self, key)",
     "celery.backends.base.BaseKeyValueStoreBackend.encode": "(self, data)",
     "celery.backends.base.BaseKeyValueStoreBackend.get_key_for_task": "(self, task_id, key='')",
-    "celery.backends.base.KeyValueStoreBackend._get_task_meta_for": "(self, task_id)",
     "celery.backends.redis.ResultConsumer._locked": "(self)",
     "celery.backends.redis.ResultConsumer._reconnect": "(self)",
     "celery.app.trace.saferepr": "(o, maxlen=None, maxlevels=3, seen=None)",

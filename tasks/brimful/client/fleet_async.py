@@ -28,7 +28,7 @@ from brimful.runtime.aio import OwnedAsyncGenerator, cancel_and_wait
 from brimful.runtime.port import in_process
 from brimful.state.redis_retry import REDIS_ERRORS
 from brimful.state.redis_url import close_redis_client, redis_client
-from brimful.state.result_consumer import revoked
+from brimful.state.result_consumer import read_result, revoked
 from brimful.tasks import Handle
 
 _POLL_S = (0.02, 0.25)
@@ -43,6 +43,8 @@ _RUNNING = b'{"status": "STARTED"'
 class _Awaited:
     """A result that is awaited."""
 
+    key: Any
+    """In Redis."""
     meta: asyncio.Future[Any]
     by: int = 0
     """How many callers wait for it."""
@@ -136,7 +138,8 @@ class AsyncFleet(Client[AsyncGenerator[Sampled, None]]):
         if self._closed:
             raise RuntimeError("the fleet is closed: open another to wait for results")
         self._check_loop()
-        awaiting = self._awaited.setdefault(id, _Awaited(asyncio.get_running_loop().create_future()))
+        key = self._app.backend.get_key_for_task(id)  # fails for an odd id, which must not end the poller
+        awaiting = self._awaited.setdefault(id, _Awaited(key, asyncio.get_running_loop().create_future()))
         awaiting.by += 1
         self._new.set()
         if self._poller is None or self._poller.done():
@@ -247,26 +250,26 @@ class AsyncFleet(Client[AsyncGenerator[Sampled, None]]):
         pause, clock = _POLL_S[0], asyncio.get_running_loop().time
         while self._awaited:
             self._new.clear()
-            ids, began = list(self._awaited), clock()
-            ended = [await self._look(ids[place : place + _CHUNK]) for place in range(0, len(ids), _CHUNK)]
+            asked, began = list(self._awaited.items()), clock()
+            ended = [await self._look(asked[place : place + _CHUNK]) for place in range(0, len(asked), _CHUNK)]
             pause = _POLL_S[0] if any(ended) else min(1.5 * pause, _POLL_S[1])
             pause = max(pause, clock() - began)  # a look at thousands of results takes long
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._new.wait(), pause)
                 await asyncio.sleep(pause)
 
-    async def _look(self, ids: list[str]) -> bool:
+    async def _look(self, asked: list[tuple[str, _Awaited]]) -> bool:
         """Resolve the futures of those results that are there, with one MGET. Returns whether any was."""
         backend = self._app.backend
         try:
-            answers: list[Any] = await self._redis.mget([backend.get_key_for_task(id) for id in ids])
+            answers: list[Any] = await self._redis.mget([awaiting.key for _, awaiting in asked])
         except REDIS_ERRORS:
             return False
         found = False
-        for id, raw in zip(ids, answers, strict=True):
+        for (id, _), raw in zip(asked, answers, strict=True):
             if not raw or raw.startswith(_RUNNING):
                 continue
-            meta = backend.decode_result(raw)
+            meta = read_result(backend, id, raw)
             if meta["status"] in backend.READY_STATES:
                 found = True
                 awaiting = self._awaited.pop(id, None)

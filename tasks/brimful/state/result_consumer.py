@@ -2,12 +2,13 @@
 
 Celery's own consumer gives up after about 25 seconds without Redis, and then never sees a result that was stored
 meanwhile. This one tries again as long as somebody waits. It also reads the awaited results now and then, since a
-message that was published while a connection was broken does not come again.
+message that was published while a connection was broken does not come again. A result that cannot be read ends the
+waits for it with an error, and no other wait.
 
 Private parts of celery 5.7.0:
     celery.backends.asynchronous.BaseResultConsumer: _connection_errors, reconnect_on_error
     celery.backends.base.BaseBackend: _pending_messages, _pending_results
-    celery.backends.base.KeyValueStoreBackend: _get_task_meta_for
+    celery.backends.base.BaseKeyValueStoreBackend: _strip_prefix
     celery.backends.redis.RedisBackend: result_consumer
     celery.backends.redis.ResultConsumer: _decode_result, _get_key_for_task, _locked, _pending_unsubscribe, _pubsub,
         _reconnect, subscribed_to
@@ -16,6 +17,7 @@ Private parts of celery 5.7.0:
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -28,12 +30,15 @@ from celery.result import AsyncResult
 from redis.exceptions import AuthenticationError
 
 from brimful.errors import Cancelled
+from brimful.outcome import Cause, Failure
 from brimful.state.probes import unreachable
+from brimful.words.phrases import cut
 
 log = logging.getLogger(__name__)
 
 _LOG_AGAIN_S = 60.0
 _CHUNK = 500
+_REASON_SHOWN = 200  # characters
 
 
 def keep_waiting(backend: Any) -> Any:
@@ -69,6 +74,32 @@ def revoked() -> Revoked:
     return Revoked("the request was revoked", "cancelled")
 
 
+def read_result(backend: Any, id: str, stored: bytes | str) -> dict[str, Any]:
+    """What Celery stored of the task: ``status``, ``result`` and more. If that cannot be read, the status is FAILURE,
+    and the result an error that says why."""
+    try:
+        meta = _decoded(backend, stored)
+    except Exception as error:
+        reason = cut(f"{type(error).__name__}: {error}", _REASON_SHOWN)
+        message = f"the stored result of task {id} cannot be read ({reason}); send the request again, as another task"
+        failed = Failure(Cause.INTERNAL, message).error(request_id=id)
+        meta = {"status": states.FAILURE, "result": failed, "traceback": None, "children": []}
+    return {**meta, "task_id": id}
+
+
+def _decoded(backend: Any, payload: Any) -> dict[str, Any]:
+    meta: dict[str, Any] = backend.decode_result(payload)
+    if missing := [name for name in ("status", "result") if name not in meta]:
+        raise ValueError(f"it has no {missing[0]}")
+    if meta["status"] in states.PROPAGATE_STATES and not isinstance(meta["result"], BaseException):
+        raise ValueError("the task failed, but its error is missing")
+    return meta
+
+
+class _UnreadableMessage(Exception):
+    """A message about a result that cannot be read, so that nobody knows which task it is about."""
+
+
 class PatientConsumer(ResultConsumer):  # type: ignore[misc]  # celery ships no types
     """A ResultConsumer that may be without a connection: ``_pubsub`` is None then, ``subscribed_to`` what is awaited.
 
@@ -78,8 +109,12 @@ class PatientConsumer(ResultConsumer):  # type: ignore[misc]  # celery ships no 
     read_again_s = 10.0
     """Seconds from one reading of the awaited results to the next."""
     _pubsub: Any
-    _read_at = 0.0
+    _read_at = -math.inf
     _logged_at = 0.0
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self._decode_result = self._decode_message
 
     @contextmanager
     def reconnect_on_error(self) -> Iterator[None]:
@@ -87,6 +122,8 @@ class PatientConsumer(ResultConsumer):  # type: ignore[misc]  # celery ships no 
             yield
         except TimeoutError:  # a poll without a message; redis-py's TimeoutError is another class
             raise
+        except _UnreadableMessage:
+            self._read_at = -math.inf  # the names of the keys say whose result it is
         except AuthenticationError as error:
             raise unreachable(str(self.backend.url), error) from None
         except self._connection_errors as error:
@@ -120,9 +157,19 @@ class PatientConsumer(ResultConsumer):  # type: ignore[misc]  # celery ships no 
         self._read_at = time.monotonic()
         keys = list(keys)
         for begin in range(0, len(keys), _CHUNK):
-            for stored in self.backend.client.mget(keys[begin : begin + _CHUNK]):
+            chunk = keys[begin : begin + _CHUNK]
+            for key, stored in zip(chunk, self.backend.client.mget(chunk), strict=True):
                 if stored:
-                    self._take(self._decode_result(stored))
+                    self._take(read_result(self.backend, self.backend._strip_prefix(key), stored))
+
+    def _decode_message(self, data: Any) -> dict[str, Any]:
+        try:
+            meta = _decoded(self.backend, data)
+        except Exception as error:
+            raise _UnreadableMessage from error
+        if "task_id" not in meta:
+            raise _UnreadableMessage
+        return meta
 
     def _take(self, meta: dict[str, Any]) -> None:
         """As Celery's ``on_wait_for_pending``, which drops the message of a result that was read instead."""
@@ -147,7 +194,8 @@ class PatientConsumer(ResultConsumer):  # type: ignore[misc]  # celery ships no 
         members = getattr(result, "results", None)
         with self.reconnect_on_error():
             if members is None:
-                self._take(self.backend._get_task_meta_for(result.id))
+                if stored := self.backend.get(self._get_key_for_task(result.id)):
+                    self._take(read_result(self.backend, result.id, stored))
             else:
                 self._read({self._get_key_for_task(one.id) for one in members})
 

@@ -24,6 +24,7 @@ from brimful.outcome import Outcome
 from brimful.runtime.aio import cancel_and_wait, until_tick
 from brimful.state.keys import claim_key, revoked_key
 from brimful.state.redis_retry import REDIS_ERRORS
+from brimful.state.result_consumer import read_result
 from brimful.state.revocations import TERMINATE
 from brimful_worker.lua_script import load_script
 from brimful_worker.pool.result_store import SUCCEEDED
@@ -127,8 +128,8 @@ class Once:
 
     async def _stored(self, task: Task, id: str) -> Outcome | None:
         raw = await self.pipeline.ask("GET", task.backend.get_key_for_task(id))
-        meta = task.backend.decode_result(raw) if raw else {}
-        if meta.get("status") != "SUCCESS":
+        meta = read_result(task.backend, id, raw) if raw else {}
+        if meta.get("status") != "SUCCESS" or not isinstance(meta["result"], dict):
             return None
         completion = dict(meta["result"])
         took = completion.pop("brimful", {})
