@@ -67,6 +67,12 @@ def describe_cost(window_s: float, guard_s: float, rtt_s: float, lag_s: float) -
     )
 
 
+def cause_and_cost(window_s: float, guard_s: float, rtt_ms: int, lag_ms: int) -> tuple[str, str]:
+    """``distance``, or ``load`` where Redis is near, and :func:`describe_cost`."""
+    rtt_s, lag_s = rtt_ms / 1000, lag_ms / 1000
+    return "distance" if far_away(rtt_s, lag_s) else "load", describe_cost(window_s, guard_s, rtt_s, lag_s)
+
+
 @dataclass(frozen=True, slots=True)
 class Learnt:
     """A limit that the workers have learnt from the provider's refusals."""

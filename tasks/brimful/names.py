@@ -48,6 +48,15 @@ FLEET_SETTING = "brimful_fleet"
 """The fleet's name among the settings of our Celery apps."""
 
 
+FRONT_DOOR = "serve-"
+"""How the name of a front door's process begins, before its port."""
+
+
+def is_front_door(process: str) -> bool:
+    """Whether the process of this name in the fleet is a front door."""
+    return process.startswith(FRONT_DOOR)
+
+
 def of_fleet(fleet: str, name: str) -> str:
     """A fleet's own name of a queue, an exchange, a run or a key: ``evals.batch``. ``""`` is the unnamed fleet, whose
     names are the plain ones."""

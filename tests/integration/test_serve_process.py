@@ -55,6 +55,17 @@ def test_a_fleet_of_another_key_s_is_refused(valkey: Valkey) -> None:
         assert "Traceback" not in ended.stderr
 
 
+def test_doctor_and_status_do_not_take_a_front_door_for_a_worker(valkey: Valkey) -> None:
+    with gateway_process() as gateway, door_process(valkey.url, gateway.url) as (url, _):
+        until_ready(url)
+        doctor = brimful_in_process("doctor", "--json", BRIMFUL_REDIS_URL=valkey.url)
+        found = {check["name"]: check["said"] for check in json.loads(doctor.stdout)["checks"]}
+        assert ", 0 live workers, 1 front door, 0 queued" in found["fleets"]
+        assert "none answers" in found["workers"]
+        status = brimful_in_process("status", BRIMFUL_REDIS_URL=valkey.url)
+        assert "workers    none, and 1 front door" in status.stdout
+
+
 async def test_sigterm_answers_what_is_on_the_wire_and_sends_the_rest_elsewhere(valkey: Valkey) -> None:
     with (
         gateway_process("--latency", "3", "--per-token", "0") as gateway,

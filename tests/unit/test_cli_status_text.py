@@ -88,5 +88,24 @@ def test_the_cost_of_a_far_redis_is_shown() -> None:
     far = replace(_STATUS.workers[0], rtt_ms=105, lag_ms=76)
     limits = {**_STATUS.limits, "guard_s": 0.21}
     text = render(replace(_STATUS, window_s=1.0, limits=limits, workers=(far,)), _QUEUES)
-    assert "waiting 4, Redis 105 ms away" in text
+    assert "waiting 4, Redis answers in 105 ms" in text
     assert "each start counts 76 ms longer: at most 78% of the starts (windows of 1 s)" in text
+    assert "\ndistance   worker-1@here: " in text
+
+
+def test_answers_that_are_late_though_redis_is_near_are_called_load() -> None:
+    busy = replace(_STATUS.workers[0], rtt_ms=4, lag_ms=2000)
+    text = render(replace(_STATUS, workers=(busy,)), _QUEUES)
+    assert "\nload       worker-1@here: " in text
+    assert "distance" not in text
+
+
+def test_front_doors_and_other_programs_are_not_counted_as_workers() -> None:
+    worker = _STATUS.workers[0]
+    door, program = replace(worker, name="serve-8000@here"), replace(worker, name="billing@here", fleet=None)
+    for workers, said in (
+        ((worker, worker, door, program), "workers    2, and 1 front door, and 1 program"),
+        ((worker, program, program), "workers    1, and 2 programs"),
+        ((door,), "workers    none, and 1 front door"),
+    ):
+        assert said in render(replace(_STATUS, workers=workers), _QUEUES).splitlines()

@@ -16,7 +16,7 @@ from brimful.cli.style import ago, coloured, paint, say
 from brimful.config import Settings
 from brimful.errors import RedisUnreachable, UsageError
 from brimful.limits import REBUILDING, learnt_lines
-from brimful.names import QUEUES, fleet_in
+from brimful.names import QUEUES, fleet_in, is_front_door
 from brimful.runtime.interrupt import unwinding
 from brimful.state.broker_queues import Queues, read_queues
 from brimful.state.fleets import fleet_of, registered_tags
@@ -156,16 +156,25 @@ def render(status: Status, queues: Queues, held: Sequence[RunEntry] = ()) -> str
         changed = ", ".join(f"{name}={status.limits[name]:g}" for name in status.overridden)
         lines.append(f"limits     set by hand: {changed}")
     lines.extend(f"{'learnt':10} {paint(line, 'yellow')}" for line in learnt_lines(status.learnt, status.limits))
-    if (cost := status.distance_cost()) is not None:
-        lines.append(f"distance   {paint(cost, 'yellow')}")
-    lines.append(f"workers    {len(status.workers) or 'none'}")
+    if (late := status.late_answers()) is not None:
+        cause, cost = late
+        lines.append(f"{cause:10} {paint(cost, 'yellow')}")
+    lines.append(f"workers    {_processes(status)}")
     width = max((len(worker.name) for worker in status.workers), default=0)
     for worker in status.workers:
         waiting = worker.interactive + worker.batch
         silent = f", silent for {worker.heard_s:.0f} s" if worker.heard_s > _SILENT_S else ""
-        away = f", Redis {worker.rtt_ms} ms away" if worker.rtt_ms >= _FAR_MS else ""
+        away = f", Redis answers in {worker.rtt_ms} ms" if worker.rtt_ms >= _FAR_MS else ""
         lines.append(f"  {worker.name:{width}}  holds {worker.held}, waiting {waiting}{away}{silent}")
     return "\n".join(lines)
+
+
+def _processes(status: Status) -> str:
+    """How many workers there are, and what else takes slots of the key."""
+    doors = sum(is_front_door(process.name) for process in status.workers)
+    programs = sum(process.fleet is None for process in status.workers)
+    more = [counted(count, noun) for count, noun in ((doors, "front door"), (programs, "program")) if count]
+    return ", and ".join([str(len(status.workers) - doors - programs or "none"), *more])
 
 
 def _provider(health: ProviderHealth) -> str:

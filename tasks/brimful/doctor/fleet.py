@@ -13,7 +13,7 @@ from brimful.doctor import Check, Level
 from brimful.doctor.rabbitmq import reader_checks
 from brimful.errors import UsageError
 from brimful.limits import REBUILDING, learnt_lines
-from brimful.names import QUEUES, plain_queue
+from brimful.names import QUEUES, is_front_door, plain_queue
 from brimful.state.broker_queues import read_queues
 from brimful.state.dead_letters import read
 from brimful.state.fleets import FleetState, fleets_elsewhere, read_fleets, why_refused
@@ -82,9 +82,10 @@ def _admission_checks(status: Status) -> Iterator[Check]:
         yield Check("worker versions", Level.WARN, said, "finish the update: restart the older workers")
     elif versions:
         yield Check("worker versions", Level.OK, versions[0])
-    if (cost := status.distance_cost()) is not None:
+    if (late := status.late_answers()) is not None:
+        cause, cost = late
         said, _, todo = cost.rpartition("; ")
-        yield Check("distance", Level.WARN, said, todo)
+        yield Check(cause, Level.WARN, said, todo)
     if status.rebuilding:
         yield Check("admission", Level.WARN, REBUILDING)
     for line in learnt_lines(status.learnt, status.limits):
@@ -128,8 +129,9 @@ def _described(fleet: FleetState) -> str:
     whose = f"key {owner.tag}{', a rehearsal' if owner.rehearsal else ''}" if owner else "no key registered"
     tags = {member.tag for member in fleet.members} - {owner.tag if owner else None}
     others = f", and workers of {', '.join(sorted(tags))}" if tags else ""
-    workers = f"{len(fleet.members)} live worker{'' if len(fleet.members) == 1 else 's'}"
-    return f"{fleet.shown}: {whose}, {workers}{others}, {fleet.queued} queued"
+    doors = sum(is_front_door(member.name) for member in fleet.members)
+    live = counted(len(fleet.members) - doors, "live worker") + (f", {counted(doors, 'front door')}" if doors else "")
+    return f"{fleet.shown}: {whose}, {live}{others}, {fleet.queued} queued"
 
 
 def worker_checks(target: RedisTarget, client: redis.Redis, settings: Settings) -> Iterator[Check]:

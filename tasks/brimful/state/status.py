@@ -19,7 +19,7 @@ from brimful.errors import UsageError
 from brimful.limits import (
     SETTABLE,
     Learnt,
-    describe_cost,
+    cause_and_cost,
     following_guard,
     learnt_from_redis,
     limits_from_redis,
@@ -109,13 +109,13 @@ class Status:
     learnt: dict[str, Learnt] = field(default_factory=dict)
     """``slots`` and ``starts`` → the lower limit in force, since the provider refuses more."""
 
-    def distance_cost(self) -> str | None:
-        """What the distance between Redis and its farthest worker costs, in words; None if no start counts longer."""
+    def late_answers(self) -> tuple[str, str] | None:
+        """Why Redis's answers are late, ``distance`` or ``load``, and what that costs, in words. None: nothing."""
         far = max(self.workers, key=lambda worker: worker.lag_ms, default=None)
         if far is None or not far.lag_ms or not (self.starts or self.tokens):
             return None
-        guard_s = self.limits.get("guard_s", 0.0)
-        return f"{far.name}: {describe_cost(self.window_s, guard_s, far.rtt_ms / 1000, far.lag_ms / 1000)}"
+        cause, cost = cause_and_cost(self.window_s, self.limits.get("guard_s", 0.0), far.rtt_ms, far.lag_ms)
+        return cause, f"{far.name}: {cost}"
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""

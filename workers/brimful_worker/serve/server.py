@@ -17,6 +17,7 @@ from aiohttp import web
 
 from brimful.config import Settings
 from brimful.errors import SettingError
+from brimful.names import FRONT_DOOR
 from brimful.runtime import span_export
 from brimful.runtime.aio import cancel_and_wait
 from brimful.state.callers.tokens import list_callers
@@ -124,7 +125,7 @@ async def opened(settings: Settings, listener: socket.socket) -> AsyncIterator[t
     Leaving cuts off whatever is under way.
     """
     address, port = listener.getsockname()[:2]
-    front = Front(settings, f"serve-{port}@{socket.gethostname()}", tokens_required=not _is_loopback(address))
+    front = Front(settings, f"{FRONT_DOOR}{port}@{socket.gethostname()}", tokens_required=not _is_loopback(address))
     runner = web.AppRunner(
         make_app(front),
         handler_cancellation=True,  # a caller that disconnects ends its request
