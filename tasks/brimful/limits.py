@@ -5,7 +5,7 @@ Durations are in seconds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,8 @@ SETTABLE = {
 
 Fields keep their first names, which every version reads.
 """
+_NO_LIMIT = ("starts", "tokens", "budget", "circuit_breaker")
+"""Limits that 0 switches off."""
 _LEAST: dict[str, float] = {"slots": 1, "window_s": 0.001, "lease_s": 0.5}
 _MOST = 1e12
 
@@ -94,6 +96,24 @@ def learnt_from_redis(state: Mapping[str, str], limits: Mapping[str, float], now
         if level and (none_set or level < limits[name]):
             found[name] = Learnt(level, max(0, now_ms - int(state.get(since, now_ms))) / 1000)
     return found
+
+
+def described(limits: Mapping[str, float]) -> dict[str, str]:
+    """Name → value for operators: ``slots`` → ``8`` or ``auto``, ``tokens`` → ``none``, ``lease`` → ``8 s``."""
+    found = {}
+    for name, value in limits.items():
+        if name == "slots" and limits.get("slots_auto"):
+            found[name] = "auto"
+        elif name != "slots_auto":
+            unit = " s" if name.endswith("_s") else ""
+            found[name.removesuffix("_s")] = "none" if value == 0 and name in _NO_LIMIT else f"{value:g}{unit}"
+    return found
+
+
+def set_by_hand(limits: Mapping[str, float], overridden: Iterable[str]) -> dict[str, str]:
+    """Those of :func:`described` that ``limits set`` has set."""
+    names = {"slots" if name == "slots_auto" else name.removesuffix("_s") for name in overridden}
+    return {name: value for name, value in described(limits).items() if name in names}
 
 
 def slots_in_force(limits: Mapping[str, float], learnt: Mapping[str, Learnt]) -> int | None:

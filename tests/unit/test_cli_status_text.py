@@ -73,7 +73,14 @@ def test_slots_starts_queues_and_workers_are_shown() -> None:
         ({"epoch": None}, "no worker has used it here yet"),
         ({"starts": None, "starts_used": 0}, "0 (no limit)"),
         ({"tokens": 1000, "tokens_used": 10}, "10/1000"),
-        ({"overridden": ("slots",)}, "set by hand: slots=16"),
+        ({"overridden": ("slots", "slots_auto")}, "set by hand: slots 16"),
+        (
+            {
+                "limits": {"slots": 16.0, "slots_auto": 1.0, "lease_s": 20.0, "circuit_breaker": 0.0},
+                "overridden": ("slots", "slots_auto", "lease_s", "circuit_breaker"),
+            },
+            "set by hand: slots auto, lease 20 s, circuit_breaker none",
+        ),
         ({"workers": ()}, "workers    none"),
         ({"workers": (replace(_STATUS.workers[0], heard_s=7.0),)}, "silent for 7 s"),
     ],

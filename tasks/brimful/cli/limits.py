@@ -12,7 +12,7 @@ import typer
 from brimful.cli.style import say
 from brimful.config import Settings
 from brimful.errors import UsageError
-from brimful.limits import SETTABLE, learnt_lines, out_of_range
+from brimful.limits import SETTABLE, described, learnt_lines, out_of_range, set_by_hand
 from brimful.state.probes import connect, unreachable
 from brimful.state.status import Status, read_status, set_limits
 from brimful.state.target import find_redis, find_tag
@@ -25,9 +25,6 @@ limits = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-
-_NO_LIMIT = ("starts", "tokens", "budget", "circuit_breaker")
-"""Limits that 0 switches off."""
 
 _Tag = Annotated[
     str | None,
@@ -183,12 +180,6 @@ def _show(status: Status, as_json: bool) -> None:
     for line in learnt_lines(status.learnt, status.limits):
         say(line)
     print(f"key {status.tag}{'' if status.brought else ': no worker has brought limits yet'}")
-    for name, value in status.limits.items():
-        if name == "slots_auto":
-            continue
-        if name == "slots" and status.limits.get("slots_auto"):
-            by_hand = "   set by hand" if "slots_auto" in status.overridden else ""
-            print(f"{'slots':16}{'auto':>11}{by_hand}")
-            continue
-        shown = "none" if value == 0 and name in _NO_LIMIT else f"{value:g}{' s' if name.endswith('_s') else ''}"
-        print(f"{name.removesuffix('_s'):16}{shown:>11}{'   set by hand' if name in status.overridden else ''}")
+    by_hand = set_by_hand(status.limits, status.overridden)
+    for name, shown in described(status.limits).items():
+        print(f"{name:16}{shown:>11}{'   set by hand' if name in by_hand else ''}")

@@ -15,7 +15,7 @@ from brimful.addresses import FleetAddress
 from brimful.cli.style import ago, coloured, paint, say
 from brimful.config import Settings
 from brimful.errors import RedisUnreachable, UsageError
-from brimful.limits import REBUILDING, learnt_lines
+from brimful.limits import REBUILDING, learnt_lines, set_by_hand
 from brimful.names import QUEUES, fleet_in, is_front_door
 from brimful.runtime.interrupt import unwinding
 from brimful.state.broker_queues import Queues, read_queues
@@ -153,8 +153,8 @@ def render(status: Status, queues: Queues, held: Sequence[RunEntry] = ()) -> str
         by = f" by {entry.asked_by}" if entry.asked_by else ""
         lines.append(f"{'held':10} {paint(f'run {entry.run}{by}', 'yellow')} (`brimful runs resume`)")
     if status.overridden:
-        changed = ", ".join(f"{name}={status.limits[name]:g}" for name in status.overridden)
-        lines.append(f"limits     set by hand: {changed}")
+        by_hand = (f"{name} {value}" for name, value in set_by_hand(status.limits, status.overridden).items())
+        lines.append(f"limits     set by hand: {', '.join(by_hand)}")
     lines.extend(f"{'learnt':10} {paint(line, 'yellow')}" for line in learnt_lines(status.learnt, status.limits))
     if (late := status.late_answers()) is not None:
         cause, cost = late

@@ -12,7 +12,7 @@ from brimful.config import Settings
 from brimful.doctor import Check, Level
 from brimful.doctor.rabbitmq import reader_checks
 from brimful.errors import UsageError
-from brimful.limits import REBUILDING, learnt_lines
+from brimful.limits import REBUILDING, learnt_lines, set_by_hand
 from brimful.names import QUEUES, is_front_door, plain_queue
 from brimful.state.broker_queues import read_queues
 from brimful.state.dead_letters import read
@@ -44,7 +44,8 @@ def limit_checks(target: RedisTarget, client: redis.Redis, settings: Settings) -
         return
     in_force = f"{counted(status.slots or 0, 'slot')}, {_starts(status.starts, status.window_s)}"
     if status.overridden:
-        yield Check("limits", Level.OK, f"{in_force}; set by hand: {', '.join(status.overridden)}")
+        by_hand = ", ".join(set_by_hand(status.limits, status.overridden))
+        yield Check("limits", Level.OK, f"{in_force}; set by hand: {by_hand}")
     elif status.limits.get("slots_auto") and status.starts == profile.starts:
         yield Check("limits", Level.OK, f"{in_force}; the slots are learnt as they are used")
     elif (status.slots, status.starts) == (profile.slots, profile.starts):
