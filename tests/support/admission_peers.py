@@ -19,6 +19,7 @@ from brimful_worker.admission.wire.pending_grants import PendingGrants
 from brimful_worker.admission.wire.recent_starts import RecentStarts
 from brimful_worker.admission.wire.redis_clock import RedisClock
 from brimful_worker.admission.wire.rpc import exchange, exchange_arguments
+from brimful_worker.lua_script import Script
 
 THAW_S = 0.03
 
@@ -29,6 +30,29 @@ def timed_script() -> str:
     text = exchange().text
     assert text.count("redis.call('TIME')") == 1
     return text.replace("redis.call('TIME')", "cjson.decode(ARGV[4])")
+
+
+STEP_KEY, STEP_DB = "limits-storm-step", 1
+"""By how many milliseconds a server's clock was stepped. In a database of its own: it is no data of the fleet."""
+
+
+def stepped_script() -> Script:
+    """The script with Redis's TIME plus the step under STEP_KEY."""
+    text = exchange().text
+    assert text.count("redis.call('TIME')") == 1
+    return Script.of(
+        text.replace(
+            "redis.call('TIME')",
+            f"""(function()
+  redis.call('SELECT', {STEP_DB})
+  local step = tonumber(redis.call('GET', '{STEP_KEY}') or 0)
+  redis.call('SELECT', 0)
+  local time = redis.call('TIME')
+  local micros = time[1] * 1000000 + time[2] + step * 1000
+  return {{math.floor(micros / 1000000), micros % 1000000}}
+end)()""",
+        )
+    )
 
 
 def timed_call(client: redis.Redis, tag: str, message: dict[str, Any], time_ms: int) -> dict[str, Any]:

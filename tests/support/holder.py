@@ -27,7 +27,7 @@ class Holder:
         """``errors``: gets its standard error. Options: tag, limits (of Limits), coroutines, hold_s, workload, name,
         requests (per coroutine; 0 = for ever), spread (of hold_s), block_s (blocks the event loop once, after the first
         grant), offset_s (of time.time), names (of the coroutines' requests), guardian, start_s (for which it tries to
-        join)."""
+        join), stepped (Redis's clock is that of ``stepped_script``)."""
         spec = {"url": url, "port": ledger_port, **options}
         self.process = Forked(
             "support.holder",
@@ -77,6 +77,12 @@ class Holder:
 async def _hold(spec: dict[str, Any]) -> None:
     from brimful_worker.admission import Admission, LeaseLost, Limits, StaleGrant
 
+    if spec.get("stepped"):
+        from brimful_worker.admission.wire import rpc
+        from support.admission_peers import stepped_script
+
+        script = stepped_script()
+        rpc.exchange = lambda: script  # type: ignore[assignment]  # it is a cached function
     if offset := spec.get("offset_s", 0.0):
         real = time.time
         time.time = lambda: real() + offset

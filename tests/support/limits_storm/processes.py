@@ -87,6 +87,7 @@ class Processes:
                 spread=0.5,
                 block_s=dice.choice((0, 0, 0, 0, 5)) if self.all else 0,
                 start_s=60.0,
+                stepped=True,
             )
         process = Process(name, proxy, holder, log, anchor=not self.all)
         self.all.append(process)

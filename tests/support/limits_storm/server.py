@@ -21,6 +21,7 @@ from redis.retry import Retry
 from brimful.state.keys import ADMISSION
 from brimful.state.status import set_limits
 from brimful_worker.local.server.valkey import Valkey
+from support.admission_peers import STEP_DB, STEP_KEY
 from support.admissions import KEYS, TAG
 from support.limits_storm.audit import Limits
 from support.storm.schedule import Event
@@ -46,9 +47,10 @@ class Server:
     def port(self) -> int:
         return self._valkeys[0].port
 
-    def client(self, which: int = 0) -> redis.Redis:
+    def client(self, which: int = 0, db: int = 0) -> redis.Redis:
         return redis.Redis(
             port=self._valkeys[which].port,
+            db=db,
             decode_responses=True,
             socket_timeout=8,
             retry=Retry(NoBackoff(), 0),
@@ -78,7 +80,7 @@ class Server:
     def _command(client: redis.Redis, event: Event, dice: random.Random) -> None:
         match event.kind:
             case "flush":
-                client.flushall()
+                client.flushdb()
             case "lose keys":
                 for name in dice.sample(ADMISSION, dice.choice((1, 1, 2, 3))):
                     lose(client, name, half=dice.random() < 0.3)
@@ -106,11 +108,10 @@ class Server:
             return True
 
     def step_clock(self, event: Event) -> None:
-        """A step of Redis's clock is imitated by a step of what the admission adds to it."""
+        """Redis's TIME, as the processes' scripts read it. A restart without a file undoes all steps."""
         dice = random.Random(event.number)
-        with self.client() as client:
-            if client.hexists(KEYS["state"], "last"):
-                client.hincrby(KEYS["state"], "skew", round(dice.choice(STEPS_S) * dice.choice((1, -1)) * 1000))
+        with self.client(db=STEP_DB) as client:
+            client.incrby(STEP_KEY, round(dice.choice(STEPS_S) * dice.choice((1, -1)) * 1000))
 
     def set_limits(self, limits: Limits, lease_s: float) -> None:
         with self.client() as client:
