@@ -93,6 +93,7 @@ class TestRpc:
                 "read": clock.ms,
                 "seen": 6,
                 "bound_ms": clock.ms + 250,
+                "least_ms": clock.ms - 2,
             },
             {"command": 3, "server": "scripted", "clock": "c2", "read": 0, "seen": 7},
         ]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import redis
 
-from support.admission_script import Script
+from support.admission_script import Script, granted
 
 LEASE = 4000
 LEAP, FROZEN_MOST = 250, 2000
@@ -59,6 +59,33 @@ class TestBound:
         assert script.later(-5000).turn(clock=clock, bound_ms=begun + 50)["now"] == begun
         assert script.later(100).turn(clock=clock, bound_ms=begun + 200)["now"] == begun + 100
         assert script.later(5000).turn("bb", clock=clock, bound_ms=begun + 300)["status"] == "late"
+
+    def test_time_that_it_has_lost_does_not_come_back(self, client: redis.Redis) -> None:
+        """By the bound of a process that has not heard of the loss: starts meanwhile would count as older."""
+        script, clock = fleet(client, "aa", "bb", starts=4)
+        begun, idle = script.now, 3000
+        tickets = [[script.ticket(), 0] for _ in range(4)]
+        reply = script.turn(clock=clock, least_ms=begun + idle, bound_ms=begun + idle + 50, ask=tickets)
+        assert (reply["now"], len(reply["grants"])) == (begun, 4), "TIME was stepped back by as long as all were idle"
+        assert reply["clock"] != clock
+        script.later(idle + 100)  # it is stepped forward again
+        asked = [[script.ticket("bb"), 0]]
+        late = script.turn("bb", clock=clock, least_ms=begun + idle + 50, bound_ms=begun + idle + 150, ask=asked)
+        assert late["status"] == "frozen"
+        known = {"clock": reply["clock"], "bound_ms": begun + 150, "stepped": True}
+        assert script.turn(**known)["now"] == begun + 150
+        reply = script.later(100).turn("bb", clock=clock, bound_ms=script.now, ask=asked)
+        assert (reply["status"], reply["now"]) == ("ok", begun + 250)
+        assert reply["clock"] == known["clock"]
+        assert granted(reply) == []
+
+    def test_one_that_keeps_its_time_is_the_same_clock(self, client: redis.Redis) -> None:
+        script, clock = fleet(client, "aa", "bb")
+        assert "clock" not in script.later(100).turn(clock=clock, least_ms=script.now, bound_ms=script.now)
+        reply = script.later(100).turn(clock="other", least_ms=script.now + 1)
+        assert reply["clock"] == clock, "what is said of another clock is no loss of this one"
+        reply = script.later(100).turn(clock=clock, least_ms=script.now + 1, bound_ms=script.now + 1)
+        assert reply["clock"] != clock
 
     def test_one_of_another_clock_bounds_nothing(self, client: redis.Redis) -> None:
         script, clock = fleet(client, "aa", "bb")
@@ -177,6 +204,7 @@ class TestFrozen:
         assert self.asks(script, waited=[begun - 1, FROZEN_MOST, "other", 0])["status"] == "frozen"
         reply = self.asks(script, waited=[begun, FROZEN_MOST, clock, 0])
         assert (reply["status"], reply["now"]) == ("ok", begun + FROZEN_MOST)
+        assert reply["clock"] != clock, "it has lost time"
         assert script.later(100).turn(clock=clock, bound_ms=script.now)["now"] == begun + FROZEN_MOST + 100
 
     def test_when_others_have_spoken_the_server_s_time_is_right_unless_it_was_stepped(

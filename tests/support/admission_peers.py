@@ -276,7 +276,7 @@ class Peer:
             "leave": leave,
         }
         bound, waited = self.clock.bound_ms(now, stepped=stepped), self.clock.waited(now)
-        message |= {"bound_ms": bound} if bound is not None else {}
+        message |= {"bound_ms": bound, "least_ms": self.clock.least_ms(now)} if bound is not None else {}
         message |= {"waited": waited} if waited is not None else {}
         if self._epoch:
             message["renew"] = list(self.held)

@@ -224,6 +224,18 @@ class TestClock:
         clock.note(8.0, 8.01, 53_000)  # five seconds are lost
         assert clock.bound_ms(9.0) == 54_255
 
+    def test_the_least_that_it_can_show_allows_a_slow_network_and_a_drift(self) -> None:
+        clock = RedisClock()
+        assert clock.least_ms(1.0) is None
+        clock.note(1.0, 1.3, 50_000)
+        clock.note(1.5, 1.6, 50_550)
+        assert clock.least_ms(1.5) == pytest.approx(50_448, abs=1)  # the second was 100 ms old at most; a tick
+        assert clock.least_ms(3.5) == pytest.approx(52_438, abs=1)  # and 5 ms a second
+        clock.note(8.0, 8.01, 53_000)  # time is lost: the readings before are of no use
+        assert clock.least_ms(8.0) == pytest.approx(52_988, abs=1)
+        clock.reset()
+        assert clock.least_ms(9.0) is None
+
     def test_how_long_a_reading_stands(self) -> None:
         clock = RedisClock()
         assert clock.waited(1.0) is None

@@ -22,6 +22,7 @@
 --    server       run_id of the server it is connected to
 --    new_epoch    random id, used if an epoch begins
 --    bound_ms     optional: upper limit of the admission's clock, by the process's own clock
+--    least_ms     optional: lower limit of the admission's clock, likewise; a clock that is behind it has lost time
 --    stepped      optional true: a clock past bound_ms was stepped, and is held back to it
 --    clock        id of the clock that bound_ms is about; "" = it has not read any
 --    read         optional: the latest time of the admission's clock that an answer to the process showed

@@ -101,6 +101,13 @@ class RedisClock:
         slack = _SLACK_S + _SLACK_SHARE * (sent - self._last_sent)
         return int((sent - min(least for least, _ in self._readings) + slack) * 1000)
 
+    def least_ms(self, sent: float) -> int | None:
+        """The least that the clock can show when a command sent now is carried out, unless it has lost time."""
+        if not self._readings:
+            return None
+        slack = _TICK_S + _SLACK_SHARE * (sent - self._last_sent)
+        return int((sent - min(most for _, most in self._readings) - slack) * 1000)
+
     def stepped(self, received: float, now_ms: float) -> bool:
         """Whether a reply received at this time shows more than the clock can without a step forward.
 

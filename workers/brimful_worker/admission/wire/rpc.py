@@ -191,6 +191,8 @@ class Rpc:
         }
         if (bound := self._clock.bound_ms(sent, stepped=stepped)) is not None:
             fields["bound_ms"] = bound
+        if (least := self._clock.least_ms(sent)) is not None:
+            fields["least_ms"] = least
         if stepped or slower:
             fields["stepped"] = True
         if (waited := self._clock.waited(sent)) is not None:

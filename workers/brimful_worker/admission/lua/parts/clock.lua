@@ -8,8 +8,13 @@
 -- on TIME is right until the process sees a step of it, however long its command was on its way. If none does for
 -- FROZEN_MOST_MS, all may be cut off or dead: the clock moves by the time that the process has waited itself, and loses
 -- the rest. The difference to TIME is kept as skew.
+--
+-- Time that the clock has lost, so or by a step backward, must not come back by a step forward: what was granted meanwhile
+-- would be counted as older than it is. The bounds of processes that have not heard of the loss would allow that, so it is
+-- another clock from then on, which they have to read first. A process that has read the clock names the time that it must
+-- have reached (least_ms), and so notices the loss.
 local LEAP_MS, FROZEN_MOST_MS = 250, 2000
-local now, real, late, frozen
+local now, real, late, frozen, lost
 
 local function listeners(channel)
   return redis.call('PUBSUB', 'NUMSUB', channel)[2]
@@ -65,6 +70,7 @@ local function without_step(at, last)
   if reading ~= last or waited < FROZEN_MOST_MS then return nil end
   -- Meanwhile nobody could join the epoch.
   if state.opens_at then put('opens_at', number('opens_at') + waited) end
+  lost = at > last + waited
   return math.min(at, last + waited)
 end
 
@@ -80,7 +86,8 @@ do
   frozen = not at
   now = math.max(last, at or last)
   if not late and not frozen then
-    if not state.clock then put('clock', message.new_epoch) end
+    local known = message.clock and message.clock == state.clock
+    if not state.clock or lost or known and now < (message.least_ms or 0) then put('clock', message.new_epoch) end
     if not state.skew or now - real ~= number('skew') then put('skew', now - real) end
     put('last', now)
   end
