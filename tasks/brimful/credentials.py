@@ -18,7 +18,7 @@ MIN_KEY_CHARS = 8
 """A shorter key (``none``, ``x`` for a local server) is no secret: messages and variables may contain it."""
 _PUBLIC_PARAMETERS = ("api-version",)
 """Parameters of a provider's URL that are no secret; any other may be a key."""
-_QUERY_VALUE = re.compile(rf"([?&](?!(?:{'|'.join(_PUBLIC_PARAMETERS)})=)(?:[^=&#]*=|(?![^&#]*=)))[^&#]+")
+_QUERY_VALUE = re.compile(rf"([?&](?!(?:{'|'.join(_PUBLIC_PARAMETERS)})(?:[=&#]|$))(?:[^=&#]*=|(?![^&#]*=)))[^&#]+")
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
@@ -59,7 +59,7 @@ def query_secrets(url: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for parameter in urlsplit(url).query.split("&"):
         name, _, value = parameter.partition("=") if "=" in parameter else ("query", "", parameter)
-        if value and name not in _PUBLIC_PARAMETERS:
+        if value and name not in _PUBLIC_PARAMETERS and parameter not in _PUBLIC_PARAMETERS:
             # A + is one in a key, and may stand for a space where a provider decodes it.
             found |= dict.fromkeys((value, unquote(value), unquote(value.replace("+", " "))), unquote(name))
     return found

@@ -16,6 +16,8 @@ from brimful.credentials import query_secrets, shown_url
         ("https://host/v1?code=a+b%3D", "https://host/v1?code=…", {"a+b%3D": "code", "a+b=": "code", "a b=": "code"}),
         ("https://host/v1?api-version=2&code=a&sig=b#end", "https://host/v1?api-version=2&code=…&sig=…#end", None),
         ("https://host/v1?api-version-key=a", "https://host/v1?api-version-key=…", {"a": "api-version-key"}),
+        ("https://host/v1?api-version", "https://host/v1?api-version", {}),
+        ("https://host/v1?api-version&sk-1", "https://host/v1?api-version&…", {"sk-1": "query"}),
         ("https://host/v1?sk%2D1", "https://host/v1?…", {"sk%2D1": "query", "sk-1": "query"}),
         ("https://host/v1?a=&=b&c&#end", "https://host/v1?a=&=…&…&#end", {"b": "", "c": "query"}),
         ("https://user:pass@host/v1?key=a@b", "…@b", None),
