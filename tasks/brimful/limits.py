@@ -34,11 +34,18 @@ _NO_LIMIT = ("starts", "tokens", "budget", "circuit_breaker")
 """Limits that 0 switches off."""
 _LEAST: dict[str, float] = {"slots": 1, "window_s": 0.001, "lease_s": 0.5}
 _MOST = 1e12
+_LEASE_S = 8.0
+"""Where Redis has no limits yet."""
 
 
 def default_guard_s(window_s: float) -> float:
     """Seconds by which a window of this length is widened, where nobody sets them."""
     return round(0.2 + 0.01 * window_s, 3)
+
+
+def lease_of(limits: Mapping[str, float]) -> float:
+    """Seconds of a lease by a status's limits. An idle process sends a command every three quarters of it."""
+    return limits.get("lease_s") or _LEASE_S
 
 
 REBUILDING = "the key is new here, or Redis lost its memory; nothing starts until all workers have reported"

@@ -268,7 +268,7 @@ def _check_prompt(prompt: Any) -> None:
         return
     if not isinstance(prompt, list) or not prompt:
         raise BadRequest(
-            f"prompt: must be a string, a list of strings, a list[int] or a list of those, not {kind_of(prompt)}"
+            f"prompt: must be a string, a list of strings, a list of token ids or lists of those, not {kind_of(prompt)}"
         )
     first = prompt[0]
     if isinstance(first, str):

@@ -53,6 +53,19 @@ def ask(url: str, token: str = "any", **fields: Any) -> int:
         return 0
 
 
+def events(url: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """``history``, and the first ``now`` with the figures of the fleet."""
+    history: dict[str, Any] = {}
+    with urllib.request.urlopen(f"{url.removesuffix('v1')}events", timeout=120) as answer:
+        for line in answer:
+            if line.startswith(b"data: "):
+                data = json.loads(line.removeprefix(b"data: "))
+                history = data if "points" in data else history
+                if history.get("points") and data.get("fleet") and data["fleet"]["workers"]:
+                    return history, data
+    raise AssertionError("the events ended")
+
+
 def figure(page: Any, tile: str) -> str:
     return str(page.inner_text(f"#{tile} p"))
 
@@ -106,6 +119,32 @@ def test_its_figures_are_those_of_status_and_live(browser: Any, valkey: Valkey) 
             tab.close()
         for caller in callers:
             caller.join()
+
+
+@pytest.mark.parametrize(
+    ("limits", "silent"), [({"lease_s": 8.0}, "9 s ago"), ({}, "9 s ago"), ({"lease_s": 20.0}, None)]
+)
+def test_a_worker_is_silent_after_a_lease_and_not_while_it_is_idle(
+    browser: Any, valkey: Valkey, limits: dict[str, float], silent: str | None
+) -> None:
+    with gateway_process() as gateway, door_process(valkey.url, gateway.url) as (url, _):
+        until_ready(url)
+        history, now = events(url)
+        (worker,) = now["fleet"]["workers"]
+        now["fleet"]["limits"] = limits
+        now["fleet"]["workers"] = [
+            {**worker, "name": name, "heard_s": age} for name, age in (("idle", 7), ("other", 9))
+        ]
+        stream = "".join(
+            f"event: {name}\ndata: {json.dumps(data)}\n\n" for name, data in (("history", history), ("now", now))
+        )
+        tab = Tab(browser)
+        tab.page.route("**/events", lambda route: route.fulfill(body=stream, content_type="text/event-stream"))
+        page = open_page(tab, url)
+        wait_for_text(page, "#workers tbody", r"idle[^$]*other")
+        assert page.locator("#workers tbody .warn").all_inner_texts() == ([silent] if silent else [])
+        assert not tab.faults
+        tab.close()
 
 
 def test_a_token_opens_it_until_it_is_revoked(browser: Any, valkey: Valkey) -> None:

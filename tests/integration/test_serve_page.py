@@ -67,7 +67,18 @@ async def test_it_shows_what_status_shows_and_who_waits(monkeypatch: pytest.Monk
             now = await seen(here, lambda data: sum(data["fleet"]["waiting"].values()) == 3)
             status = read_status(client, here.front.process.key.settings.key_tag).to_dict()
         fleet, own = now["fleet"], now["door"]
-        for name in ("tag", "slots", "slots_used", "starts", "starts_used", "window_s", "waiting", "pause_s", "epoch"):
+        for name in (
+            "tag",
+            "slots",
+            "slots_used",
+            "starts",
+            "starts_used",
+            "window_s",
+            "waiting",
+            "pause_s",
+            "epoch",
+            "limits",
+        ):
             assert fleet[name] == status[name], name
         assert (fleet["slots_used"], fleet["starts_used"], fleet["starts"]) == (2, 2, 600)
         assert [worker["name"] for worker in fleet["workers"]] == [here.front.name]

@@ -82,13 +82,21 @@ def test_slots_starts_queues_and_workers_are_shown() -> None:
             "set by hand: slots auto, lease 20 s, circuit_breaker none",
         ),
         ({"workers": ()}, "workers    none"),
-        ({"workers": (replace(_STATUS.workers[0], heard_s=7.0),)}, "silent for 7 s"),
+        ({"workers": (replace(_STATUS.workers[0], heard_s=9.0),)}, "silent for 9 s"),
+        ({"workers": (replace(_STATUS.workers[0], heard_s=21.0),), "limits": {"lease_s": 20.0}}, "silent for 21 s"),
     ],
 )
 def test_unusual_states_are_shown(changes: dict[str, object], said: str) -> None:
     if "provider" in changes:  # made here: its times count from now, not from when the tests were collected
         changes = {"provider": _health(*changes["provider"])}  # type: ignore[misc]
     assert said in render(replace(_STATUS, **changes), _QUEUES)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("lease_s", [8.0, 20.0])
+def test_an_idle_worker_is_not_silent_between_two_of_its_commands(lease_s: float) -> None:
+    idle = replace(_STATUS.workers[0], heard_s=0.75 * lease_s + 1)
+    text = render(replace(_STATUS, workers=(idle,), limits={"slots": 16.0, "lease_s": lease_s}), _QUEUES)
+    assert "silent" not in text
 
 
 def test_the_cost_of_a_far_redis_is_shown() -> None:

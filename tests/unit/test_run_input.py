@@ -260,7 +260,7 @@ REFUSED = {
     "null prompt": ({"id": "c", "prompt": None}, "prompt: is null; a request needs a prompt"),
     "null prompt in a body": ({**BATCH, "body": {"prompt": None}}, "prompt: is null"),
     "null messages": ({"id": "c", "messages": None}, "messages: is null"),
-    "number": ({"id": "c", "prompt": 5}, "a list[int] or a list of those, not 5"),
+    "number": ({"id": "c", "prompt": 5}, "a list of token ids or lists of those, not 5"),
     "object": ({"id": "c", "prompt": {"text": "x"}}, "not an object"),
     "empty": ({"id": "c", "prompt": []}, "not an empty list"),
     "item": ({"id": "c", "prompt": ["a", None]}, "item 2 is null"),

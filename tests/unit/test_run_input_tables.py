@@ -141,7 +141,7 @@ def test_a_bad_element_is_named_by_its_line(tmp_path: Path) -> None:
     items = read(path)
     assert [str(item).partition(";")[0] for item in items if isinstance(item, BadLine)] == [
         f"{path}:3: is not JSON: NaN is not a JSON number",
-        f"{path}:4: prompt: must be a string, a list of strings, a list[int] or a list of those, not 1",
+        f"{path}:4: prompt: must be a string, a list of strings, a list of token ids or lists of those, not 1",
         f'{path}:5: is a number',
     ]  # fmt: skip
     assert items[-1].line == 5

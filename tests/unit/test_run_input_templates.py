@@ -290,6 +290,8 @@ def test_validate_shows_the_first_rendered_request_and_what_is_carried(tmp_path:
     found = validate(asked, PROFILE)
     assert found.first == {"model": "llama-8b", "max_tokens": 8, "prompt": "Q: a"}
     assert found.notes == ["`answer` is carried through, not sent"]
+    named = ReadOptions((Source(str(path)),), defaults={"max_tokens": 8}, names=ColumnNames("q", "answer"))
+    assert validate(named, PROFILE).notes == [], "columns that are the prompt and the id"
 
 
 def test_a_resumed_run_has_the_same_template(tmp_path: Path) -> None:

@@ -63,12 +63,13 @@ def test_of_a_status_neither_the_provider_s_words_nor_processes_are_shown() -> N
     status = Status(
         tag="t", epoch="e", rebuilding=False, slots=16, slots_used=1, cooling=0, starts=600, starts_used=2, window_s=60,
         tokens=None, tokens_used=0, budget=None, budget_spent=0, waiting={"interactive": 2, "batch": 3}, pause_s=0.0,
-        pause_reason=None, circuit_breaker="closed", failures=0, limits={}, overridden=(), workers=(worker,),
-        provider=ProviderHealth("failing", 1.0, 2.0, 500, WORDS, {}),
+        pause_reason=None, circuit_breaker="closed", failures=0, limits={"lease_s": 20.0}, overridden=(),
+        workers=(worker,), provider=ProviderHealth("failing", 1.0, 2.0, 500, WORDS, {}),
     )  # fmt: skip
     found = of_status(status)
     assert found["provider"] == {"state": "failing", "since": 1.0, "status": 500}
     assert found["workers"][0]["name"] == "w@host"
+    assert found["limits"] == {"lease_s": 20.0}, "by which the page says who is silent"
     assert not [word for word in (WORDS, "p-secret", "10.0.0.7", "4711") if word in str(found)]
 
 

@@ -15,7 +15,7 @@ from brimful.addresses import FleetAddress
 from brimful.cli.style import ago, coloured, paint, say
 from brimful.config import Settings
 from brimful.errors import RedisUnreachable, UsageError
-from brimful.limits import REBUILDING, learnt_lines, set_by_hand
+from brimful.limits import REBUILDING, learnt_lines, lease_of, set_by_hand
 from brimful.names import QUEUES, fleet_in, is_front_door
 from brimful.runtime.interrupt import unwinding
 from brimful.state.broker_queues import Queues, read_queues
@@ -29,8 +29,6 @@ from brimful.state.target import RedisTarget, find_redis, find_tag
 from brimful.words.counted import counted
 
 _EVERY_S = 1.0
-_SILENT_S = 5.0
-_GONE_S = 15.0
 _FAR_MS = 5
 _BAR = 30
 _STOPPED = {
@@ -116,7 +114,7 @@ def _texts(looks: list[_Look], registered: Container[str]) -> str:
 
 
 def _in_use(status: Status) -> bool:
-    heard = any(worker.heard_s < _GONE_S for worker in status.workers)
+    heard = any(worker.heard_s < 2 * lease_of(status.limits) for worker in status.workers)
     return heard or bool(status.slots_used) or any(status.waiting.values())
 
 
@@ -163,7 +161,7 @@ def render(status: Status, queues: Queues, held: Sequence[RunEntry] = ()) -> str
     width = max((len(worker.name) for worker in status.workers), default=0)
     for worker in status.workers:
         waiting = worker.interactive + worker.batch
-        silent = f", silent for {worker.heard_s:.0f} s" if worker.heard_s > _SILENT_S else ""
+        silent = f", silent for {worker.heard_s:.0f} s" if worker.heard_s > lease_of(status.limits) else ""
         away = f", Redis answers in {worker.rtt_ms} ms" if worker.rtt_ms >= _FAR_MS else ""
         lines.append(f"  {worker.name:{width}}  holds {worker.held}, waiting {waiting}{away}{silent}")
     return "\n".join(lines)

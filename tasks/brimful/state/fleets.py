@@ -17,6 +17,7 @@ import redis.asyncio as redis_async
 from brimful.addresses import FleetAddress
 from brimful.config import Settings
 from brimful.errors import FleetTaken, RedisUnreachable, SettingError
+from brimful.limits import lease_of
 from brimful.names import describe_fleet
 from brimful.runtime.port import in_process
 from brimful.state.broker_queues import read_queues
@@ -32,8 +33,6 @@ class Unsettled(FleetTaken):
     """Live workers of another key are not registered, but will be."""
 
 
-_LEASE_S = 8.0
-"""Of a key whose limits are not known yet."""
 _NAMES = 6
 _REHEARSAL, _REPLACED = "rehearsal", "replaced="
 
@@ -267,7 +266,7 @@ def _members(client: redis.Redis, name: str) -> tuple[Member, ...]:
     found = []
     for tag in known_tags(client):
         status = read_status(client, tag)
-        lease_s = status.limits.get("lease_s") or _LEASE_S
+        lease_s = lease_of(status.limits)
         for worker in status.workers:
             unregistered = worker.fleet == UNREGISTERED
             if worker.heard_s < lease_s and (worker.fleet == name or (unregistered and not name)):

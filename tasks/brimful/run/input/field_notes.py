@@ -89,7 +89,7 @@ class Carried:
         self._shown = {"prompt", "messages", "system"}  # columns only where a template takes their place
 
     def add(self, columns: Mapping[str, Any], shown: Collection[str] = ()) -> None:
-        """``shown``: columns that a template shows, about which there is nothing to say."""
+        """``shown``: columns that make the prompt or the id, about which there is nothing to say."""
         self._shown.update(name for name in columns if name in shown)
         for name in columns:
             if name in self.lines or len(self.lines) < _NAMES:

@@ -86,8 +86,9 @@ class ReadOptions:
 
     @cached_property
     def shown(self) -> frozenset[str]:
-        """The columns that the templates show."""
-        return self.templates.names if self.templates is not None else frozenset()
+        """The columns that make the prompt or the id: those that the templates show, or that options name."""
+        shown = frozenset(self.names.named)
+        return shown | self.templates.names if self.templates is not None else shown
 
     def check(self) -> None:
         """Raises UsageError for sources that cannot be read."""

@@ -20,7 +20,7 @@ _MOST_RUNS = 20
 _OF_STATUS = (
     *("tag", "epoch", "rebuilding", "slots", "slots_used", "cooling", "starts", "starts_used", "window_s"),
     *("tokens", "tokens_used", "budget", "budget_spent", "waiting", "pause_s", "pause_reason", "circuit_breaker"),
-    *("failures", "next_start_s"),
+    *("failures", "next_start_s", "limits"),
 )
 _OF_ENTRY = ("total", "done", "failed", "rate")
 _OF_WORKER = ("name", "held", "interactive", "batch", "heard_s", "version", "rtt_ms")

@@ -108,13 +108,14 @@ function tables(fleet, door, now) {
     ["Answered", (row) => whole(row.answered), "number"],
     ["Failed", (row) => whole(row.failed), "number"],
   ], door.callers, "Nobody has asked yet.");
+  const lease = fleet.limits.lease_s || 8; // an idle process sends a command every three quarters of it
   table(find("workers"), "Workers and front doors", whole(fleet.workers.length), [
     ["Name", (row) => row.name],
     ["Holds", (row) => whole(row.held), "number"],
     ["Interactive", (row) => whole(row.interactive), "number"],
     ["Batch", (row) => whole(row.batch), "number"],
     ["Redis", (row) => (row.rtt_ms ? `${row.rtt_ms} ms` : "near"), "number minor"],
-    ["Heard", (row) => (row.heard_s > 5 ? make("span", { class: "warn" }, ago(row.heard_s)) : "now"), "number"],
+    ["Heard", (row) => (row.heard_s > lease ? make("span", { class: "warn" }, ago(row.heard_s)) : "now"), "number"],
   ], fleet.workers, "No process serves this key now.");
   batches = door.batches ?? batches;
   const ofBatches = new Set(batches.map((batch) => batch.run));
