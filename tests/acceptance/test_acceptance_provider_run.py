@@ -11,6 +11,7 @@ import pytest
 
 from support.commands import Running, brimful, records, write_prompts
 from support.gateways import GatewayProcess, gateway_process
+from support.processes import command_line
 from support.waiting import wait_until
 
 LONG = os.environ.get("BRIMFUL_CHAOS") == "long"
@@ -105,7 +106,7 @@ def test_jobs_of_a_run_outlive_its_worker(tmp_path: Path) -> None:
         env = _env(gateway, BRIMFUL_VISIBILITY_TIMEOUT_S="3", BRIMFUL_LEASE_S="4", BRIMFUL_JOB_POLL_S="0.2")
         with Running(*_arguments(prompts, out, "--job"), **env) as run:
             wait_until(lambda: gateway.ledger()["jobs"]["created"] >= 12, "the Jobs at the gateway")
-            [worker] = [process for process in run.look() if "worker" in process.cmdline()]
+            [worker] = [process for process in run.look() if "worker" in command_line(process)]
             worker.kill()
             said, _ = run.process.communicate(timeout=90)
             assert run.process.returncode == 0, said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import re
 import urllib.error
@@ -18,6 +19,7 @@ from celery import Celery
 from brimful.state.embedded import running_servers
 from support.commands import Running, brimful
 from support.indiscreet import IndiscreetProvider
+from support.processes import command_line, variables
 from support.waiting import wait_until
 
 KEY = "sk-canary-9e4b17c3d2"
@@ -59,8 +61,8 @@ def test_neither_key_nor_prompts_leak(tmp_path: Path) -> None:
             places["logs, later"] = "\n".join(_texts(tmp_path / "state", "*.log"))
             places["files"] = "\n".join(_texts(tmp_path / "state", "*"))  # the append-only file and hub.json among them
             assert "appendonly" in str(list((tmp_path / "state").rglob("*"))), "where is the append-only file?"
-            without_key = [process for process in up.family if not _is_worker(process)]
-            assert [p for p in without_key if p.is_running() and KEY in p.environ().values()] == []
+            without_key = [process for process in up.family if "worker" not in command_line(process)]
+            assert [p for p in without_key if KEY in variables(p).values()] == []
             app.close()
             assert up.interrupt() == 0
             assert up.process.stdout is not None
@@ -191,12 +193,8 @@ def _texts(root: Path, pattern: str) -> Iterator[str]:
 
 def _command_lines(processes: Iterable[psutil.Process]) -> Iterator[str]:
     for process in processes:
-        if process.is_running():
+        with contextlib.suppress(psutil.NoSuchProcess):
             yield " ".join(process.cmdline()) + process.name()
-
-
-def _is_worker(process: psutil.Process) -> bool:
-    return process.is_running() and "worker" in process.cmdline()
 
 
 def _output(done: Any) -> str:

@@ -11,6 +11,7 @@ import pytest
 
 from brimful.cli.commands import run_command
 from support.commands import Running, brimful, nothing_left, records, write_prompts
+from support.processes import command_line
 from support.strict_gateway import StrictGatewayProcess
 from support.waiting import wait_until
 
@@ -37,7 +38,7 @@ def test_a_run_stays_within_the_limits_samples_each_prompt_once_and_keeps_the_ke
         with Running(*_run_arguments(prompts, out, workers), ACS_API_BASE=gateway.url, **env) as run:
             _wait_for_a_record(out)
             for process in run.look():
-                assert KEY not in " ".join(process.cmdline())
+                assert KEY not in " ".join(command_line(process))
             output, _ = run.process.communicate(timeout=120)
         ledger = gateway.ledger()
     assert run.process.returncode == 0, output

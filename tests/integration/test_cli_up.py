@@ -15,6 +15,7 @@ import pytest
 from brimful_worker.local.server.valkey import Valkey, free_port
 from support.commands import Running, RunningAnew, brimful, brimful_in_process, nothing_left
 from support.gateways import gateway_process
+from support.processes import command_line, variables
 from support.waiting import wait_until
 
 KEY = "sk-canary-77aa"
@@ -33,12 +34,12 @@ def test_however_it_ends_it_leaves_no_process_and_its_url_stays(tmp_path: Path) 
             assert "/logs/" in up.line_with("logs  ")
             up.line_with("1 worker ready")
             family = up.look()
-            holders = {child.pid for child in family if KEY in str(child.environ())}
-            workers = {child.pid for child in family if "worker-1" in str(child.cmdline())}
+            holders = {child.pid for child in family if KEY in str(variables(child))}
+            workers = {child.pid for child in family if "worker-1" in str(command_line(child))}
             assert holders == workers
             assert len(workers) == 1
-            assert not [child for child in family if KEY in str(child.cmdline())]
-            assert not [child for child in family if "hush-hush" in str(child.cmdline())]
+            assert not [child for child in family if KEY in str(command_line(child))]
+            assert not [child for child in family if "hush-hush" in str(command_line(child))]
             url = exported.strip().partition("=")[2]
             with Celery("stranger", broker=url, backend=url, set_as_current=False) as app:
                 asked = app.send_task("brimful.sample", args=["x"], kwargs={"max_tokens": 2})

@@ -12,13 +12,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from support.forked import Forked, can_fork, forked
+from support.processes import alive, descendants, kill
 from support.startup import python_path
 from support.waiting import wait_until
 
@@ -107,15 +108,14 @@ class Running:
                 self.process.kill()
                 self.process.wait()
         for child in self.family:
-            if child.is_running():
-                child.kill()
+            kill(child)
         assert self.process.stdout is not None
         self.process.stdout.close()
 
     def look(self) -> set[psutil.Process]:
         """Record all processes that it has started so far, grandchildren too."""
         if self.process.poll() is None:
-            self.family.update(psutil.Process(self.process.pid).children(recursive=True))
+            self.family.update(descendants(self.process.pid))
         return self.family
 
     def line_with(self, word: str) -> str:
@@ -145,13 +145,9 @@ class RunningAnew(Running):
     forks = ()
 
 
-def nothing_left(family: Iterable[psutil.Process]) -> None:
+def nothing_left(family: Collection[psutil.Process]) -> None:
     """Fails with a timeout if processes outlive their command."""
-
-    def alive() -> list[psutil.Process]:
-        return [p for p in family if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
-
-    wait_until(lambda: not alive(), "every process of the command to be gone")
+    wait_until(lambda: not any(map(alive, family)), "every process of the command to be gone")
 
 
 def records(path: Path) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ import psutil
 
 from brimful_worker.local.server.valkey import Valkey
 from support.commands import Running, nothing_left, records, write_prompts
+from support.processes import command_line, kill
 from support.waiting import wait_until
 
 STARTS, WINDOW_S = 120, 6.0
@@ -52,7 +53,7 @@ def killed_under_a_run(
                     valkey.start()
                 else:
                     for worker in dice.sample(alive := _workers(up), k=max(1, len(alive) // 2)):
-                        worker.kill()
+                        kill(worker)
                         deaths += 1
             output, _ = run.process.communicate(timeout=600)
             assert run.process.returncode == 0, output
@@ -63,7 +64,7 @@ def killed_under_a_run(
 
 
 def _workers(up: Running) -> list[psutil.Process]:
-    return [process for process in up.look() if process.is_running() and "worker" in process.cmdline()]
+    return [process for process in up.look() if "worker" in command_line(process)]
 
 
 def _has_come_to(goal: int, out: Path, run: Running) -> bool:
