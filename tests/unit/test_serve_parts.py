@@ -77,7 +77,8 @@ def test_every_choice_must_finish() -> None:
     answer, forwarded = stream(2, chat=True)
     feed(answer, choice(0, content="a"), choice(1, content="b"), choice(0, "stop"), choice(1, "length"), b"[DONE]")
     assert answer.complete
-    assert forwarded[-1] == b"data: [DONE]\n\n"
+    assert b"[DONE]" not in b"".join(forwarded), "it is the caller's when the answer has been counted and kept"
+    assert answer.done == b"data: [DONE]\n\n"
     found = answer.completion()["choices"]
     assert [(each["message"]["content"], each["finish_reason"]) for each in found] == [("a", "stop"), ("b", "length")]
 
