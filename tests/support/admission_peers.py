@@ -36,6 +36,7 @@ STEP_KEY, STEP_DB = "limits-storm-step", 1
 """By how many milliseconds a server's clock was stepped. In a database of its own: it is no data of the fleet."""
 
 
+@lru_cache
 def stepped_script() -> Script:
     """The script with Redis's TIME plus the step under STEP_KEY."""
     text = exchange().text

@@ -81,8 +81,7 @@ async def _hold(spec: dict[str, Any]) -> None:
         from brimful_worker.admission.wire import rpc
         from support.admission_peers import stepped_script
 
-        script = stepped_script()
-        rpc.exchange = lambda: script  # type: ignore[assignment]  # it is a cached function
+        rpc.exchange = stepped_script
     if offset := spec.get("offset_s", 0.0):
         real = time.time
         time.time = lambda: real() + offset
