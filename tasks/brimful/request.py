@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from brimful.errors import BadRequest, RequestTooLarge
 from brimful.names import IDEMPOTENCY_KEY, Mode, Workload
-from brimful.nesting import MOST_LEVELS, characters, too_deep
+from brimful.nesting import MOST_WHOLE, characters, unsendable
 from brimful.profile import Profile
 from brimful.words.counted import counted
 from brimful.words.values import kind_of, shown
@@ -154,6 +154,8 @@ class Request:
 
     def check(self, profile: Profile) -> None:
         """Raises BadRequest for what the provider refuses by its documentation, or would answer other than in JSON."""
+        if fault := unsendable(self.fields):
+            raise BadRequest(fault)
         if "messages" in self.fields:
             if "prompt" in self.fields:
                 raise BadRequest("prompt, messages: a request has one of them, not both")
@@ -178,9 +180,6 @@ class Request:
                 raise BadRequest("model: is empty; name one, or leave it out (--model)")
         elif profile.model is None:
             raise BadRequest(f"model: {profile.name} has no default model; name one (--model)")
-        for name, value in self.fields.items():
-            if name != "prompt" and too_deep(value):  # a prompt has two levels at most
-                raise BadRequest(f"{name}: nests lists and objects more than {MOST_LEVELS} levels deep")
         self._check_size(profile)
 
     def _check_size(self, profile: Profile) -> None:
@@ -289,7 +288,7 @@ def _is_tokens(value: Any) -> bool:
 
 
 def _is_token(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_WHOLE
 
 
 def _token_estimate(prompt: Any) -> int:

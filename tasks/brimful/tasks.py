@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from celery import Task
@@ -11,6 +11,7 @@ from brimful.celery import app
 from brimful.errors import BadRequest, SampleError, VersionMismatch
 from brimful.fields import warn_of_unknown
 from brimful.names import TASK_SAMPLE, TASK_SHARD
+from brimful.nesting import unsendable
 from brimful.runtime.port import port
 from brimful.schema import HEADER, MESSAGES, check_schema
 
@@ -46,11 +47,20 @@ class Handle(Protocol):
     def revoke(self, connection: Any = None, terminate: bool = False) -> None: ...
 
 
-def check_field_names(names: Iterable[Any]) -> None:
-    """Raises BadRequest for a name that is no string."""
-    for name in names:
-        if not isinstance(name, str):
-            raise BadRequest(f"field {name!r}: the name of a field must be a string")
+def check_fields(*given: Any) -> set[str]:
+    """The names of the fields in some mappings; what is no mapping has none. Raises BadRequest for a name that is no
+    string, and for a value that no provider can get."""
+    names: set[str] = set()
+    for fields in given:
+        if not isinstance(fields, Mapping):
+            continue
+        for name in fields:
+            if not isinstance(name, str):
+                raise BadRequest(f"field {name!r}: the name of a field must be a string")
+        if fault := unsendable(fields):
+            raise BadRequest(fault)
+        names.update(fields)
+    return names
 
 
 class CoroutineTask(Task):  # type: ignore[misc]  # celery ships no types
@@ -79,9 +89,7 @@ class SampleTask(CoroutineTask):
         fields = dict(kwargs or {})
         request = args[0] if args else fields.get("request")
         options["headers"] = {HEADER: MESSAGES, **(options.get("headers") or {})}
-        names = {*fields, *(request if isinstance(request, Mapping) else ())}
-        check_field_names(names)
-        warn_of_unknown(names)
+        warn_of_unknown(check_fields(fields, request))
         handle: Handle = super().apply_async(args, fields, **options)
         return handle
 

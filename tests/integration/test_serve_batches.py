@@ -159,6 +159,8 @@ WRONG = [
     ("invalid_method", "method", json.dumps(line(0) | {"method": "GET"}).encode()),
     ("invalid_url", "url", json.dumps(line(0) | {"url": "/v1/chat/completions"}).encode()),
     ("invalid_request", "body", json.dumps(line(0) | {"body": "a"}).encode()),
+    ("invalid_request", "body.temperature", json.dumps(line(0, temperature=float("nan"))).encode()),
+    ("invalid_request", "body.seed", json.dumps(line(0, seed=2**63)).encode()),
     ("invalid_request", "body.stream", json.dumps(line(0, stream=True)).encode()),
     ("invalid_request", "body.prompt", json.dumps(line(0, prompt=None)).encode()),
     ("invalid_request", "body.model", json.dumps(line(0, model="")).encode()),
@@ -167,7 +169,7 @@ WRONG = [
 
 
 async def test_a_file_with_bad_lines_fails_as_a_whole(monkeypatch: pytest.MonkeyPatch, valkey: Valkey) -> None:
-    async with door(monkeypatch, valkey.url, NOWHERE, serve_batch_lines=14) as here, here.openai() as api:
+    async with door(monkeypatch, valkey.url, NOWHERE, serve_batch_lines=16) as here, here.openai() as api:
         data = lines(line(-1)) + b"\n" + b"".join(wrong + b"\r\n" for _, _, wrong in WRONG)
         found = await end_of(api, await create(api, data))
         assert (found.status, found.failed_at is not None) == ("failed", True)
@@ -177,7 +179,7 @@ async def test_a_file_with_bad_lines_fails_as_a_whole(monkeypatch: pytest.Monkey
         assert places == [(number, code, param) for number, (code, param, _) in enumerate(WRONG, 3)]
         assert all(each.message for each in found.errors.data)
         assert (found.output_file_id, found.error_file_id) == (None, None)
-        for data, code in ((b"\n\n", "empty_file"), (lines(*map(line, range(15))), "too_many_requests")):
+        for data, code in ((b"\n\n", "empty_file"), (lines(*map(line, range(17))), "too_many_requests")):
             found = await end_of(api, await create(api, data))
             assert found.errors is not None
             assert [each.code for each in found.errors.data or []] == [code]

@@ -196,6 +196,17 @@ async def test_a_refused_key_of_the_fleet_s_is_not_the_caller_s(
         ("/v1/completions", "POST", "application/json", '{"prompt": {}}', 400, "prompt"),
         ("/v1/completions", "POST", "application/json", '{"prompt": "a", "stream": 1}', 400, "stream"),
         ("/v1/completions", "POST", "application/json", '{"prompt": "a", "n": 2}', 400, "max_tokens"),
+        ("/v1/completions", "POST", "application/json", '{"prompt": "a", "temperature": NaN}', 400, "temperature"),
+        ("/v1/completions", "POST", "application/json", '{"prompt": "a", "top_p": 1e999}', 400, "top_p"),
+        (
+            "/v1/completions",
+            "POST",
+            "application/json",
+            '{"prompt": "a", "logit_bias": {"5": -1e999}}',
+            400,
+            "logit_bias",
+        ),
+        ("/v1/completions", "POST", "application/json", f'{{"prompt": "a", "seed": {2**70}}}', 400, "seed"),
         ("/v1/chat/completions", "POST", "application/json", '{"prompt": "a"}', 400, "messages"),
     ],
 )

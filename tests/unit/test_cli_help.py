@@ -67,7 +67,9 @@ WRONG = [
     "limits set --slots 0",
     "limits set --lease 0",
     *(f"run in.txt -o out.jsonl {option}" for option in (
-        "--n 0", "--max-tokens 0", "--temperature hot", "--seed x", "--param x", "--input-format x", "--limit 0",
+        "--n 0", "--max-tokens 0", "--temperature hot", "--seed x", "--seed 9223372036854775808",
+        f"--seed {10**400}", "--temperature nan", "--temperature 1e999", "--param x", "--param top_p=NaN",
+        "--param top_p=1e999", "--param top_k=1" + "0" * 5000, f"--param seed={2**63}", "--input-format x", "--limit 0",
         "--format x", "--order x", "--budget-tokens 0", "--budget nan", "--pack 0", "--workload x", "--weight 0",
         "--weight nan", "--workers 0", "--provider nobody",
     )),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 import warnings
 from collections.abc import Iterator
@@ -86,6 +87,10 @@ def test_a_map_takes_no_idempotency_key() -> None:
         ({None: 2, "colour": "blue"}, "field None: the name of a field must be a string"),
         ({"stop": {"x"}}, "stop: must be made of JSON's types: Object of type set is not JSON serializable"),
         ({"logit_bias": {(1, 2): 3}}, "logit_bias: must be made of JSON's types: keys must be "),
+        ({"temperature": math.nan}, "temperature: NaN is not a JSON number"),
+        ({"logit_bias": {"5": math.inf}}, "logit_bias: infinity (any number above 1.8e308) is not a JSON number"),
+        ({"seed": 2**63}, "seed: must be a whole number of 64 bits"),
+        ({"top_k": 10**5000}, "top_k: has a whole number of more than 64 bits"),
         ({"workload": "fast"}, "workload: 'fast' is not one of interactive, batch"),
     ],
 )
@@ -108,6 +113,14 @@ def test_what_no_message_can_hold_fails_its_own_request_only(fields: dict[Any, A
 def test_a_name_that_is_no_string_is_refused_by_the_task_too() -> None:
     with pytest.raises(errors.BadRequest, match="field 1: the name of a field must be a string"):
         sample.delay({"prompt": "q", 1: 2})
+
+
+def test_a_number_that_no_provider_can_get_is_refused_where_it_is_given() -> None:
+    """Not by a worker, for whose answer somebody waits."""
+    with pytest.raises(errors.BadRequest, match=r"^temperature: NaN"):
+        sample.delay("q", temperature=math.nan)
+    with pytest.raises(errors.BadRequest, match=r"^top_p: infinity"):
+        sample.apply_async(({"prompt": "q", "top_p": math.inf},), queue="interactive")
 
 
 def test_a_workload_that_does_not_exist_is_a_bad_request() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from dataclasses import replace
 from typing import Any
@@ -85,6 +86,41 @@ def test_a_value_that_holds_itself_is_refused() -> None:
     value += [value, value]
     with pytest.raises(BadRequest, match="metadata: nests lists and objects"):
         Request.parse({"prompt": "a", "metadata": value}, ACS)
+
+
+UNSENDABLE = {
+    "temperature": [math.nan, math.inf, -math.inf, 2**64, -(2**63) - 1],
+    "logit_bias": [{"5": math.nan}, {"5": {"x": [1, math.inf]}}, [2**64]],
+    "n": [2**64, math.nan],
+    "seed": [2**63, -(2**63) - 1, 2.0**63, math.inf],
+    "of_a_provider": [(1, math.nan)],
+}
+
+
+@pytest.mark.parametrize(("field", "value"), [(name, value) for name, values in UNSENDABLE.items() for value in values])
+def test_numbers_that_no_provider_can_get_are_refused(field: str, value: Any) -> None:
+    """As null, as Infinity or as a float with other digits they would fail, or change, after they were queued."""
+    with pytest.raises(BadRequest, match=f"^{field}: .*(is not a JSON number|64 bits)"):
+        Request.parse({"prompt": "a", "max_tokens": 2, field: value}, ACS)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"temperature": 1.7976931348623157e308, "top_p": -0.0},
+        {"seed": 2**63 - 1, "top_k": 2**64 - 1, "min_p": -(2**63)},
+        {"logit_bias": {"5": -100, "6": 1e300}, "stop": ["a"], "ignore_eos": True},
+        {"seed": 1.0},
+    ],
+)
+def test_other_numbers_are_sent_as_they_are(fields: dict[str, Any]) -> None:
+    assert Request.parse({"prompt": "a", **fields}, ACS).fields == {"prompt": "a", **fields}
+
+
+@pytest.mark.parametrize("prompt", [2**64, [2**64], [[1, 2**64]], [math.nan], [10**5000]])
+def test_prompts_that_are_odd_numbers_are_refused(prompt: Any) -> None:
+    with pytest.raises(BadRequest, match=r"^prompt: "):
+        Request.parse({"prompt": prompt}, ACS)
 
 
 @pytest.mark.parametrize("fields", [{"max_tokens": 2**63}, {"n": 2**40}, {"n": 2**32, "max_tokens": 2**32}])

@@ -130,11 +130,12 @@ def test_lines_whose_columns_differ_share_a_request(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("raw", "words"),
     [
-        ('{"prompt": "a", "score": NaN}', "NaN is not a JSON number"),
+        ('{"prompt": "a", "score": NaN}', "score: NaN is not a JSON number"),
+        (f'{{"prompt": "a", "huge": {1 << 80}, "scores": [1.0, 1e999]}}', "scores: infinity"),
         ('{"prompt": "a", "x": ' + "[" * 600 + "]" * 600 + "}", "nested too deeply"),
         ('{"prompt": "a", "x": ' + '{"a":' * 600 + "1" + "}" * 601, "nested too deeply"),
     ],
-    ids=["nan", "lists", "objects"],
+    ids=["nan", "infinity", "lists", "objects"],
 )
 def test_a_column_that_could_not_be_written_again_is_refused(tmp_path: Path, raw: str, words: str) -> None:
     (bad,) = read(tmp_path, raw)

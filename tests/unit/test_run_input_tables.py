@@ -90,6 +90,17 @@ def test_csv_cells_set_the_fields_of_a_request(tmp_path: Path) -> None:
     assert dict(second.columns) == {"answer": "2"}
 
 
+def test_csv_cells_hold_no_numbers_that_cannot_be_sent(tmp_path: Path) -> None:
+    cells = ["temperature", "0", "NaN", "-Infinity", "1e999", '"{""5"": 1e999}"', "1" + "0" * 5000, str(2**64)]
+    items = read(write(tmp_path / "in.csv", "".join(f"prompt,{cell}\n" for cell in cells)))
+    told = [str(item).rpartition("in.csv:")[2].partition(";")[0] for item in items if isinstance(item, BadLine)]
+    assert told == [
+        "3: temperature: NaN is not a JSON number",
+        *(f"{line}: temperature: infinity (any number above 1.8e308) is not a JSON number" for line in (4, 5, 6)),
+        *(f"{line}: temperature: has a whole number of more than 64 bits" for line in (7, 8)),
+    ]
+
+
 def test_csv_faults_name_the_line_and_leave_the_other_rows(tmp_path: Path) -> None:
     data = b'q,a\n"x\ny",1\nshort\nlong,1,2\n\n\xff,1\n"a"b,1\n,1\nlast,1\n'
     items = read(write(tmp_path / "in.csv", data), prompt="q")

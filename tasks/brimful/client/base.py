@@ -31,7 +31,7 @@ from brimful.state.fleets import check_submitter
 from brimful.state.probes import check_servers, unreachable
 from brimful.state.rabbitmq.reach import broker_unreachable
 from brimful.state.redis_url import address_of, close_sentinels
-from brimful.tasks import Handle, check_field_names
+from brimful.tasks import Handle, check_fields
 
 log = logging.getLogger(__name__)
 
@@ -187,10 +187,7 @@ class Client(Generic[Results]):
 
 def check_names(request: Asked, fields: Mapping[str, Any]) -> None:
     """Warn of fields that may be misspelt. Raises BadRequest."""
-    own = request.fields if isinstance(request, Request) else request
-    names = {*fields, *(own if isinstance(own, Mapping) else ())}
-    check_field_names(names)
-    warn_of_unknown(names)
+    warn_of_unknown(check_fields(fields, request.fields if isinstance(request, Request) else request))
 
 
 def _id_of(handle: Any) -> str:

@@ -33,7 +33,7 @@ from brimful.state.probes import unreachable
 from brimful.state.provider import as_published
 from brimful.state.redis_retry import retry_until_available
 from brimful.state.redis_url import address_of, close_redis_client, redis_client
-from brimful.tasks import check_field_names
+from brimful.tasks import check_fields
 
 Asked = Request | Mapping[str, Any] | str | list[Any]
 """A Request, a mapping of its fields, or a prompt: ``str``, ``list[str]``, ``list[int]`` or ``list[list[int]]``."""
@@ -249,7 +249,7 @@ def parse_asked(one: Asked, defaults: Mapping[str, Any], profile: Profile, known
     raw = one if isinstance(one, Mapping) else {"prompt": one}
     for name in raw.keys() - KNOWN - known:
         refuse_key(raw)
-        check_field_names((name,))
+        check_fields({name: raw[name]})
         log.warning("brimful: %s", unknown_field(name))
         known.add(name)
     request = Request.parse({**defaults, **raw}, profile)

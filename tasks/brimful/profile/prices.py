@@ -35,7 +35,7 @@ class Tokens:
 class Price(BaseModel):
     """Currency units for a million tokens of one model."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     input: float = Field(ge=0)
     output: float = Field(ge=0)

@@ -17,13 +17,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from brimful.errors import SettingError
 from brimful.fields import built_in_tables, field_sets, listed_fields
 from brimful.names import Mode
+from brimful.nesting import unsendable
 from brimful.profile.prices import Price, Tokens
 
 
 class Profile(BaseModel):
     """The limits and the interface of one provider. A limit of ``None`` does not exist, and costs nothing."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     name: str
     base_url: str | None = None
@@ -89,6 +90,13 @@ class Profile(BaseModel):
         if unknown := [name for name in names if name not in field_sets()]:
             raise ValueError(f"unknown set of fields {unknown[0]!r}: known are {', '.join(field_sets())}")
         return names
+
+    @field_validator("extra_body")
+    @classmethod
+    def _sendable(cls, body: dict[str, Any]) -> dict[str, Any]:
+        if fault := unsendable(body):
+            raise ValueError(fault)
+        return body
 
     def takes(self, mode: Mode) -> frozenset[str]:
         """The fields of a request's body that the endpoint takes, by this profile."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from brimful.errors import UsageError
 from brimful.names import Workload
+from brimful.nesting import MOST_WHOLE, unsendable
 from brimful.packing.units import PackOption
 from brimful.profile import Profile
 from brimful.run.checks.options import CheckOptions
@@ -84,6 +85,10 @@ def parse_parameters(given: list[str]) -> dict[str, Any]:
             raise UsageError(f"--param {name}: is given twice; give it once (several values of a field: --sweep FILE)")
         try:
             fields[name] = json.loads(text)
-        except ValueError:
+        except json.JSONDecodeError:
             fields[name] = text
+        except ValueError:  # thousands of digits
+            fields[name] = MOST_WHOLE + 1
+        if fault := unsendable({name: fields[name]}):
+            raise UsageError(f"--param {fault}")
     return fields

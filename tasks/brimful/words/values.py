@@ -13,6 +13,8 @@ def shown(value: Any) -> str:
     if isinstance(value, Mapping):
         return "an object"
     literals = {None: "null", True: "true", False: "false"}
+    if isinstance(value, int) and value.bit_length() > 64:  # Python refuses to write one of thousands of digits
+        return "a whole number of more than 64 bits"
     return literals[value] if value is None or isinstance(value, bool) else repr(value)
 
 

@@ -6,7 +6,9 @@ Each returns what the line holds, or raises InputError with the fault and its re
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,7 +18,7 @@ from typing import Any, NamedTuple, NoReturn
 from brimful.errors import InputError
 from brimful.fields import likely
 from brimful.names import Mode
-from brimful.nesting import too_deep
+from brimful.nesting import MOST_WHOLE, too_deep, unsendable
 from brimful.run.input.files.columns import listed, no_column
 from brimful.words.values import kind_of, shown
 
@@ -137,8 +139,8 @@ def _object(data: bytes) -> dict[str, Any]:
         raise InputError("is nested too deeply to parse; flatten it") from None
     except json.JSONDecodeError as error:
         raise InputError(_not_json(text, error)) from None
-    except ValueError as error:  # a number of thousands of digits
-        raise InputError(f"is not JSON: {error}") from None
+    except ValueError as error:
+        raise InputError(_odd_number(text) or f"is not JSON: {error}") from None
     if data.count(b"[") + data.count(b"{") > _DEEP and too_deep(line, _DEEP):
         raise InputError("is nested too deeply to parse; flatten it")
     if not isinstance(line, dict):
@@ -250,9 +252,38 @@ def _not_json(text: str, error: json.JSONDecodeError) -> str:
     return f"is not JSON ({where}); correct the line, or name the kind of file: --input-format text, csv, …"
 
 
+def _odd_number(text: str) -> str | None:
+    """Which field holds NaN, an infinity, or a whole number of more digits than Python reads."""
+    with contextlib.suppress(ValueError, RecursionError):
+        line = _TOLERANT.decode(text)
+        body = line.get("body") if isinstance(line, dict) else None
+        for fields in (body, line):
+            if isinstance(fields, dict) and (fault := unsendable(fields)):
+                return fault
+    return None
+
+
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON number; use null or a number")
 
 
-_DECODER = json.JSONDecoder(parse_constant=_no_constant)
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"{text[:40]} is above 1.8e308; use null or a smaller number")
+    return value
+
+
+def _readable(digits: str) -> int:
+    """0 for a number that Python reads, else one that cannot be sent."""
+    try:
+        int(digits)
+    except ValueError:
+        return MOST_WHOLE + 1
+    return 0
+
+
+_DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_no_constant)
 """Made once: json.loads would make one for each line."""
+_TOLERANT = json.JSONDecoder(parse_int=_readable)
+"""For lines that the other one refuses."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from brimful.errors import InputError
+from brimful.nesting import MOST_WHOLE, unsendable
 from brimful.run.input.files.columns import check_columns, unnamed
 from brimful.run.input.files.csv_split import Cells, split_rows
 from brimful.run.input.files.row import MAX_ROW, Row, to_json
@@ -64,7 +65,11 @@ def _row(place: int, cells: list[str], names: list[str], forms: list[Form], faul
             fault=f"has {counted(len(cells), 'cell')}, but the header names {counted(len(names), 'cell')}: correct the "
             "row",
         )
-    text = to_json({name: form(cell) for name, form, cell in zip(names, forms, cells, strict=True)})
+    values = {name: form(cell) for name, form, cell in zip(names, forms, cells, strict=True)}
+    try:
+        text = to_json(values)
+    except ValueError:
+        return Row(place, to_json(cells).encode("utf-8", "replace"), fault=unsendable(values) or "is no JSON")
     if _is_utf8(text):
         data = text.encode()
         return Row(place, data[:MAX_ROW], overlong=len(data) > MAX_ROW, table=True)
@@ -95,9 +100,11 @@ def _text_or_null(cell: str) -> str | None:
 
 def _json_or_text(cell: str) -> Any:
     try:
-        return json.loads(cell, parse_constant=lambda name: name)
-    except (ValueError, RecursionError):
+        return json.loads(cell)
+    except (json.JSONDecodeError, RecursionError):
         return cell
+    except ValueError:  # thousands of digits
+        return MOST_WHOLE + 1
 
 
 def _is_utf8(text: str) -> bool:

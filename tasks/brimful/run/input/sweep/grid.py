@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
@@ -15,8 +16,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from brimful.errors import UsageError
 from brimful.fields import KNOWN, likely
+from brimful.nesting import field_fault
 from brimful.run.input.sweep.sweep import NO_SWEEP, Sweep
 from brimful.run.input.templates.messages import load_structure
+from brimful.words.phrases import cut
 
 MAX_COMBINATIONS = 1000
 _EXPLICIT = "combinations"
@@ -67,6 +70,9 @@ def parse_numbers(option: str, text: str | None, kind: type[int] | type[float]) 
             found += range(first, last + 1)
         else:
             found.append(_number(option, part, kind))
+    for value in found:
+        if fault := field_fault(option.removeprefix("--").replace("-", "_"), value):
+            raise UsageError(f"{option}: {fault}")
     return found
 
 
@@ -106,14 +112,10 @@ def _parts(option: str, text: str | None) -> Iterator[str]:
 
 
 def _number(option: str, text: str, kind: type[int] | type[float]) -> Any:
-    try:
-        value = kind(text)
-        if math.isfinite(value):
-            return value
-    except ValueError:
-        pass
+    with contextlib.suppress(ValueError):
+        return kind(text)
     what, example = ("a whole number", "1, 1,2 or 1..8") if kind is int else ("a number", "0.7 or 0,0.7,1")
-    raise UsageError(f"{option}: {text!r} is not {what}; write for instance {example}")
+    raise UsageError(f"{option}: {cut(text, 40)!r} is not {what}; write for instance {example}")
 
 
 def _factors(grid: Any, label: str) -> Iterator[list[Mapping[str, Any]]]:
@@ -146,13 +148,19 @@ def _check(combination: Mapping[str, Any], label: str, place: str) -> None:
             raise UsageError(f"{label}: {name} cannot be swept: {_NEVER[name]}")
         if name not in KNOWN and (meant := likely(name)):
             raise UsageError(f"{label}: {name} is no field of a request; did you mean {meant}?")
+    for name, value in combination.items():
+        if fault := field_fault(name, value):
+            raise UsageError(f"{label}: {_where(place, name)}: {fault}")
     try:
         _Fields.model_validate(combination)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = str(first["loc"][0])
-        where = place if place.startswith(f"{field}[") else f"{place}.{field}"
         shown = json.dumps(combination[field], ensure_ascii=False)[:60]
         raise UsageError(
-            f"{label}: {where}: {first['msg'].lower().replace('input should', 'must')}, not {shown}"
+            f"{label}: {_where(place, field)}: {first['msg'].lower().replace('input should', 'must')}, not {shown}"
         ) from None
+
+
+def _where(place: str, field: str) -> str:
+    return place if place.startswith(f"{field}[") else f"{place}.{field}"
