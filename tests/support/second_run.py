@@ -65,10 +65,10 @@ def main(beside: str, arguments: Sequence[str]) -> int:
         _say(f"FAILED: {reason}")
         return code
     _say(*[f"failed beside others: {test}" for test in failures.tests], "once more, alone and one at a time:")
-    code = subprocess.call([sys.executable, "-m", "pytest", "-n", "0", *failures.tests])
-    outcome = "failed alone too" if code else "failed beside others, passed alone"
-    _say(*[f"{outcome}: {test}" for test in failures.tests])
-    return code
+    codes = {test: subprocess.call([sys.executable, "-m", "pytest", "-n", "0", test]) for test in failures.tests}
+    alone = {test: "failed alone too" if code else "failed beside others, passed alone" for test, code in codes.items()}
+    _say(*[f"{outcome}: {test}" for test, outcome in alone.items()])
+    return max(codes.values())
 
 
 def _say(*lines: str) -> None:

@@ -36,7 +36,8 @@ def test_what_fails_beside_others_and_passes_alone_is_named_and_ends_well(tmp_pa
 def test_what_fails_again_fails(tmp_path: Path) -> None:
     done = run(tmp_path, f"def test_late():\n{SECOND_TIME.format('late')}\ndef test_bad():\n    assert 0\n")
     assert done.returncode == 1, done.stdout
-    assert "failed alone too" in done.stdout
+    assert "failed alone too: test_it.py::test_bad" in done.stdout
+    assert "failed beside others, passed alone: test_it.py::test_late" in done.stdout, "each is named by its own end"
 
 
 def test_a_test_of_the_limits_is_not_tried_again(tmp_path: Path) -> None:
