@@ -150,6 +150,24 @@ _TOLD: Any = {
 }
 
 
+async def test_a_result_may_be_asked_for_before_its_request_is_submitted() -> None:
+    with Backend(upper) as backend, Fleet() as fleet:
+        async with AsyncFleet() as other:
+            early = asyncio.create_task(other.result("one"))
+            await asyncio.sleep(0)  # it begins
+            fleet.submit("a", max_tokens=4, task_id="one")
+            assert _texts(await early) == ["A0"]
+            fleet.submit("a", max_tokens=4, task_id="one")
+            assert len(backend.requests) == 1, "the same id is sampled once"
+            revoked = asyncio.create_task(other.result("two"))
+            await asyncio.sleep(0)
+            await other.cancel("two")
+            fleet.submit("b", max_tokens=4, task_id="two")
+            with pytest.raises(errors.SampleError):
+                await revoked
+            assert len(backend.requests) == 1, "what was cancelled is not sampled"
+
+
 def test_a_map_gives_all_that_the_provider_said() -> None:
     with Backend(lambda request: _TOLD), Fleet() as fleet:
         [one] = fleet.map([{"messages": [{"role": "user", "content": "Hi"}], "n": 2}], max_tokens=4)

@@ -45,6 +45,8 @@ class Backend:
         self._settings = Settings.load(**settings)
         self._sample: Callable[[Request], Awaitable[Outcome]] = self._answered
         self._futures: dict[str, Future[Any]] = {}
+        self._awaited: dict[str, Future[Future[Any]]] = {}
+        """By id: of requests whose result was asked for before they were submitted."""
         self._once: dict[str, asyncio.Task[Outcome]] = {}
         self._stack = AsyncExitStack()
 
@@ -83,6 +85,8 @@ class Backend:
         known = self._futures.get(id)
         if known is None or (known.done() and not known.cancelled() and known.exception() is not None):
             self._futures[id] = self.start(tasks.sample.run(raw, **fields))
+        elif (awaited := self._awaited.pop(id, None)) and not known.done():
+            awaited.set_result(self.start(tasks.sample.run(raw, **fields)))
         return PendingResult(id, self._futures[id], lambda id: self.cancel([id]))
 
     def cancel(self, ids: Iterable[str]) -> None:
@@ -91,8 +95,11 @@ class Backend:
                 self._futures[id].cancel()
 
     def future(self, id: str) -> Future[Any]:
-        """Of a submitted request; one that is never done, for an id that is not known."""
-        return self._futures.setdefault(id, Future())
+        """Of a request that was submitted, or will be."""
+        if id not in self._futures:
+            self._awaited[id] = Future()
+            self._futures[id] = self.start(_result_of(self._awaited[id]))
+        return self._futures[id]
 
     # -- life
 
@@ -136,6 +143,10 @@ class Backend:
         except SampleError as error:
             return Outcome(request.id, failure=answers.failure(error), attempts=1)
         return answers.outcome(request, returned)
+
+
+async def _result_of(submitted: Future[Future[Any]]) -> Any:
+    return await asyncio.wrap_future(await asyncio.wrap_future(submitted))
 
 
 def _failed(first: asyncio.Task[Outcome]) -> bool:
