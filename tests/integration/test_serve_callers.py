@@ -40,7 +40,7 @@ from brimful_worker.serve.callers.registry import Registry
 from brimful_worker.serve.callers.usage import Account, Usage
 from brimful_worker.serve.refusals import Refusal
 from brimful_worker.singles.pipeline import SharedPipeline
-from support.commands import brimful
+from support.commands import brimful, brimful_in_process
 from support.doors import KEY, Door, door, door_process, until_active
 from support.gateways import running_gateway
 from support.waiting import wait_until_async
@@ -54,6 +54,23 @@ def add(valkey: Valkey, name: str = "ann") -> str:
 def revoke(valkey: Valkey, name: str) -> None:
     with sync_redis_client(valkey.url) as client:
         revoke_caller(client, "", name)
+
+
+@pytest.mark.parametrize("created", ["1e300", "-1", "1e999", '"soon"'])
+def test_a_damaged_record_is_named_and_the_others_are_listed(valkey: Valkey, created: str) -> None:
+    for name in ("ann", "bob"):
+        add(valkey, name)
+    with sync_redis_client(valkey.url) as client:
+        record = json.loads(client.hget(callers_key(""), "ann"))  # type: ignore[arg-type]  # not the async client
+        damaged = json.dumps(record).replace(json.dumps(record["created"]), created)
+        client.hset(callers_key(""), "ann", damaged)
+    listed = brimful_in_process("serve", "token", "list", "--json", BRIMFUL_REDIS_URL=valkey.url)
+    assert [json.loads(line)["name"] for line in listed.stdout.splitlines()] == ["bob"]
+    assert "ann: its record was written by a later brimful, or is damaged" in listed.stderr
+    changed = brimful_in_process("serve", "token", "set", "ann", "--weight", "2", BRIMFUL_REDIS_URL=valkey.url)
+    assert changed.returncode == 2, changed.stderr
+    assert "brimful serve token revoke ann" in changed.stderr
+    assert brimful_in_process("serve", "token", "revoke", "ann", BRIMFUL_REDIS_URL=valkey.url).returncode == 0
 
 
 async def status(here: Door, token: str | None, path: str = "/v1/models") -> int:

@@ -31,6 +31,8 @@ REQUESTS, TOKENS, WAITED_MS = KINDS = ("requests", "tokens", "waited_ms")
 """What is counted of each caller."""
 _UNREADABLE = 2**63 - 1
 """Tokens that count as spent where Redis holds no number: nothing may be spent that cannot be counted."""
+_YEAR_10000 = 253_402_300_800
+"""In Unix seconds: the first that is no date of Python's."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
@@ -160,11 +162,10 @@ def revoke_caller(client: redis.Redis, fleet: str, name: str) -> None:
     pipe.execute()
 
 
-def list_callers(client: redis.Redis, fleet: str) -> list[CallerRecord]:
-    """By name."""
+def list_callers(client: redis.Redis, fleet: str) -> dict[str, CallerRecord | None]:
+    """All callers by name, in its order; None for a record that this version cannot read."""
     found: Mapping[str, str] = client.hgetall(callers_key(fleet))  # type: ignore[assignment]  # not the async client
-    records = [parse_record(raw.encode()) for name, raw in found.items() if name != REVISION]
-    return sorted((record for record in records if record is not None), key=lambda record: record.name)
+    return {name: parse_record(found[name].encode()) for name in sorted(found) if name != REVISION}
 
 
 def read_usage(client: redis.Redis, fleet: str) -> dict[str, dict[str, int]]:
@@ -187,7 +188,7 @@ def parse_record(raw: bytes) -> CallerRecord | None:
         name, digest, created = str(stored["name"]), str(stored["digest"]), float(stored["created"])
         counts = (int(stored.get(limit, 0)) for limit in ("starts", "slots", "tokens_per_minute"))
         record = CallerRecord(name, digest, created, budget, weight, *counts)
-        return record if 0 < weight < math.inf else None
+        return record if 0 < weight < math.inf and 0 <= created < _YEAR_10000 else None
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return None
 
@@ -198,7 +199,10 @@ def _find(client: redis.Redis, fleet: str, name: str) -> CallerRecord:
         raise _unknown(name)
     record = parse_record(str(raw).encode())
     if record is None:
-        raise UsageError(f"{name}: a later brimful wrote this caller's record; change it with that one, or revoke it")
+        raise UsageError(
+            f"{name}: this caller's record was written by a later brimful, or is damaged; change it with that version, "
+            f"or revoke it: brimful serve token revoke {name}"
+        )
     return record
 
 
