@@ -45,8 +45,9 @@ class Backend:
         self._settings = Settings.load(**settings)
         self._sample: Callable[[Request], Awaitable[Outcome]] = self._answered
         self._futures: dict[str, Future[Any]] = {}
-        self._awaited: dict[str, Future[Future[Any]]] = {}
-        """By id: of requests whose result was asked for before they were submitted."""
+        self._awaited: dict[str, Future[Any]] = {}
+        """By id: of requests whose result was asked for before they were submitted. Each is done with the request's own
+        future then."""
         self._once: dict[str, asyncio.Task[Outcome]] = {}
         self._stack = AsyncExitStack()
 
@@ -145,7 +146,7 @@ class Backend:
         return answers.outcome(request, returned)
 
 
-async def _result_of(submitted: Future[Future[Any]]) -> Any:
+async def _result_of(submitted: Future[Any]) -> Any:
     return await asyncio.wrap_future(await asyncio.wrap_future(submitted))
 
 
